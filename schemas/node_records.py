@@ -20,6 +20,8 @@ from schemas.value_limits import Address, Identifier, Int, Name, Token, UtcTime
 
 GANGS_MAX: Final = 4
 """Gangs that a node's record has."""
+DRAINED_BEFORE_SECONDS: Final = 5.0
+"""So long before the cloud takes a node its drain ends: the rest may take as long."""
 
 
 class RemediationAttempt(Record, frozen=True, kw_only=True):

@@ -56,12 +56,30 @@ class OfferingPrice(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the provider reports capacity, which may be wrong; None: it does not report it."""
 
 
+class OfferingQuota(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider's quota that leaves the least room for an instance type."""
+
+    region: str = ""
+    instance_type: str
+    market: Market = "on-demand"
+    quota: str
+    """Its name there, and where it applies: `NVIDIA_A100_GPUS in us-central1`."""
+    limit: Float
+    used: Float
+    takes: Int = 1
+    """How much of it one instance takes."""
+
+
 class PricesRecord(Record, frozen=True, kw_only=True):
-    """OFFERINGS `prices.<provider>`: a provider's last prices and capacity."""
+    """OFFERINGS `prices.<provider>`: a provider's last prices, capacity and quotas."""
 
     provider: str
     at: UtcTime
     prices: tuple[OfferingPrice, ...] = ()
+    quotas: tuple[OfferingQuota, ...] = ()
+    """Of the offerings of pools, where the provider reports any."""
+    quotas_at: UtcTime | None = None
+    """When they were requested."""
     error: str = ""
     """Why the last query failed; empty: it succeeded."""
 

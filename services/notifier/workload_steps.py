@@ -12,7 +12,7 @@ from schemas.enums import TAKING, DrainMode
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
-from schemas.node_records import NodeRecord, node_key
+from schemas.node_records import DRAINED_BEFORE_SECONDS, NodeRecord, node_key
 from schemas.step_data import DrainOutputs, GpuInputs, NodeInputs, VacateOutputs
 from schemas.topology import HEALTH, INSTANCES, NODES
 from services.bus.bucket_mirror import readable_record
@@ -32,6 +32,7 @@ from services.notifier.workload.workload_notifier import (
 )
 from services.notifier.workload_availability import WorkloadAvailability
 from services.primitives.clock import Clock
+from services.primitives.errors import BusError
 from services.primitives.race import race
 from services.runtime.process import Context
 from services.saga.participant import Command, Participant
@@ -45,6 +46,8 @@ EVICTION_SECONDS_MAX: Final = 10.0
 is evicted: so it is requeued, and not lost."""
 EVICTION_SHARE_MAX: Final = 0.1
 """The same as a share of the time between the order and the deadline."""
+LOOK_SECONDS: Final = 10.0
+"""How often a drain looks whether the cloud takes its node earlier than it ends."""
 
 _nodes = decoder(NodeRecord)
 _instances = decoder(InstanceRecord)
@@ -119,10 +122,12 @@ class WorkloadSteps:
     async def drain(self, command: Command) -> DrainOutputs:
         """Order the drain and wait until the node is drained; the deadline cancels the wait."""
         notifier, order = await self._order(command)
-        order = msgspec.structs.replace(order, deadline=self._evict_at(command))
+        ends = eviction_time(self._clock.now(), command.deadline, None)
+        order = msgspec.structs.replace(order, deadline=ends)
         # Also where one of several workload systems has not taken the order by then.
         drained, _ = await race(
-            self._drain(command, notifier, order), self._evict_in_time(notifier, order)
+            self._drain(command, notifier, order),
+            self._evict_in_time(notifier, order, command.deadline),
         )
         outputs: DrainOutputs = drained.result()
         return outputs
@@ -178,19 +183,31 @@ class WorkloadSteps:
             else:
                 return
 
-    async def _evict_in_time(self, notifier: Notifier, order: WorkloadOrder) -> None:
-        """Evict what is left shortly before the deadline; never returns."""
-        if order.deadline is not None:
-            await self._clock.sleep((order.deadline - self._clock.now()).total_seconds())
-            await _evict(notifier, order)
-        await asyncio.Event().wait()
+    async def _evict_in_time(
+        self, notifier: Notifier, order: WorkloadOrder, deadline: datetime | None
+    ) -> None:
+        """Evict what is left shortly before the drain ends; never returns.
 
-    def _evict_at(self, command: Command) -> datetime | None:
-        if command.deadline is None:
-            return None
-        left = (command.deadline - self._clock.now()).total_seconds()
-        early = min(EVICTION_SECONDS_MAX, max(left, 0.0) * EVICTION_SHARE_MAX)
-        return command.deadline - timedelta(seconds=early)
+        The cloud may announce while the drain lasts that it takes the node, or withdraw that.
+        """
+        begun, taken = self._clock.now(), order.node.taken_at
+        while True:
+            at = eviction_time(begun, deadline, taken)
+            wait = LOOK_SECONDS if at is None else (at - self._clock.now()).total_seconds()
+            if at is not None and wait <= 0:
+                await _evict(notifier, msgspec.structs.replace(order, deadline=at))
+                await asyncio.Event().wait()
+            await self._clock.sleep(min(wait, LOOK_SECONDS))
+            taken = await self._taken_at(order.node, taken)
+
+    async def _taken_at(self, node: NodeReference, known: datetime | None) -> datetime | None:
+        """When the cloud takes the node now; `known` where the bus does not say."""
+        try:
+            entry = await self._bus.get(NODES, node_key(node.pool, node.node))
+        except BusError:
+            return known
+        record: NodeRecord | None = readable_record(entry, _nodes)
+        return taken_at(record) if record is not None else known
 
     async def _order(self, command: Command) -> tuple[Notifier, WorkloadOrder]:
         about = command.inputs_as(NodeInputs)
@@ -271,6 +288,18 @@ def taken_at(record: NodeRecord) -> datetime | None:
     notices = record.notices.values()
     taking = (each.deadline for each in notices if each.effect in TAKING and not each.withdrawn)
     return min((each for each in taking if each is not None), default=None)
+
+
+def eviction_time(
+    begun: datetime, deadline: datetime | None, taken: datetime | None
+) -> datetime | None:
+    """When the work that is left is evicted: before the drain ends, or the cloud ends it. Pure."""
+    by_cloud = taken - timedelta(seconds=DRAINED_BEFORE_SECONDS) if taken is not None else None
+    ends = min((each for each in (deadline, by_cloud) if each is not None), default=None)
+    if ends is None:
+        return None
+    left = max((ends - begun).total_seconds(), 0.0)
+    return ends - timedelta(seconds=min(EVICTION_SECONDS_MAX, left * EVICTION_SHARE_MAX))
 
 
 def drain_order(order: WorkloadOrder, *, waits: bool = True) -> WorkloadOrder:

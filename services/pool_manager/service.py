@@ -234,14 +234,16 @@ class PoolManager:
         return await self._placed(await self._hardware.looked_up(found))
 
     async def _placed(self, node: NodeRecord | None) -> NodeRecord | None:
-        """A node that is still to be admitted, with whether it is in the rack of its launch."""
-        if node is None or node.state == "active" or node.launch is None or not node.launch.gang:
+        """A node that is still to be admitted, with whether it is in a rack where it belongs."""
+        if node is None or node.state == "active" or node.launch is None:
             return node
         found = self.store.last_read(node.pool) or await self.store.pool(node.pool)
-        if found is None or not rack_admission.is_of_rack_launch(node, found[0].spec.rack.nodes):
+        spec = found[0].spec if found is not None else None
+        if spec is None or spec.rack.nodes <= 1 or spec.nodes == "adopted":
             return node
         await self.store.nodes.caught_up()
-        reason = rack_admission.misplaced(node, self.store.nodes.of(node.pool))
+        others = self.store.nodes.of(node.pool)
+        reason = rack_admission.why_misplaced(node, others, spec.rack.nodes)
         return msgspec.structs.replace(node, misplaced_reason=reason)
 
     # --- start --------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Steps in the workload systems of their pools, in virtual time on the in-memory bus."""
 
+import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
@@ -31,6 +32,7 @@ from services.notifier.workload.workload_notifier import (
 )
 from services.notifier.workload_availability import WorkloadAvailability
 from services.notifier.workload_steps import WorkloadSteps, read_reference
+from services.primitives.errors import BusError
 from services.primitives.race import race
 from services.runtime.failure_register import FailureRegister
 from services.saga.participant import Command
@@ -93,6 +95,91 @@ def test_what_is_left_is_evicted_before_the_deadline_and_not_earlier(
         assert [at - begun for at in scheduler.evicted] == [pytest.approx(evicted, abs=0.1)]
 
     with_bus(work)
+
+
+async def announce(bus: MemoryBus, seconds: float, *, withdrawn: bool = False) -> None:
+    """The cloud takes the node so much later, as its record says."""
+    now = VirtualClock().now()
+    notice = CloudNotice(
+        kind="preemption",
+        effect="reclaim",
+        deadline=now + timedelta(seconds=seconds),
+        at=now,
+        withdrawn=withdrawn,
+    )
+    record = NodeRecord(pool="p", node="n", state="active", notices={"spot": notice})
+    await bus.put(NODES, node_key("p", "n"), encode(record))
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize(("announced", "evicted"), [(0.0, 105.0), (60.0, 165.0)])
+def test_what_is_left_is_evicted_before_the_cloud_takes_the_node(
+    announced: float, evicted: float, waits: bool
+) -> None:
+    """Also where it announces that while the drain lasts: its drain ends five seconds earlier."""
+
+    async def work(bus: MemoryBus) -> None:
+        scheduler, clock = Evicting(busy={"n"}), VirtualClock()
+        begun = clock.monotonic()
+        drain = command("p", None if waits else 3_600.0)
+        performed = steps(bus, scheduler)
+        if not announced:
+            await announce(bus, 120.0)
+        _, pending = await asyncio.wait(
+            [asyncio.create_task(performed.drain(drain))], timeout=announced or None
+        )
+        if announced:
+            await announce(bus, 120.0)
+            await asyncio.wait(pending)
+        assert [at - begun for at in scheduler.evicted] == [pytest.approx(evicted, abs=0.6)]
+
+    with_bus(work)
+
+
+def test_a_withdrawn_notice_evicts_nothing() -> None:
+    """And a record that cannot be read changes nothing of what is known."""
+
+    async def work(bus: MemoryBus) -> None:
+        scheduler, clock = Evicting(busy={"n"}), VirtualClock()
+        await announce(bus, 120.0)
+        performed = asyncio.create_task(steps(bus, scheduler).drain(command("p")))
+        await clock.sleep(60.0)
+        await announce(bus, 60.0, withdrawn=True)
+        await clock.sleep(600.0)
+        assert scheduler.evicted == []
+        performed.cancel()
+        await asyncio.wait([performed])
+
+    with_bus(work)
+
+
+def test_eviction_goes_on_while_the_bus_does_not_answer() -> None:
+    """By what was announced last."""
+
+    class Unreachable(MemoryBus):
+        broken = False
+
+        async def get(self, bucket: Any, key: str) -> Any:
+            """Fail as a bus that is away."""
+            if self.broken:
+                raise BusError("away")
+            return await super().get(bucket, key)
+
+    async def whole() -> None:
+        server, clock = MemoryServer(VirtualClock()), VirtualClock()
+        bus = Unreachable(server, PerfectLink())
+        await set_up(bus, clock, replicas=1)
+        scheduler = Evicting(busy={"n"})
+        begun = clock.monotonic()
+        await announce(bus, 120.0)
+        performed = asyncio.create_task(steps(bus, scheduler).drain(command("p", 3_600.0)))
+        await clock.sleep(5.0)
+        bus.broken = True
+        await asyncio.wait([performed])
+        assert [at - begun for at in scheduler.evicted] == [pytest.approx(105.0, abs=0.6)]
+        server.close()
+
+    run(whole)
 
 
 @pytest.mark.parametrize("hangs", [True, False])

@@ -11,12 +11,18 @@ from hypothesis import strategies as st
 
 from schemas.enums import MISPLACED
 from schemas.node_records import NodeRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_params import LaunchSpec, SagaParams
-from schemas.settings import PlacementSpec, RackSpec
+from schemas.settings import PlacementSpec, PoolSpec, RackSpec
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
+from services.pool_manager.planner.admission.admission_refusals import refusal_event
 from services.pool_manager.planner.admission.denied_hardware import dead_on_arrival
-from services.pool_manager.planner.admission.rack_admission import is_of_rack_launch, misplaced
+from services.pool_manager.planner.admission.rack_admission import (
+    is_of_rack_launch,
+    misplaced,
+    why_misplaced,
+)
 from services.pool_manager.planner.rack_units import disagreements
 from services.pool_manager.sagas.saga_steps import admitted
 from services.pool_manager.service import build
@@ -30,6 +36,7 @@ __all__ = ["peers"]
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SIZE = 4
+SPEC = LaunchSpec(fleet="f", provider="p", instance_type="t")
 
 
 def launched(number: int, rack: str | None, **changes: Any) -> NodeRecord:
@@ -133,6 +140,51 @@ def test_only_whole_racks_are_compared() -> None:
     assert not is_of_rack_launch(NodeRecord(pool="training", node="n9"), SIZE)
 
 
+def single(rack: str = "", nvlink_domain: str = "") -> NodeRecord:
+    """A node that was launched alone."""
+    return launched(9, rack, launch=SPEC, nvlink_domain=nvlink_domain)
+
+
+SERVING = [
+    launched(0, "a", state="active", nvlink_domain="d.0"),
+    launched(1, "b", state="active", nvlink_domain="e.0"),
+    launched(2, "c", state="leaving", nvlink_domain="f.0"),
+]
+NAMED = [launched(0, "a", state="active"), launched(1, "b", state="active", nvlink_domain="e.0")]
+
+
+@pytest.mark.parametrize(
+    ("others", "where", "is_refused"),
+    [
+        (SERVING, {"nvlink_domain": "d.0"}, False),
+        (SERVING, {"nvlink_domain": "e.0", "rack": "z"}, False),
+        (SERVING, {"nvlink_domain": "f.0"}, True),
+        (SERVING, {"nvlink_domain": "g.0", "rack": "a"}, True),
+        (SERVING, {"rack": "a"}, False),
+        (SERVING, {"rack": "c"}, True),
+        (SERVING, {}, False),
+        (NAMED, {"nvlink_domain": "g.0", "rack": "a"}, False),
+        (NAMED, {"nvlink_domain": "g.0", "rack": "g"}, True),
+        (NAMED, {"nvlink_domain": "g.0"}, False),
+        ([], {"nvlink_domain": "g.0"}, False),
+    ],
+)
+def test_what_fills_a_gap_is_in_a_rack_of_the_pool(
+    others: list[NodeRecord], where: dict[str, str], is_refused: bool
+) -> None:
+    """One with nodes in service, as far as all of them report theirs."""
+    node = single(**where)
+    assert is_refused == bool(why_misplaced(node, [node, *others], SIZE))
+
+
+def test_several_gaps_may_be_in_several_racks() -> None:
+    """A launch of less than a rack is compared with the pool, not with itself."""
+    gang = msgspec.structs.replace(SPEC, gang="g2", gang_size=2)
+    both = [single(nvlink_domain=each) for each in ("d.0", "e.0")]
+    launch = [msgspec.structs.replace(each, launch=gang) for each in both]
+    assert ["", ""] == [why_misplaced(each, [*launch, *SERVING], SIZE) for each in launch]
+
+
 def test_the_admission_step_waits_refuses_and_lets_in() -> None:
     """As for other checks; what is known of the hardware and its boot comes first."""
     node = launched(0, "a")
@@ -147,12 +199,13 @@ def test_the_admission_step_waits_refuses_and_lets_in() -> None:
     assert isinstance(admitted(params, unhealthy), Unmeetable)
 
 
-def test_a_machine_in_another_rack_is_no_bad_hardware() -> None:
-    """The provider may hand it out again, and then as a part of its own rack."""
-    state = SagaState(
+def refusal() -> SagaState:
+    """A launch whose machine was in another rack."""
+    return SagaState(
         saga="s1",
         kind="scale-up",
         params=SagaParams(pool="training", new_node="n0"),
+        status="unwound",
         started_at=NOW,
         cause="",
         trace="",
@@ -161,8 +214,27 @@ def test_a_machine_in_another_rack_is_no_bad_hardware() -> None:
         failed_step="admit",
         steps={"admit": StepState(status="failed", error=MISPLACED)},
     )
+
+
+def test_a_machine_in_another_rack_is_no_bad_hardware() -> None:
+    """The provider may hand it out again, and then as a part of its own rack."""
     node = launched(0, "a", host="h1")
-    assert {} == dead_on_arrival(state, node, NOW, in_incident=False, others_serve=True)
+    assert {} == dead_on_arrival(refusal(), node, NOW, in_incident=False, others_serve=True)
+
+
+def test_operators_learn_how_to_give_an_incomplete_rack_up() -> None:
+    """Once the tries are spent."""
+    pool = PoolSpec(
+        provider="p", instance_type="t", min_nodes=0, max_nodes=8, rack=RackSpec(nodes=SIZE)
+    )
+    opened = OpenSaga(kind="scale-up", node="", since=NOW)
+    record = PoolRecord(
+        name="training", spec=pool, desired=8, open={"s1": opened}, refusals=pool.admission.attempts
+    )
+    event = refusal_event(record, refusal(), NOW, "c1")
+    assert event is not None
+    assert "the pool's racks, or give the incomplete rack up" in event.remedy
+    assert "navarch scale training 4, then back" in event.remedy
 
 
 def test_racks_that_are_no_nvlink_domains_are_reported() -> None:

@@ -298,6 +298,7 @@ async def make_gcp(
         image="projects/p/global/images/family/gpu",
         credentials_file=str(key),
         base_url=f"{gcp.url}/compute/v1",
+        prices_url=gcp.url,
         metadata_url=gcp.url,
     ) as again:
         yield again

@@ -137,10 +137,29 @@ class CoreWeaveServer:
                 for each in list(self.pools):
                     self._look(each, listing=True)
                 return _page(request, "NodePoolList", self.pools)
+            case "GET node":
+                if name not in self.nodes:
+                    raise RefusalError(404, f'nodes "{name}" not found')
+                return JSONResponse(self.nodes[name])
+            case "POST tokenreview":
+                return JSONResponse(self._review(body), 201)
             case "GET nodes":
                 return _page(request, "NodeList", self.nodes)
             case _:
                 return self._events(request)
+
+    def _review(self, body: Any) -> dict[str, Any]:
+        """Of a pod's token, which here says on which host the pod is."""
+        known = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview"}
+        if body != known | {"spec": {"token": body["spec"]["token"], "audiences": ["navarch"]}}:
+            raise RefusalError(400, "no TokenReview")
+        host = body["spec"]["token"].removeprefix("pod on ")
+        account = "system:serviceaccount:navarch-agents:navarch-agent"
+        extra = {"authentication.kubernetes.io/node-name": [host]}
+        user = {"username": account, "extra": extra}
+        authenticated = body["spec"]["token"].startswith("pod on ")
+        status = {"authenticated": authenticated, "audiences": ["navarch"], "user": user}
+        return body | {"status": status}
 
     # --- pools -----------------------------------------------------------------------------------
 
@@ -264,6 +283,10 @@ def _call_of(request: Request) -> tuple[str, str]:
             raise RefusalError(405, "the server does not allow this method on this resource")
         _check_query(request, set())
         return f"{verb} nodepool", path.removeprefix(f"{POOLS}/")
+    if (verb, path) == ("POST", "/apis/authentication.k8s.io/v1/tokenreviews"):
+        return "POST tokenreview", ""
+    if verb == "GET" and path.startswith("/api/v1/nodes/"):
+        return "GET node", path.removeprefix("/api/v1/nodes/")
     raise RefusalError(404, "the server could not find the requested resource")
 
 

@@ -17,10 +17,19 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tests.provisioner.gcp_price_list import GcpPriceList
 from tests.provisioner.google_logins import GoogleLogins
 from tests.support.serving import serving as serving_app
 
 API = json.loads((Path(__file__).parent / "data" / "compute.v1.json").read_text())
+MACHINES = {
+    "a2-highgpu-8g": (96, 696_320, ("nvidia-tesla-a100", 8), ("us-central1-a", "us-central1-b")),
+    "a3-highgpu-8g": (208, 1_916_928, ("nvidia-h100-80gb", 8), ("us-central1-a", "europe-west4-b")),
+    "a3-megagpu-8g": (208, 1_916_928, ("nvidia-h100-mega-80gb", 8), ("us-central1-a",)),
+    "a4-highgpu-8g": (224, 4_063_232, ("nvidia-b200", 8), ("us-central1-b",)),
+    "n1-standard-8": (8, 30_720, None, ("us-central1-a",)),
+}
+"""Type -> its cores, MiB of memory, GPUs, and the zones that have it."""
 PAGE_MAX = 5
 """Of a list; small, so that there are several."""
 
@@ -29,6 +38,8 @@ def _pattern(path: str) -> re.Pattern[str]:
     return re.compile("/compute/v1/" + re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path))
 
 
+CHECKED = {"machineTypes.aggregatedList", "regions.get", "projects.get"}
+"""Methods whose answers are held to the document, too."""
 METHODS = [
     (name, each["httpMethod"], _pattern(each["path"]), each)
     for name, each in API["methods"].items()
@@ -60,6 +71,9 @@ class GcpServer:
         self.unreachable: list[str] = []
         self.faulty: dict[str, tuple[str, Any]] = {}
         """Request ID -> instance and report of its host."""
+        self.quotas: dict[str, list[dict[str, Any]]] = {}
+        """Region, or empty for the whole project -> its quotas; absent: Google cannot say."""
+        self.price_list = GcpPriceList(self.logins)
         self.url = ""
 
     def refuse(self, method: str, status: int, reason: str, *, after_success: bool = False) -> None:
@@ -71,6 +85,7 @@ class GcpServer:
         return Starlette(
             routes=[
                 *self.logins.routes(),
+                Route("/v1/services/{service}/skus", self.price_list.answer),
                 Route("/{path:path}", self._api, methods=["GET", "POST", "DELETE", "PUT", "PATCH"]),
             ]
         )
@@ -91,7 +106,10 @@ class GcpServer:
                     self._answer(name, at, request, body)
                 error = GcpError(refusal[1], refusal[2], refusal[2])
                 return JSONResponse(error.body, error.status)
-            return JSONResponse(self._answer(name, at, request, body))
+            answer = self._answer(name, at, request, body)
+            if name in CHECKED:
+                check_value(API, answer, API["methods"][name]["response"], name)
+            return JSONResponse(answer)
         except GcpError as error:
             return JSONResponse(error.body, error.status)
 
@@ -111,8 +129,19 @@ class GcpServer:
                 return self._report(at, request, body)
             case "zoneOperations.wait":
                 return self._wait(at)
+            case "machineTypes.aggregatedList":
+                return _machine_types(request)
+            case "regions.get":
+                return self._region(at["region"])
+            case "projects.get":
+                return {"quotas": self.quotas.get("", [])}
             case _:
                 return self._list(request)
+
+    def _region(self, region: str) -> dict[str, Any]:
+        if region in self.quotas:
+            return {"quotas": self.quotas[region]}
+        return {"quotaStatusWarning": {"code": "QUOTA_INFO_UNAVAILABLE", "message": "no quotas"}}
 
     def _key(self, at: dict[str, str]) -> tuple[str, str]:
         self._found(at)
@@ -213,14 +242,37 @@ def _check_body(about: dict[str, Any], body: Any) -> None:
     if (wanted is None) != (body is None):
         raise GcpError(400, "badRequest", "a body where there is none, or none where there is one")
     if wanted is not None:
-        _check(body, {"$ref": wanted["$ref"]}, wanted["$ref"])
+        check_value(API, body, {"$ref": wanted["$ref"]}, wanted["$ref"])
 
 
-def _check(value: Any, schema: dict[str, Any], where: str) -> None:
-    """Refuse whatever the document does not know."""
+def _machine_types(request: Request) -> dict[str, Any]:
+    """Those of a filter by names, one zone on a page."""
+    wanted = request.query_params["filter"]
+    assert re.fullmatch(r'\(name = "[\w-]+"\)( OR \(name = "[\w-]+"\))*', wanted)
+    names = re.findall(r'"([\w-]+)"', wanted)
+    zones = sorted({zone for each in MACHINES.values() for zone in each[3]})
+    number = int(request.query_params.get("pageToken", 0))
+    here = [name for name in names if zones[number] in MACHINES.get(name, ((),) * 4)[3]]
+    found = [_machine_type(name, zones[number]) for name in here]
+    answer: dict[str, Any] = {"items": {f"zones/{zones[number]}": {"machineTypes": found}}}
+    return answer | ({"nextPageToken": str(number + 1)} if number + 1 < len(zones) else {})
+
+
+def _machine_type(name: str, zone: str) -> dict[str, Any]:
+    cores, memory, gpus, _ = MACHINES[name]
+    made: dict[str, Any] = {"name": name, "guestCpus": cores, "memoryMb": memory, "zone": zone}
+    if gpus:
+        kind, count = gpus
+        made["accelerators"] = [{"guestAcceleratorType": kind, "guestAcceleratorCount": count}]
+    return made
+
+
+def check_value(api: Any, value: Any, schema: dict[str, Any], where: str) -> None:
+    """Refuse whatever a discovery document does not know."""
     if "$ref" in schema:
-        schema = API["schemas"][schema["$ref"]]
-    kinds = {"string": str, "boolean": bool, "integer": int, "array": list, "object": dict}
+        schema = api["schemas"][schema["$ref"]]
+    kinds: dict[str, Any] = {"string": str, "boolean": bool, "integer": int, "array": list}
+    kinds |= {"object": dict, "number": int | float}
     if not isinstance(value, kinds[schema["type"]]):
         raise GcpError(400, "invalid", f"{where}: {value!r} is no {schema['type']}")
     if "enum" in schema and value not in schema["enum"]:
@@ -229,13 +281,13 @@ def _check(value: Any, schema: dict[str, Any], where: str) -> None:
         raise GcpError(400, "invalid", f"{where}: {value!r} is no number")
     if schema["type"] == "array":
         for number, each in enumerate(value):
-            _check(each, schema["items"], f"{where}[{number}]")
+            check_value(api, each, schema["items"], f"{where}[{number}]")
     if schema["type"] == "object":
         for key, each in value.items():
             inner = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
             if inner is None:
                 raise GcpError(400, "invalid", f"{where}: unknown field {key}")
-            _check(each, inner, f"{where}.{key}")
+            check_value(api, each, inner, f"{where}.{key}")
 
 
 @asynccontextmanager

@@ -21,6 +21,8 @@ SCOPE = "https://www.googleapis.com/auth/compute"
 ACCOUNT = "navarch@p.iam.gserviceaccount.com"
 POOL = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q"
 METADATA = "/computeMetadata/v1/instance/service-accounts/{account}/"
+PRICES_SCOPE = "https://www.googleapis.com/auth/cloud-billing.readonly"
+SCOPES = {SCOPE, PRICES_SCOPE}
 IAM_SCOPES = {f"https://www.googleapis.com/auth/{each}" for each in ("iam", "cloud-platform")}
 """Those that impersonation needs."""
 EXCHANGE = {
@@ -38,6 +40,9 @@ class GoogleLogins:
     def __init__(self, public_key: str) -> None:
         self.public_key = public_key
         self.url = ""
+        self.scopes: dict[str, str] = {}
+        """Of tokens that a key obtained."""
+        self.refused_scope = ""
         self.issued: list[str] = []
         """Who issued each token."""
         self.lifetime = 3599
@@ -63,10 +68,11 @@ class GoogleLogins:
             Route(f"{METADATA}token", self._ordered(self._machine)),
         ]
 
-    def accepts(self, request: Request) -> bool:
-        """Whether a request has a token of ours."""
+    def accepts(self, request: Request, scope: str = SCOPE) -> bool:
+        """Whether a request has a token of ours, for what it is about."""
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
-        return kind == "Bearer" and token in self._tokens()
+        known = kind == "Bearer" and token in self._tokens()
+        return known and self.scopes.get(token, scope) in IAM_SCOPES | {scope}
 
     def federation(self, source: dict[str, Any], **changes: Any) -> dict[str, Any]:
         """A file as `gcloud iam workload-identity-pools create-cred-config` writes it."""
@@ -121,9 +127,14 @@ class GoogleLogins:
             )
         except jwt.PyJWTError as error:
             return _refused("invalid_grant", str(error))
-        if claims["scope"] not in {SCOPE, *IAM_SCOPES} or claims["exp"] - claims["iat"] > 3600:
-            return _refused("invalid_scope", claims["scope"])
-        return self._issued("key")
+        scope = str(claims["scope"])
+        if scope not in SCOPES | IAM_SCOPES or claims["exp"] - claims["iat"] > 3600:
+            return _refused("invalid_scope", scope)
+        if scope == self.refused_scope:
+            return _refused("access_denied", scope)
+        answer = self._issued("key")
+        self.scopes[f"ya29.key-{len(self.issued) - 1}"] = scope
+        return answer
 
     def _login(self, form: dict[str, str]) -> Response:
         """A user's, whose refresh token may be revoked."""
@@ -138,7 +149,7 @@ class GoogleLogins:
         form = await _form(request)
         proof = {key: form.pop(key, "") for key in ("subject_token", "subject_token_type")}
         scope = form.pop("scope", "")
-        if form != EXCHANGE or scope not in {SCOPE, *IAM_SCOPES}:
+        if form != EXCHANGE or scope not in SCOPES | IAM_SCOPES:
             return _refused("invalid_request", f"{form} {scope}")
         kind, token = proof["subject_token_type"], proof["subject_token"]
         of_file = kind == JWT_TYPE and token in self.subject_tokens
@@ -158,7 +169,9 @@ class GoogleLogins:
             body = {"error": {"code": 401, "message": "no token", "status": "UNAUTHENTICATED"}}
             return JSONResponse(body, 401)
         asked = await request.json()
-        if set(asked) - {"delegates", "scope", "lifetime"} or asked.get("scope") != [SCOPE]:
+        if set(asked) - {"delegates", "scope", "lifetime"} or asked.get("scope") not in [
+            [each] for each in SCOPES
+        ]:
             body = {"error": {"code": 400, "message": "no scope", "status": "INVALID_ARGUMENT"}}
             return JSONResponse(body, 400)
         until = datetime.now(UTC) + timedelta(seconds=self.lifetime)

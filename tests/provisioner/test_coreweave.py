@@ -5,6 +5,8 @@ will get no node is removed and reported by its kind; lost answers leave one poo
 CoreWeave itself, above all which words its conditions use today.
 """
 
+import asyncio
+import sys
 from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,9 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
+from agent.settings import AgentConfig
 from schemas.duration import Duration
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.errors import ConfigurationError
@@ -359,3 +363,63 @@ async def test_without_capacity_the_step_fails_with_its_kind(
     with pytest.raises(StepFailure) as failed:
         await steps(bus, make_coreweave()).provision(provision("web-1", instance_type=TYPE))
     assert ("CAPACITY", {}) == (failed.value.error, coreweave.pools)
+
+
+# --- agents in pods ------------------------------------------------------------------------------
+
+AGENTS = {"agent_account": "navarch-agents/navarch-agent"}
+MANIFEST = Path(__file__).resolve().parents[2] / "deploy/kubernetes/coreweave-agents.yaml"
+
+
+async def test_a_pods_token_proves_the_node_of_its_host(
+    coreweave: CoreWeaveServer, make_coreweave: Make
+) -> None:
+    """By the label that the launch gave the host; another fleet's node proves nothing."""
+    provider = make_coreweave(**AGENTS)
+    await provider.provision(wanted())
+    assert "web-1" == await provider.node_of_pod("pod on g00001")
+    for token, why in (("stolen", "does not know"), ("pod on elsewhere", "has not launched")):
+        with pytest.raises(ProviderError, match=why):
+            await provider.node_of_pod(token)
+    coreweave.nodes["g00001"]["metadata"]["labels"]["navarch-fleet"] = "another"
+    with pytest.raises(ProviderError, match="has not launched"):
+        await provider.node_of_pod("pod on g00001")
+    with pytest.raises(ProviderError, match="agent_account names no agents"):
+        await make_coreweave().node_of_pod("pod on g00001")
+    with pytest.raises(ValueError, match="NAMESPACE/NAME"):
+        CoreWeaveProvider.Options(agent_account="navarch-agent")
+
+
+async def test_the_agents_manifest_names_the_node_by_its_label(
+    coreweave: CoreWeaveServer, make_coreweave: Make, tmp_path: Path
+) -> None:
+    """Its init container asks the cluster, with the manifest's account alone."""
+    await make_coreweave().provision(wanted())
+    found = {each["kind"]: each for each in yaml.safe_load_all(MANIFEST.read_text())}
+    pod = found["DaemonSet"]["spec"]["template"]
+    [init], [agent] = pod["spec"]["initContainers"], pod["spec"]["containers"]
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    place = {"CLUSTER": coreweave.url, "ACCOUNT": str(tmp_path), "HOST": "g00001"}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, *init["command"][1:]),
+        env=place | {"NAME_FILE": str(tmp_path / "name")},
+    )
+    assert 0 == await process.wait()
+    assert "web-1" == (tmp_path / "name").read_text()
+    assert "GET node" == coreweave.calls[-1]
+    assert [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}] == (
+        found["ClusterRole"]["rules"]
+    )
+    variables = {each["name"]: each.get("value") for each in agent["env"]}
+    selector = pod["spec"]["nodeSelector"]
+    assert {"navarch-pool": variables["NAVARCH_POOL"]} == selector
+    about = found["ServiceAccount"]["metadata"]
+    assert AGENTS["agent_account"] == f"{about['namespace']}/{about['name']}"
+    assert pod["spec"]["serviceAccountName"] == about["name"]
+    names = {"NAVARCH_NODE" if each == "node" else f"NAVARCH_{each.upper()}" for each in fields()}
+    assert variables.keys() <= names | {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
+
+
+def fields() -> tuple[str, ...]:
+    """The settings of an agent."""
+    return AgentConfig.__struct_fields__

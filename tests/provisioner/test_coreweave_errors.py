@@ -70,6 +70,16 @@ def test_a_condition_that_is_denied_for_an_unknown_reason_has_its_types_kind(
         assert not is_settled(pool_of(name, "NewlyInvented", open_))
 
 
+def test_a_condition_under_its_newer_name_means_the_same() -> None:
+    """`Valid` is what operators see; whether the reasons changed with it is not known."""
+    denied = pool_error(pool_of("Valid", "InternalError", "False"), [])
+    assert denied is not None
+    assert ("INVALID", "Valid=InternalError") == (denied.kind, denied.unknown)
+    good = [("Valid", "Valid"), ("Capacity", "Sufficient"), ("Quota", "Under")]
+    conditions = [{"type": name, "reason": reason, "status": "True"} for name, reason in good]
+    assert is_settled({"status": {"conditions": conditions}})
+
+
 @pytest.mark.parametrize(("reason", "kind"), EVENTS.items())
 def test_every_known_event_has_its_kind(reason: str, kind: str) -> None:
     """One row each; any other event says nothing."""

@@ -360,7 +360,7 @@ async def test_a_launch_killed_between_any_two_requests_makes_one_instance(
     for point in range(1, POINTS_MAX):
         node = f"web-{point}"
         dying = make_gcp()
-        dying._client = Mortal(dying._client, Life(point), {"request", "post", "get"})
+        dying._compute._client = Mortal(dying._client, Life(point), {"request", "post", "get"})
         try:
             await steps(bus, dying).provision(launch(node))
         except Killed:

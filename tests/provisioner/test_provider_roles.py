@@ -15,6 +15,9 @@ GOOGLE: Final = {
     "instances.get": "compute.instances.get",
     "instances.insert": "compute.instances.create",
     "instances.reset": "compute.instances.reset",
+    "machineTypes.aggregatedList": "compute.machineTypes.list",
+    "projects.get": "compute.projects.get",
+    "regions.get": "compute.regions.get",
     "zoneOperations.wait": "compute.zoneOperations.get",
 }
 """Method -> permission."""

@@ -219,6 +219,7 @@ PUBLIC: dict[str, str] = {
             "AzureOptions.prices_url",
             "GcpOptions.base_url",
             "GcpOptions.metadata_url",
+            "GcpOptions.prices_url",
             "KubernetesProvider.Options.endpoint_url",
             "LambdaProvider.Options.base_url",
         ),

@@ -18,7 +18,7 @@ import msgspec
 
 from schemas.enums import TAKING
 from schemas.node_events import ProviderNotice
-from schemas.node_records import CloudNotice, NodeRecord
+from schemas.node_records import DRAINED_BEFORE_SECONDS, CloudNotice, NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec
 from services.pool_manager.planner.announced_restarts import (
@@ -29,8 +29,7 @@ from services.pool_manager.planner.announced_restarts import (
 )
 from services.pool_manager.planner.node_counts import is_down, is_gone
 
-MARGIN_SECONDS: Final = 5.0
-"""Before the cloud's deadline a drain ends: so long the rest may take."""
+MARGIN_SECONDS: Final = DRAINED_BEFORE_SECONDS
 AHEAD_SECONDS_MIN: Final = 15.0
 """With less time than this left there is nothing to launch ahead of."""
 NOTICES_MAX: Final = 16

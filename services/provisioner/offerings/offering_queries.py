@@ -94,6 +94,7 @@ def offering_view(
         for target in pools.values() or [catalogue.target(offering, "")]
         for key, each in offering_blocks.find_blocks(target, known.blocks)
     }
+    full = scorer.quota_block(catalogue.target(offering, ""), known, records)
     spec = catalogue.spec(offering.provider, offering.instance_type)
     price = scorer.price(offering, known)
     here = [
@@ -124,7 +125,7 @@ def offering_view(
         interrupted_at=max((each.at for each in taken), default=None),
         used_by=tuple(uses),
     )
-    return _with_block(found, list(blocks.values()))
+    return _with_block(found, [*blocks.values(), *([full] if full is not None else [])])
 
 
 def _with_block(found: OfferingView, blocks: list[BlockRecord]) -> OfferingView:

@@ -1,5 +1,6 @@
 """Gathers what the choice of an offering depends on: price, blocks, and where the nodes are."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
@@ -8,10 +9,15 @@ import msgspec
 
 from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Choice, Offering, Together
-from schemas.offering_records import OfferingPrice, PricesRecord
+from schemas.offering_records import BlockRecord, OfferingPrice, PricesRecord
 from services.primitives.clock import Clock
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.offerings import interruptions, offering_blocks, offering_choice
+from services.provisioner.offerings import (
+    interruptions,
+    offering_blocks,
+    offering_choice,
+    quotas,
+)
 from services.provisioner.offerings.offering_catalogue import Candidate, OfferingCatalogue
 from services.provisioner.offerings.offering_store import OfferingRecords
 from services.provisioner.offerings.scheduler import LaunchOption, Scheduler
@@ -66,6 +72,7 @@ class OfferingScorer:
         offering, now = candidate.offering, self._clock.now()
         priced = self.price(offering, known)
         blocks = offering_blocks.find_blocks(target, known.blocks)
+        blocks += await self._quota_blocks(target, known)
         looks = choice.together or choice.strategy not in IGNORES_INSTANCES
         records = await self.records() if looks else {}
         others = [
@@ -100,6 +107,29 @@ class OfferingScorer:
             ),
         )
 
+    async def _quota_blocks(
+        self, target: offering_blocks.BlockTarget, known: OfferingRecords
+    ) -> tuple[tuple[str, BlockRecord], ...]:
+        """What a full quota blocks, as an addition to what failed launches have blocked."""
+        if self.quota_block(target, known, {}) is None:
+            return ()
+        found = self.quota_block(target, known, await self.records())
+        key = offering_blocks.block_key("quota", target)
+        return ((key, found),) if found is not None else ()
+
+    def quota_block(
+        self,
+        target: offering_blocks.BlockTarget,
+        known: OfferingRecords,
+        records: Mapping[str, InstanceRecord],
+    ) -> BlockRecord | None:
+        """What a full quota blocks, as the provider reported it."""
+        record = known.prices.get(target.offering.provider)
+        now = self._clock.now()
+        found = quotas.quota_block(record, target.offering, target.model, now)
+        freed = found is not None and quotas.was_freed(found, records.values())
+        return None if freed else found
+
     def price(self, offering: Offering, known: OfferingRecords) -> PriceQuote:
         """Return the provider's last quote, else the catalogue's price."""
         if offering.market == "reserved":
@@ -128,7 +158,7 @@ def _quoted_price(record: PricesRecord, offering: Offering) -> OfferingPrice | N
         each
         for each in record.prices
         if (each.instance_type, each.market) == (offering.instance_type, offering.market)
-        and each.region in ("", offering.region)
+        and quotas.covers(each.region, offering)
         and each.zone in ("", offering.zone)
     ]
     exact = sorted(of_type, key=lambda each: (each.zone != "", each.region != ""))

@@ -1,7 +1,8 @@
-"""Reads prices and capacity from the providers, and stores the last answer of each.
+"""Reads prices, capacity and quotas from the providers, and stores the last answer of each.
 
 The replica that sweeps does it. Where a provider does not answer, its last prices remain, with
-their age; where it has none, those of the catalogue apply.
+their age; where it has none, those of the catalogue apply. A quota that it did not report counts as
+having room.
 """
 
 import logging
@@ -11,17 +12,22 @@ from typing import Final
 import msgspec
 
 from schemas.messages import decoder
-from schemas.offering_records import PricesRecord
+from schemas.offering_records import OfferingQuota, PricesRecord
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.topology import POOLS
 from services.bus.bucket_mirror import readable
 from services.bus.leases import Lease, repeat_while_held
 from services.bus.port import Bus
 from services.primitives.clock import Clock
-from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
+from services.provisioner.offerings.offering_catalogue import (
+    OFFERINGS_MAX,
+    OfferingCatalogue,
+    candidates,
+)
 from services.provisioner.offerings.offering_store import OfferingStore
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.settings.provider_choices import choices_of
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +58,7 @@ class PriceReader:
 
     async def run(self, lease: Lease) -> None:
         """Read prices whenever they are due and this replica holds the lease."""
-        names = [name for name, each in self._providers.calls.items() if each.has_prices]
+        names = [name for name, each in self._providers.calls.items() if each.reports_offerings]
         await repeat_while_held(
             lease,
             self._clock,
@@ -62,24 +68,45 @@ class PriceReader:
         )
 
     async def read_prices(self, names: Sequence[str]) -> None:
-        """Read the prices of each of these once."""
+        """Read the prices and quotas of each of these once."""
         if not names:
             return
         known = (await self._offerings.records()).prices
         pools = await self._pools()
         for name in names:
             old = known.get(name)
+            quotas_at = self._clock.now()
+            quotas = await self._quotas(name, pools)
             try:
                 quoted = await self._providers.get(name).prices(self._types(name, pools))
             except ProviderError as error:
                 log.warning("no prices", extra={"provider": name, "reason": str(error)})
-                if old is not None:
-                    await self._offerings.put_prices(msgspec.structs.replace(old, error=str(error)))
-                continue
-            now = self._clock.now()
+                if old is None and not quotas:
+                    continue
+                found = old or PricesRecord(provider=name, at=quotas_at)
+                found = msgspec.structs.replace(found, error=str(error))
+            else:
+                if old is None and not quoted and not quotas:
+                    continue
+                found = PricesRecord(provider=name, at=self._clock.now(), prices=tuple(quoted))
             await self._offerings.put_prices(
-                PricesRecord(provider=name, at=now, prices=tuple(quoted))
+                msgspec.structs.replace(found, quotas=quotas, quotas_at=quotas_at)
             )
+
+    async def _quotas(self, name: str, pools: Iterable[PoolRecord]) -> tuple[OfferingQuota, ...]:
+        """Return the quotas of what pools may launch at a provider; none where it cannot say."""
+        offerings = {
+            each.offering: None
+            for pool in pools
+            for choice in choices_of(pool.spec)
+            for each in candidates(choice, self._catalogue)
+            if each.offering.provider == name
+        }
+        try:
+            return tuple(await self._providers.get(name).quotas(tuple(offerings)[:OFFERINGS_MAX]))
+        except ProviderError as error:
+            log.warning("no quotas", extra={"provider": name, "reason": str(error)})
+            return ()
 
     def _types(self, name: str, pools: Iterable[PoolRecord]) -> tuple[str, ...]:
         """Return the types of a provider that pools may launch."""

@@ -29,8 +29,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import msgspec
 
 from schemas.enums import NoticeEffect
-from schemas.launch_offers import Market
-from schemas.offering_records import OfferingPrice
+from schemas.launch_offers import Market, Offering
+from schemas.offering_records import OfferingPrice, OfferingQuota
 from schemas.settings import AgentSettings
 from services.provisioner.provider_client.rate_limit import MakeRateLimiter, local_rate_limiter
 
@@ -255,6 +255,15 @@ class Prices(Protocol):
 
     async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
         """Return current prices of these types; empty if no pool names any."""
+        ...
+
+
+@runtime_checkable
+class Quotas(Protocol):
+    """A provider whose API reports quotas."""
+
+    async def quotas(self, offerings: Sequence[Offering]) -> Sequence[OfferingQuota]:
+        """Return, of those offerings that have one, the quota with the least room."""
         ...
 
 

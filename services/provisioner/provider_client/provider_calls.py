@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from schemas.launch_offers import Market
-from schemas.offering_records import OfferingPrice
+from schemas.launch_offers import Market, Offering
+from schemas.offering_records import OfferingPrice, OfferingQuota
 from schemas.value_limits import Address, Identifier
 from services.primitives.coalesce import Joined
 from services.primitives.redaction import redacted
@@ -30,6 +30,7 @@ from services.provisioner.provider_client.provider import (
     ProvisionRequest,
     QueuedNotice,
     QueuesNotices,
+    Quotas,
     Reboots,
     ReportsFaultyHosts,
     ReportsHosts,
@@ -145,15 +146,21 @@ class ProviderCalls:
             await self._call("resume", self.provider.resume(), self._timeout)
 
     @property
-    def has_prices(self) -> bool:
-        """Whether its API reports prices or capacity."""
-        return isinstance(self.provider, Prices)
+    def reports_offerings(self) -> bool:
+        """Whether its API reports prices, capacity or quotas."""
+        return isinstance(self.provider, Prices | Quotas)
 
     async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
         """Return its prices of these types, or raise ProviderError; empty if it reports none."""
         if not isinstance(self.provider, Prices):
             return ()
         return await self._call("prices", self.provider.prices(instance_types), self._timeout)
+
+    async def quotas(self, offerings: Sequence[Offering]) -> Sequence[OfferingQuota]:
+        """Return the quotas of these offerings, or raise ProviderError; empty if it has none."""
+        if not isinstance(self.provider, Quotas):
+            return ()
+        return await self._call("quotas", self.provider.quotas(offerings), self._timeout)
 
     async def node_of_pod(self, token: str) -> str:
         """Return the instance on which an agent's pod runs, or raise ProviderError."""

@@ -14,7 +14,12 @@ from schemas.duration import Duration
 from schemas.launch_offers import OpenMarket
 from schemas.settings import FilePath, Setting
 from services.primitives.errors import ConfigurationError
-from services.provisioner.instances.instance_tags import FLEET_TAG, TOKEN_TAG, unique_name
+from services.provisioner.instances.instance_tags import (
+    FLEET_TAG,
+    NODE_TAG,
+    TOKEN_TAG,
+    unique_name,
+)
 from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
@@ -25,6 +30,7 @@ from services.provisioner.provider_client.provider_errors import ProviderError, 
 from services.provisioner.providers import coreweave_pool as pools
 from services.provisioner.providers.coreweave_errors import is_settled, pool_error
 from services.provisioner.providers.kubernetes_api import NODES, KubernetesApi
+from services.provisioner.providers.pod_tokens import check_account, reviewed_node
 from services.provisioner.providers.provider_secret import read_secret
 from services.provisioner.providers.request_checks import invalid, options_of
 from services.workload_systems.cluster_access import ClusterAccess
@@ -63,6 +69,9 @@ class CoreWeaveProvider:
         taints: tuple[pools.Taint, ...] = ()
         gpu_driver: str = ""
         """Version of the driver on the nodes; empty: CoreWeave's own choice."""
+        agent_account: str = ""
+        """Service account of the agents' pods, `NAMESPACE/NAME`: by its tokens the cluster says on
+        which node an agent runs that requests credentials. Empty: none get any."""
         settle: Duration = Duration(20)
         """How long a new pool is watched for an error that denies it its node."""
         poll_interval: Duration = Duration(2)
@@ -70,12 +79,17 @@ class CoreWeaveProvider:
         timeout: Duration = Duration(30)
         """Time limit of one request."""
 
+        def __post_init__(self) -> None:
+            """Refuse what is no service account."""
+            check_account(self.agent_account)
+
     per_pool: ClassVar = frozenset({"taints", "gpu_driver"})
     """Options that a pool may set for its own nodes."""
 
     def __init__(self, *, options: Options, environment: Environment) -> None:
         self.options = options
         self.name = environment.name
+        self._fleet = environment.fleet
         if bool(options.kubeconfig) == bool(options.server):
             raise ConfigurationError(
                 "set either kubeconfig or server", key=f"providers.{self.name}"
@@ -122,6 +136,15 @@ class CoreWeaveProvider:
         nodes = await self._api.pages(NODES, FLEET_TAG)
         found = await self._api.pages(POOLS, FLEET_TAG)
         return pools.instances(found, nodes, self.options.zone)
+
+    async def node_of_pod(self, token: str) -> str:
+        """Ask the cluster on which node the pod of a token runs, and of whose launch that is."""
+        host = await reviewed_node(self._api, self.name, token, self.options.agent_account)
+        node = await none_if(self._api.call("GET", f"{NODES}/{host}"), HTTPStatus.NOT_FOUND)
+        labels = ((node or {}).get("metadata") or {}).get("labels") or {}
+        if labels.get(FLEET_TAG) != self._fleet or not labels.get(NODE_TAG):
+            raise invalid(f"the pod runs on {host}, which this fleet has not launched")
+        return str(labels[NODE_TAG])
 
     async def close(self) -> None:
         """Close the connections."""

@@ -22,6 +22,8 @@ CONDITIONS: Final[dict[tuple[str, str], ProviderErrorKind | None]] = {
     ("Quota", "Over"): "QUOTA",
 }
 """Type and reason of a pool's condition -> kind; None: no error."""
+RENAMED: Final[dict[str, str]] = {"Valid": "Validated"}
+"""Type of a condition as clusters show it -> as CoreWeave's pages called it before."""
 DENIED: Final[dict[str, ProviderErrorKind]] = {
     "Validated": "INVALID",
     "Capacity": "CAPACITY",
@@ -41,7 +43,7 @@ def pool_error(pool: Any, events: list[Any]) -> ProviderError | None:
         kind = _kind_of(each)
         if kind is not None:
             name = f"{each.get('type')}={each.get('reason')}"
-            known = (each.get("type"), each.get("reason")) in CONDITIONS
+            known = _named(each) in CONDITIONS
             return _because(kind, f"condition {name}", each, "" if known else name)
     for each in events:
         kind = EVENTS.get(str(each.get("reason", "")))
@@ -53,9 +55,9 @@ def pool_error(pool: Any, events: list[Any]) -> ProviderError | None:
 def is_settled(pool: Any) -> bool:
     """Whether every condition of a pool is known and good."""
     good = {
-        each.get("type")
+        _named(each)[0]
         for each in conditions_of(pool)
-        if (each.get("type"), each.get("reason")) in CONDITIONS and _kind_of(each) is None
+        if _named(each) in CONDITIONS and _kind_of(each) is None
     }
     return good >= set(DENIED)
 
@@ -65,8 +67,14 @@ def conditions_of(pool: Any) -> list[Any]:
     return list((pool.get("status") or {}).get("conditions") or ())
 
 
+def _named(condition: Any) -> tuple[str, str]:
+    """The type and reason of a condition, by the names of CONDITIONS."""
+    name = str(condition.get("type", ""))
+    return RENAMED.get(name, name), str(condition.get("reason", ""))
+
+
 def _kind_of(condition: Any) -> ProviderErrorKind | None:
-    name, reason = str(condition.get("type", "")), str(condition.get("reason", ""))
+    name, reason = _named(condition)
     if (name, reason) in CONDITIONS:
         return CONDITIONS[name, reason]
     return DENIED.get(name) if condition.get("status") == "False" else None

@@ -13,6 +13,8 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Any, ClassVar, Final
 
+from schemas.launch_offers import Offering
+from schemas.offering_records import OfferingPrice, OfferingQuota
 from services.provisioner.instances.instance_tags import FLEET_TAG, with_tags
 from services.provisioner.provider_client.provider import (
     Capabilities,
@@ -23,11 +25,13 @@ from services.provisioner.provider_client.provider import (
     ProvisionRequest,
 )
 from services.provisioner.provider_client.provider_errors import ProviderError, none_if
-from services.provisioner.providers.gcp_auth import token_source
-from services.provisioner.providers.gcp_errors import error_of, operation_error
+from services.provisioner.providers.gcp_auth import PRICES_SCOPE, token_source
+from services.provisioner.providers.gcp_errors import operation_error
+from services.provisioner.providers.gcp_http import GcpApi
 from services.provisioner.providers.gcp_launch import GcpOptions, launch_body
+from services.provisioner.providers.gcp_prices import GcpMachines, GcpPrices
+from services.provisioner.providers.gcp_quotas import GcpQuotas
 from services.provisioner.providers.gcp_reports import upcoming_maintenance
-from services.provisioner.providers.provider_http import read_body, send
 from services.provisioner.providers.request_checks import (
     check_labels,
     invalid,
@@ -39,6 +43,7 @@ from services.runtime.bounded_http import bounded_client
 NAME: Final = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 LABEL: Final = re.compile(r"[a-z0-9_-]{0,63}")
 PAGE: Final = 500
+RIGHT_TO_PRICES: Final = "enable the Cloud Billing API in the project of the credentials"
 TRIES_MAX: Final = 3
 """Attempts of one launch whose instance is removed meanwhile."""
 
@@ -73,15 +78,20 @@ class GcpProvider:
         self.options = options
         self.name = environment.name
         self._client = bounded_client(timeout=float(options.timeout))
-        self._tokens = token_source(
-            self._client, options.credentials_file, self.name, options.metadata_url
-        )
+        url = f"{options.base_url}/projects/{options.project}"
+        self._compute = self._api(url)
+        self._billing = self._api(options.prices_url.rstrip("/"), PRICES_SCOPE)
+        machines = GcpMachines(self._compute)
+        self._prices = GcpPrices(machines, self._billing, RIGHT_TO_PRICES)
+        flexible = options.provisioning == "flex-start"
+        self._quotas = GcpQuotas(self._compute, machines, options.project, flexible=flexible)
 
     @property
     def capabilities(self) -> Capabilities:
         """The name serves as the idempotency token, within a zone."""
         return Capabilities(
             idempotency_token=True,
+            prices=bool(self.options.prices_url),
             reboot=True,
             market="reserved" if self.options.reservation else self.options.market,
             spot=True,
@@ -110,23 +120,25 @@ class GcpProvider:
         # again, it would return an earlier failure.
         market = market_of(request, self.capabilities, self.name, "reservation")
         body = launch_body(request, options_of(self, self.options, request), market)
-        call = self._call("POST", path, body=body, requestId=str(uuid.uuid4()))
+        call = self._compute.call("POST", path, body=body, requestId=str(uuid.uuid4()))
         operation = await none_if(call, HTTPStatus.CONFLICT)
         if operation is not None:
             await self._finish(request.zone, operation)
-        found = await none_if(self._call("GET", f"{path}/{request.name}"), HTTPStatus.NOT_FOUND)
+        found = await none_if(
+            self._compute.call("GET", f"{path}/{request.name}"), HTTPStatus.NOT_FOUND
+        )
         return _instance(found) if found is not None else None
 
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove an instance; one that Google does not know is gone."""
         path = _path(provider_id)
         if path:
-            call = self._call("DELETE", path, requestId=str(uuid.uuid4()))
+            call = self._compute.call("DELETE", path, requestId=str(uuid.uuid4()))
             await none_if(call, HTTPStatus.NOT_FOUND)
 
     async def reboot(self, instance: Instance) -> None:
         """Reset it, as by its power button."""
-        await self._call(
+        await self._compute.call(
             "POST", f"{_path(instance.provider_id)}/reset", requestId=str(uuid.uuid4())
         )
 
@@ -148,17 +160,25 @@ class GcpProvider:
         body = {"disruptionSchedule": "IMMEDIATE", "faultReasons": [reason]}
         # The same for each attempt, so that a repeated report is ignored.
         request = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{path}/{fault}"))
-        operation = await self._call(
+        operation = await self._compute.call(
             "POST", f"{path}/reportHostAsFaulty", body=body, requestId=request
         )
         await self._finish(provider_id.partition("/")[0], operation)
         return True
 
+    async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
+        """List prices of these types by region, on demand and spot, without disks."""
+        return await self._prices.read(instance_types) if self.options.prices_url else ()
+
+    async def quotas(self, offerings: Sequence[Offering]) -> Sequence[OfferingQuota]:
+        """Return the project's quotas of the GPUs of these offerings."""
+        return await self._quotas.read(offerings)
+
     async def _labelled(self) -> Sequence[Any]:
         found: list[Any] = []
         more: dict[str, Any] = {}
         while True:
-            page = await self._call(
+            page = await self._compute.call(
                 "GET",
                 "aggregated/instances",
                 filter=f"labels.{FLEET_TAG}:*",
@@ -175,13 +195,14 @@ class GcpProvider:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._tokens.close()
+        await self._compute.close()
+        await self._billing.close()
         await self._client.aclose()
 
     async def _finish(self, zone: str, operation: Any) -> None:
         """Wait until an operation is done; raise its error."""
         while operation.get("status") != "DONE":
-            operation = await self._call(
+            operation = await self._compute.call(
                 "POST",
                 f"zones/{zone}/operations/{operation['name']}/wait",
                 timeout_seconds=float(self.options.wait_timeout),
@@ -190,31 +211,12 @@ class GcpProvider:
         if error is not None:
             raise error
 
-    async def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: dict[str, Any] | None = None,
-        timeout_seconds: float = 0.0,
-        **query: Any,
-    ) -> Any:
-        """Make one request; every failure is a ProviderError."""
-        token = await self._tokens.token()
-        answer = await send(
-            self._client,
-            method,
-            path,
-            url=f"{self.options.base_url}/projects/{self.options.project}/{path}",
-            params=query,
-            json=body,
-            headers={"Authorization": f"Bearer {token}"},
-            timeout=timeout_seconds or float(self.options.timeout),
+    def _api(self, url: str, *scope: str) -> GcpApi:
+        options = self.options
+        tokens = token_source(
+            self._client, options.credentials_file, self.name, options.metadata_url, *scope
         )
-        body_read = read_body(answer)
-        if not answer.is_success:
-            raise error_of(answer.status_code, body_read if isinstance(body_read, dict) else {})
-        return body_read
+        return GcpApi(self._client, tokens, url, float(options.timeout))
 
 
 # --- parts ---------------------------------------------------------------------------------------

@@ -32,7 +32,9 @@ from services.provisioner.providers.cloud_tokens import (
 from services.provisioner.providers.provider_http import read_body, send
 from services.provisioner.providers.provider_secret import read_text
 
-SCOPE: Final = "https://www.googleapis.com/auth/compute"
+COMPUTE_SCOPE: Final = "https://www.googleapis.com/auth/compute"
+PRICES_SCOPE: Final = "https://www.googleapis.com/auth/cloud-billing.readonly"
+"""Of the price list: tokens of their own, so that no launch depends on it."""
 METADATA_URL: Final = "http://metadata.google.internal"
 LOGIN: Final = "gcloud auth application-default login"
 REMEDY: Final = f"outside of Google Cloud set credentials_file, or run `{LOGIN}`"
@@ -43,7 +45,11 @@ ODD: Final = (LookupError, TypeError, ValueError)
 
 
 def token_source(
-    client: httpx.AsyncClient, credentials_file: str, name: str, metadata_url: str
+    client: httpx.AsyncClient,
+    credentials_file: str,
+    name: str,
+    metadata_url: str,
+    scope: str = COMPUTE_SCOPE,
 ) -> CloudTokens:
     """Return tokens by a credentials file, else by the application default credentials."""
     try:
@@ -53,7 +59,7 @@ def token_source(
         raise missing_extra(name, "gcp") from error
     where = f"providers.{name}.credentials_file"
     file, where = (credentials_file, where) if credentials_file else _default_file()
-    credentials = _load(file, where)
+    credentials = _load(file, where, scope)
     source = f"the credentials are {file} of {where}" if file else REMEDY
 
     def refresh(loop: asyncio.AbstractEventLoop, deadline: float) -> None:
@@ -128,14 +134,14 @@ def _default_file() -> tuple[str, str]:
     return (str(file), f"`{LOGIN}`") if file.is_file() else ("", "")
 
 
-def _load(file: str, where: str) -> Any:
+def _load(file: str, where: str, scope: str) -> Any:
     """Return google-auth's credentials of a file, or without one of the metadata server."""
     from google.auth import compute_engine, load_credentials_from_dict  # noqa: PLC0415
     from google.auth.credentials import with_scopes_if_required  # noqa: PLC0415
     from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
 
     if not file:
-        return compute_engine.Credentials(scopes=[SCOPE])
+        return compute_engine.Credentials(scopes=[scope])
     try:
         known = msgspec.json.decode(read_text(file, where), type=dict[str, Any])
         for part in (known, known.get("source_credentials") or {}):
@@ -153,4 +159,4 @@ def _load(file: str, where: str) -> Any:
             "workload-identity-pools create-cred-config`",
             key=where,
         ) from error
-    return with_scopes_if_required(loaded, [SCOPE])
+    return with_scopes_if_required(loaded, [scope])

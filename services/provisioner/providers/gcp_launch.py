@@ -89,6 +89,8 @@ class GcpOptions(Setting, frozen=True, kw_only=True):
     """More labels of the nodes, for the project's own accounting."""
     max_run: Duration = Duration(0)
     """After this Google itself deletes the instance; 0s: never."""
+    prices_url: str = "https://cloudbilling.googleapis.com"
+    """Address of the Cloud Billing API, whose price list is read; empty: prices are not read."""
     base_url: str = "https://compute.googleapis.com/compute/v1"
     """Address of the Compute Engine API."""
     metadata_url: str = "http://metadata.google.internal"

@@ -28,7 +28,7 @@ from services.provisioner.providers.group_removal import (
     NodeDeletion,
 )
 from services.provisioner.providers.kubernetes_api import NODES, KubernetesApi
-from services.provisioner.providers.pod_tokens import reviewed_node
+from services.provisioner.providers.pod_tokens import check_account, reviewed_node
 from services.provisioner.providers.request_checks import invalid
 from services.provisioner.providers.scaling_groups import AutoScalingGroups
 from services.workload_systems.cluster_access import ClusterAccess
@@ -38,7 +38,6 @@ REGION_LABEL: Final = "topology.kubernetes.io/region"
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 VISIBLE: Final = re.compile(r"[!-~]{1,512}")
 SELECTOR_CHARS_MAX: Final = 1024
-ACCOUNT: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}/[a-z0-9][a-z0-9.-]{0,252}")
 
 
 class KubernetesProvider:
@@ -81,8 +80,7 @@ class KubernetesProvider:
                     raise ValueError(
                         f"selectors.{pool}: write a label selector, as `nvidia.com/gpu.present`"
                     )
-            if self.agent_account and not ACCOUNT.fullmatch(self.agent_account):
-                raise ValueError("`agent_account` is not NAMESPACE/NAME")
+            check_account(self.agent_account)
             if self.region and self.removal != "auto-scaling-group":
                 raise ValueError("`region` is of `removal: auto-scaling-group`; remove it")
             if self.removal == "auto-scaling-group" and not self.region:
@@ -131,10 +129,8 @@ class KubernetesProvider:
 
     async def node_of_pod(self, token: str) -> str:
         """Ask the cluster on which node the pod of a token runs."""
-        if not self.options.agent_account:
-            raise invalid(f"providers.{self.name}.agent_account names no agents; set it")
-        node = await reviewed_node(self._api, token, self.options.agent_account)
-        return node_token(node)
+        account = self.options.agent_account
+        return node_token(await reviewed_node(self._api, self.name, token, account))
 
     async def close(self) -> None:
         """Close the connections."""

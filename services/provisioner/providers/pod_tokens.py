@@ -4,6 +4,7 @@ The kubelet writes such a token into the pod, for the audience `navarch` alone, 
 else, and it is void once the pod is gone. Kubernetes names the node from 1.30 on.
 """
 
+import re
 from typing import Any, Final
 
 from services.provisioner.providers.kubernetes_api import KubernetesApi
@@ -11,11 +12,20 @@ from services.provisioner.providers.request_checks import invalid
 
 REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 AUDIENCE: Final = "navarch"
+ACCOUNT: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}/[a-z0-9][a-z0-9.-]{0,252}")
 NODE_KEY: Final = "authentication.kubernetes.io/node-name"
 
 
-async def reviewed_node(api: KubernetesApi, token: str, account: str) -> str:
+def check_account(account: str) -> None:
+    """Raise ValueError if an option names no service account."""
+    if account and not ACCOUNT.fullmatch(account):
+        raise ValueError("`agent_account` is not NAMESPACE/NAME")
+
+
+async def reviewed_node(api: KubernetesApi, provider: str, token: str, account: str) -> str:
     """Return the node of the pod of an account (`NAMESPACE/NAME`) that has this token."""
+    if not account:
+        raise invalid(f"providers.{provider}.agent_account names no agents; set it")
     body = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenReview",

@@ -63,6 +63,12 @@ class CloudFaults:
                 self._cloud.machines_max[fault.selector] = fault.count
                 if fault.seconds is not None:
                     self._later(fault.seconds, partial(self.recover, fault.kind))
+            case "other_rack":
+                self._cloud.place_elsewhere(fault.count)
+            case "reported_quota":
+                self._cloud.quotas[fault.selector] = fault.count
+                if fault.seconds is not None:
+                    self._later(fault.seconds, partial(self.recover, fault.kind))
             case _:
                 self._fail_calls(fault)
 
@@ -97,6 +103,10 @@ class CloudFaults:
             self._cloud.removing_until = 0.0
         if kind in ("", "fixed_capacity"):
             self._cloud.machines_max.clear()
+        if kind in ("", "other_rack"):
+            self._cloud.place_elsewhere(0)
+        if kind in ("", "reported_quota"):
+            self._cloud.quotas.clear()
         call, error = CALLS.get(kind, ("", None))
         self._cloud.call_failures = [
             each

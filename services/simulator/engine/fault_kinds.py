@@ -64,18 +64,21 @@ CloudFault = Literal[
     "terminate_error",
     "slow_removal",
     "fixed_capacity",
+    "reported_quota",
     "list_error",
     "never_boots",
     "boot_failure",
     "old_hardware",
+    "other_rack",
     "preemption",
 ]
 """lost_answer: a launch takes effect and its answer is lost; launch_cut_off: the replica that
 launches loses its connection until the launch takes effect; slow_removal: machines that are being
 removed stay so until it ends; fixed_capacity: the cloud has `count` machines, and those that are
-being removed count; never_boots: the next machines never boot; boot_failure: their boot checks
-fail; old_hardware: they have the hardware that was terminated last; preemption: the cloud announces
-that it takes some of its machines."""
+being removed count; reported_quota: the account may have `count` machines, which the cloud
+reports, and it refuses more; never_boots: the next machines never boot; boot_failure: their boot
+checks fail; old_hardware: they have the hardware that was terminated last; other_rack: they are in
+racks of their own; preemption: the cloud announces that it takes some of its machines."""
 WorkloadFault = Literal[
     "network",
     "endless_drain",

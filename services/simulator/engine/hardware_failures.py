@@ -35,6 +35,8 @@ class MachineSpec:
     region: str = ""
     zone: str = ""
     rack: str = ""
+    nvlink_domain: str = ""
+    """As its GPUs report it."""
     instance_type: str = ""
     gpu_count: int = 8
     gpu_type: str = "NVIDIA H100 80GB HBM3"

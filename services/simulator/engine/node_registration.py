@@ -18,6 +18,7 @@ def registered(machine: SimulatedMachine, about: dict[str, Any]) -> OutgoingEven
         boot_id=machine.boot_id,
         gpus=gpus_of(machine),
         rack=machine.kind.rack,
+        nvlink_domain=machine.kind.nvlink_domain,
         driver_version="580.65.06",
         **about,
     )

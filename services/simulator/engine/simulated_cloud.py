@@ -7,7 +7,7 @@ their effect.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -15,6 +15,7 @@ import msgspec
 
 from schemas.enums import ProviderErrorKind
 from schemas.launch_offers import Offering
+from schemas.offering_records import OfferingQuota
 from schemas.settings import Setting
 from services.provisioner.instances.instance_tags import instance_for
 from services.provisioner.provider_client.provider import (
@@ -112,6 +113,10 @@ class SimulatedCloud:
     """Whether others make its machines, and Navarch only adopts them."""
     machines_max: dict[OfferingSelector, int] = field(default_factory=dict)
     """So many machines of these offerings exist at most, those that are being removed included."""
+    quotas: dict[OfferingSelector, int] = field(default_factory=dict)
+    """The account may have so many machines of these offerings, as the cloud reports."""
+    place_elsewhere: Callable[[int], None] = lambda _: None
+    """Places so many of the next machines in racks of their own."""
     on_rebooted: Callable[[Instance], None] | None = None
     """Set where the cloud can reboot a machine."""
     restarts_cold: bool = False
@@ -154,10 +159,12 @@ class SimulatedCloud:
         if self.idempotent and (known := self.tokens.get(request.token)):
             return known
         for selector, most in self.machines_max.items():
-            there = map(offering_of, self.machines.values())
-            if selector.covers(offering) and sum(map(selector.covers, there)) >= most:
+            if selector.covers(offering) and self.existing(selector) >= most:
                 used = f"all {most} machines are in use or being removed"
                 raise ProviderError("CAPACITY", f"simulated: {used}")
+        for selector, most in self.quotas.items():
+            if selector.covers(offering) and self.existing(selector) >= most:
+                raise ProviderError("QUOTA", f"simulated: {most} of {most} used")
         plain = instance_for(request, f"sim-{self.made + 1:05d}")
         instance = self.place(
             msgspec.structs.replace(plain, status="running", created_at=self.simulation.clock.now())
@@ -166,6 +173,10 @@ class SimulatedCloud:
         self.tokens[request.token] = instance
         self.on_made(instance)
         return instance
+
+    def existing(self, selector: OfferingSelector) -> int:
+        """How many machines of these offerings exist, those that are being removed included."""
+        return sum(map(selector.covers, map(offering_of, self.machines.values())))
 
     def add(self, instance: Instance, provider: str = "") -> None:
         """A machine exists from now on."""
@@ -313,6 +324,22 @@ class SimulatedProvider:
         await self._take_time()
         await self._fail(self._cloud.call_failure("list"), "before", "hang")
         return self._cloud.list_for(self._name)
+
+    async def quotas(self, offerings: Sequence[Offering]) -> Sequence[OfferingQuota]:
+        """The quotas of these offerings, if there are any."""
+        return [
+            OfferingQuota(
+                region=each.region,
+                instance_type=each.instance_type,
+                market=each.market,
+                quota=f"MACHINES of {each.provider}",
+                limit=most,
+                used=self._cloud.existing(selector),
+            )
+            for each in offerings
+            for selector, most in self._cloud.quotas.items()
+            if selector.covers(each)
+        ]
 
     async def close(self) -> None:
         """Nothing to close."""

@@ -126,6 +126,7 @@ class SimulatedFleet:
         self.workload = workload or SimulatedWorkload(simulation)
         self.records = StoredRecords(simulation.server)
         self._racks = SimulatedRacks(setup.spec_of, setup.settings.pools, self.records)
+        self.cloud.place_elsewhere = self._racks.place_elsewhere
         self.machines = machines or AgentMachines(simulation, self._racks.spec_of)
         self.operators = SimulatedOperators()
         simulation.parts |= {

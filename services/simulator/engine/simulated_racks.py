@@ -1,7 +1,8 @@
 """Where a simulated cloud places the machines of pools whose units are racks.
 
 A gang of a rack's size gets a rack of its own. A node's successor gets the place of that node, and
-any other machine a free place in a rack that is not full.
+any other machine a free place in a rack that is not full. A fault places machines elsewhere. GPUs
+report the rack as their NVLink domain.
 """
 
 from collections import Counter
@@ -27,6 +28,7 @@ class SimulatedRacks:
         self._spec_of = spec_of
         self._pools = pools
         self._records = records
+        self._elsewhere = 0
         self._racks: dict[str, tuple[str, str]] = {}
         """Provider's ID of a machine that exists -> its pool and rack."""
 
@@ -40,13 +42,20 @@ class SimulatedRacks:
         if known is None:
             known = made.pool, spec.rack or self._place(made, size)
             self._racks[made.provider_id] = known
-        return replace(spec, rack=known[1])
+        return replace(spec, rack=known[1], nvlink_domain=f"{known[1]}.1")
+
+    def place_elsewhere(self, count: int) -> None:
+        """So many of the next machines are in a rack of their own."""
+        self._elsewhere = count
 
     def gone(self, made: Instance) -> None:
         """A machine is gone: its place is free."""
         self._racks.pop(made.provider_id, None)
 
     def _place(self, made: Instance, size: int) -> str:
+        if self._elsewhere:
+            self._elsewhere -= 1
+            return made.name
         opened = self._opened(made)
         if opened is not None and opened.gang_size >= size:
             return opened.gang

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from schemas.enums import MISPLACED
 from schemas.pool_events import NodeRefused
 from schemas.pool_records import PoolRecord
 from services.saga.saga_state import SagaState
@@ -89,14 +90,22 @@ def refusal_event(
         zone=_zone(state),
         attempt=attempt,
         attempts=attempts,
-        remedy=_remedy(before) if attempt >= attempts else "",
+        remedy=_remedy(before, state) if attempt >= attempts else "",
     )
 
 
-def _remedy(record: PoolRecord) -> str:
+def _remedy(record: PoolRecord, state: SagaState) -> str:
+    do = (
+        "have the provider take the hardware out, or change the pool's zones, instance type or "
+        "admission"
+    )
+    if state.step(state.failed_step).error == MISPLACED:
+        do = (
+            "have the provider launch in the pool's racks, or give the incomplete rack up: navarch "
+            f"scale {record.name} {max(record.desired - record.spec.rack.nodes, 0)}, then back"
+        )
     return (
-        f"have the provider take the hardware out, or change the pool's zones, instance type or "
-        f"admission; the next try is in {AGAIN_SECONDS / 60:.0f} min, and at once after: navarch "
+        f"{do}; the next try is in {AGAIN_SECONDS / 60:.0f} min, and at once after: navarch "
         f"scale {record.name} {record.desired}"
     )
 

@@ -1,14 +1,20 @@
-"""Whether a new node is in the rack of its launch. Pure.
+"""Whether a new node is in the rack of its launch, or in one of its pool's racks. Pure.
 
 A rack is launched as a whole, and the provider chooses where. The launch's rack is the one in which
 most of its nodes are; until that is known none of them is admitted, because the first might be the
-one elsewhere. What a node's GPUs report of their NVLink domain counts, whatever its rack is called.
+one elsewhere. Any other launch fills a gap: it belongs in a rack with nodes in service. In another
+no job reaches it over NVLink, and the gap would stay. What a node's GPUs report of their NVLink
+domain counts, whatever its rack is called.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from schemas.node_records import NodeRecord
+from services.operator_text.quantities import first_of
+
+RACKS_NAMED_MAX: Final = 3
 
 
 def is_of_rack_launch(node: NodeRecord, rack_nodes: int) -> bool:
@@ -52,6 +58,30 @@ def misplaced(node: NodeRecord, others: Iterable[NodeRecord]) -> str | None:
         f"it is in rack {own}, and most of the nodes launched with it are in {rack}: they must be "
         "in one rack"
     )
+
+
+def why_misplaced(node: NodeRecord, others: Iterable[NodeRecord], rack_nodes: int) -> str | None:
+    """Why a node of a pool of racks is not where it belongs; None: not known yet."""
+    if is_of_rack_launch(node, rack_nodes):
+        return misplaced(node, others)
+    return outside(node, others)
+
+
+def outside(node: NodeRecord, others: Iterable[NodeRecord]) -> str:
+    """Why a node that fills a gap is in no rack of its pool; empty: it is, or that is not known.
+
+    Racks are compared by what all nodes report: the domain, or else the name.
+    """
+    serving = [each for each in others if each.node != node.node and each.state == "active"]
+    for own, known in (
+        (node.nvlink_domain, {each.nvlink_domain for each in serving}),
+        (node.rack, {each.rack for each in serving}),
+    ):
+        if own and known and "" not in known:
+            racks = first_of(sorted(known), RACKS_NAMED_MAX)
+            why = f"it is in rack {own}, and the pool's nodes are in {racks}"
+            return "" if own in known else f"{why}: what fills a gap must be in one of their racks"
+    return ""
 
 
 def _is_of(node: NodeRecord, gang: str) -> bool:

@@ -37,14 +37,17 @@ COUNTED: Final = frozenset(
         "lost_answer",
         "terminate_error",
         "fixed_capacity",
+        "reported_quota",
         "list_error",
         "old_hardware",
+        "other_rack",
         "repeated_facts",
         "flood",
     }
 )
 PLACED: Final = frozenset(
     {"no_capacity", "no_quota", "launch_error", "lost_answer", "preemption", "fixed_capacity"}
+    | {"reported_quota"}
 )
 """Faults that can be limited to a provider, region, zone, type or market."""
 PLACE_KEYS: Final = ("provider", "region", "zone", "instance_type", "market")

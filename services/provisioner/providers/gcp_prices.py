@@ -1,0 +1,184 @@
+"""Reads what Google's machines consist of, and the price list of their parts.
+
+The list is of all regions and has tens of thousands of entries; its prices change seldom. So both
+are read every few hours only.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from schemas.offering_records import OfferingPrice
+from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.providers.gcp_http import GcpApi
+from services.provisioner.providers.gcp_skus import (
+    Machine,
+    Rates,
+    Sku,
+    add_rates,
+    machine_prices,
+)
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+KEPT_SECONDS: Final = 6 * 3600.0
+COMPUTE_ENGINE: Final = "services/6F81-5844-456A"
+SKUS_PAGE: Final = 2000
+SKU_PAGES_MAX: Final = 100
+SKU_FIELDS: Final = (
+    "nextPageToken,skus(description,category/usageType,serviceRegions,"
+    "pricingInfo/pricingExpression(usageUnit,tieredRates/unitPrice))"
+)
+MACHINES_PAGE: Final = 500
+MACHINE_PAGES_MAX: Final = 20
+RIGHT_TO_MACHINES: Final = "compute.machineTypes.list"
+
+
+class SkuPage(msgspec.Struct, rename="camel", frozen=True):
+    """A page of the list."""
+
+    skus: tuple[Sku, ...] = ()
+    next_page_token: str = ""
+
+
+class Accelerator(msgspec.Struct, rename="camel", frozen=True):
+    """GPUs of a machine type."""
+
+    guest_accelerator_type: str = ""
+    guest_accelerator_count: int = 0
+
+
+class MachineType(msgspec.Struct, rename="camel", frozen=True):
+    """A machine type in a zone."""
+
+    name: str
+    guest_cpus: int = 0
+    memory_mb: int = 0
+    accelerators: tuple[Accelerator, ...] = ()
+
+
+class GcpMachines:
+    """Machine types of a project, kept for hours."""
+
+    def __init__(self, compute: GcpApi) -> None:
+        """`compute`: calls of the project."""
+        self._compute = compute
+        self._known: dict[str, tuple[float, Machine]] = {}
+        """Name -> when it was read, and what it is."""
+
+    async def read(self, names: Sequence[str]) -> list[Machine]:
+        """Return these types; one that Google does not have is in no region."""
+        now = asyncio.get_running_loop().time()
+        missing = [
+            each
+            for each in names
+            if each not in self._known or now - self._known[each][0] >= KEPT_SECONDS
+        ]
+        if missing:
+            found = await self._read(missing)
+            self._known |= {each: (now, found.get(each, Machine(name=each))) for each in missing}
+        return [self._known[each][1] for each in names]
+
+    async def _read(self, names: Sequence[str]) -> Mapping[str, Machine]:
+        found: dict[str, Machine] = {}
+        quoted = ('"' + each.replace('"', "") + '"' for each in names)
+        query: dict[str, Any] = {"filter": " OR ".join(f"(name = {each})" for each in quoted)}
+        for _ in range(MACHINE_PAGES_MAX):
+            page = await self._compute.call(
+                "GET", "aggregated/machineTypes", maxResults=MACHINES_PAGE, **query
+            )
+            if page.get("unreachables"):
+                raise ProviderError("TRANSIENT", f"no answer from {page['unreachables']}")
+            for scope, listed in page.get("items", {}).items():
+                region = str(scope).removeprefix("zones/").rpartition("-")[0]
+                for each in listed.get("machineTypes", ()):
+                    made = _machine(each, region, found)
+                    found[made.name] = made
+            if not page.get("nextPageToken"):
+                break
+            query["pageToken"] = page["nextPageToken"]
+        return found
+
+
+def _machine(listed: Any, region: str, known: Mapping[str, Machine]) -> Machine:
+    """A machine type, with one more region."""
+    read = _convert(listed, MachineType)
+    gpu = read.accelerators[0] if read.accelerators else Accelerator()
+    regions = known[read.name].regions if read.name in known else frozenset[str]()
+    return Machine(
+        name=read.name,
+        cores=read.guest_cpus,
+        memory_mib=read.memory_mb,
+        gpu=gpu.guest_accelerator_type,
+        gpus=gpu.guest_accelerator_count,
+        regions=regions | {region},
+    )
+
+
+class GcpPrices:
+    """Prices of machine types, in every region that has them."""
+
+    def __init__(self, machines: GcpMachines, billing: GcpApi, right: str) -> None:
+        """`right`: what an account needs to read the list."""
+        self._machines = machines
+        self._billing = billing
+        self._right = right
+        self._rates: tuple[float, Rates] | None = None
+        self._lacks_right = False
+        """The account may not read the list, as was logged."""
+
+    async def read(self, instance_types: Sequence[str]) -> tuple[OfferingPrice, ...]:
+        """Return on-demand and spot prices; none without the right to read them."""
+        if not instance_types:
+            return ()
+        try:
+            machines = await self._machines.read(instance_types)
+        except ProviderError as error:
+            refused = error.status == HTTPStatus.FORBIDDEN
+            return self._without(error, RIGHT_TO_MACHINES, lacking=refused)
+        try:
+            rates = await self._current_rates()
+        except ProviderError as error:
+            return self._without(error, self._right, lacking=error.kind == "AUTH")
+        return tuple(price for each in machines for price in machine_prices(each, rates))
+
+    def _without(self, error: ProviderError, right: str, *, lacking: bool) -> tuple[()]:
+        """No prices where a right is lacking, which is logged once; else raise the error."""
+        if not lacking:
+            raise error
+        if not self._lacks_right:
+            log.warning("no prices of Google", extra={"remedy": right, "reason": str(error)})
+        self._lacks_right = True
+        return ()
+
+    async def _current_rates(self) -> Rates:
+        now = asyncio.get_running_loop().time()
+        if self._rates is None or now - self._rates[0] >= KEPT_SECONDS:
+            self._rates = (now, await self._read_rates())
+        return self._rates[1]
+
+    async def _read_rates(self) -> Rates:
+        rates: Rates = {}
+        query: dict[str, Any] = {"pageSize": SKUS_PAGE, "currencyCode": "USD", "fields": SKU_FIELDS}
+        for _ in range(SKU_PAGES_MAX):
+            answer = await self._billing.call("GET", f"v1/{COMPUTE_ENGINE}/skus", **query)
+            page = _convert(answer, SkuPage)
+            add_rates(rates, page.skus)
+            if not page.next_page_token:
+                return rates
+            query["pageToken"] = page.next_page_token
+        raise ProviderError("TRANSIENT", f"the price list has more than {SKU_PAGES_MAX} pages")
+
+
+def _convert(answer: Any, kind: type[T]) -> T:
+    """An answer as a type; TRANSIENT where it has other contents."""
+    try:
+        return msgspec.convert(answer, kind)
+    except msgspec.ValidationError as error:
+        raise ProviderError("TRANSIENT", f"unreadable answer: {error}") from error
