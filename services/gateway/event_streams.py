@@ -151,17 +151,23 @@ class EventStreams:
             # With the position, so that a caller that loses the connection now resumes from here.
             begin = ServerSentEventMessage(None, comment="connected", id=position, retry=RETRY_MS)
             yield begin.encode()
-            events = with_pauses(self._relay.stream(position), self._heartbeat_seconds)
-            async with aclosing(events):
-                async for event in events:
+            batches = self._relay.stream(position, self._heartbeat_seconds)
+            written_at = self._now()
+            async with aclosing(batches):
+                async for batch in batches:
                     if self._is_over(principal):
                         return
-                    if event is None:
-                        # With the position, so that a caller of rare events resumes near the end.
-                        yield ServerSentEventMessage(None, comment="alive", id=position).encode()
-                    elif isinstance(event, StreamReset):
+                    if isinstance(batch, StreamReset):
                         yield ServerSentEventMessage(RESET_DATA, event=RESET).encode()
-                    else:
-                        position = event.stored.sequence
-                        if wanted.matches(event.stored):
-                            yield event.encoded
+                        continue
+                    position = batch[-1].stored.sequence if batch else position
+                    found = b"".join(
+                        [each.encoded for each in batch if wanted.matches(each.stored)]
+                    )
+                    silent = (self._now() - written_at).total_seconds()
+                    if batch and not found and silent < self._heartbeat_seconds:
+                        continue
+                    written_at = self._now()
+                    # With the position, so that a caller of rare events resumes near the end.
+                    alive = ServerSentEventMessage(None, comment="alive", id=position)
+                    yield found or alive.encode()
