@@ -40,6 +40,8 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = ""
     node: str = ""
     kinds: frozenset[str] = frozenset()
+    pools: frozenset[str] | None = None
+    """Those with the labels that are asked for; None: any."""
 
     def matches(self, stored: Stored) -> bool:
         """Whether an event is one of those."""
@@ -49,6 +51,7 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
         return (
             self.principal.sees(name)
             and (not self.pool or name == self.pool)
+            and (self.pools is None or name in self.pools)
             and (not self.kinds or stored.subject.rpartition(".")[2] in self.kinds)
             and (not (self.pool or self.node) or bool(name))
             and (not self.node or (node.node == self.node if node else is_about(stored, self.node)))
@@ -56,7 +59,11 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def event_filter(
-    principal: Principal, pool: str, node: str, kinds: Sequence[str] | None
+    principal: Principal,
+    pool: str,
+    node: str,
+    kinds: Sequence[str] | None,
+    labelled: frozenset[str] | None = None,
 ) -> EventFilter:
     """Check what a caller asks for."""
     for name in (pool, node):
@@ -72,7 +79,9 @@ def event_filter(
             f"{principal.name} may not see pool {pool}",
             "use a token of that pool",
         )
-    return EventFilter(principal=principal, pool=pool, node=node, kinds=frozenset(kinds or ()))
+    return EventFilter(
+        principal=principal, pool=pool, node=node, kinds=frozenset(kinds or ()), pools=labelled
+    )
 
 
 class EventStreams:

@@ -107,6 +107,27 @@ async def test_a_stream_is_filtered_and_its_hostile_text_stays_one_event(
     assert {"comment": "alive", "id": "4"} == alive
 
 
+async def test_events_are_selected_by_the_labels_of_their_pool(
+    gateway: Gateway, bus: MemoryBus
+) -> None:
+    """Of a page and of a stream; those of the fleet's own services have no pool, and no label."""
+    await publish(bus, 1, pool="serving")
+    await publish(bus, 1)
+    client = gateway.client("viewer-token")
+    labelled = (await client.get("/api/v1/events?label=team=ml&since=9999h")).json()["items"]
+    other = (await client.get("/api/v1/events?label=team=none&since=9999h")).json()["items"]
+    wrong = await client.get("/api/v1/events/stream?label=team")
+
+    assert ["training/training-1"] == [each["about"] for each in labelled]
+    assert other == []
+    assert wrong.status_code == 400
+    async with (
+        serving(gateway.app) as url,  # type: ignore[arg-type]
+        streaming(url, "?label=team=ml&after=0") as events,
+    ):
+        assert await take(events, 1) == [2]
+
+
 async def test_streams_are_limited_and_a_closed_one_makes_room(
     make_gateway: MakeGateway,
 ) -> None:
