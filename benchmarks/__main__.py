@@ -26,6 +26,7 @@ from benchmarks import (
     event_streams,
     fault_wave,
     level_evaluation,
+    node_listing,
     scheduler_cordon,
     security_cost,
     stress_runs,
@@ -67,9 +68,23 @@ ROWS = (
     ("Gateway, 1,000 event streams: memory", "streams_gateway_mib", "MiB", ""),
     ("  nothing happens", "streams_idle_cores", "cores", ""),
     ("  one event on all streams: processor time", "streams_event_cpu_ms", "ms", ""),
-    ("  two events a second: delay, p50", "streams_delay_ms_p50", "ms", ""),
-    ("  delay, p99", "streams_delay_ms_p99", "ms", ""),
+    ("    of the 1,000 clients, in one process", "streams_clients_cpu_ms", "ms", ""),
+    ("  ten events a second: delay, p50", "streams_delay_ms_p50", "ms", ""),
+    ("  delay, p99", "streams_delay_ms_p99", "ms", "<= 1000"),
     ("  events missing", "streams_events_missing", "", "0"),
+    *(
+        (f"`navarch list`, {nodes}, {way}: {label}", f"listing_{name}_{way}_{figure}", "s", aim)
+        for name, nodes, target in (
+            ("small", "2 nodes", "<= 0.3"),
+            ("large", "10,000 nodes", "<= 0.5"),
+        )
+        for way in ("bus", "http")
+        for label, figure, aim in (
+            ("first", "first_seconds", ""),
+            ("then", "seconds", target),
+            ("processor time", "cpu_seconds", ""),
+        )
+    ),
     ("Agent, 8 GPUs: memory", "agent_resident_mib", "MiB", "<= 45"),
     ("Agent, sampling each 15 s", "agent_cores_15s", "cores", "<= 0.003"),
     ("Agent, sampling each 1 s", "agent_cores_1s", "cores", "<= 0.02"),
@@ -156,6 +171,7 @@ def _parts(arguments: argparse.Namespace) -> dict[str, Part]:
             event_streams.measure,
             {"streams": event_streams.STREAMS, "events": event_streams.EVENTS},
         ),
+        "list": Part("`navarch list`", node_listing, node_listing.measure, {}),
         "simulation": Part(
             "stress runs of 1,000 and of 5,000 nodes", stress_runs, stress_runs.measure, {}
         ),
@@ -175,7 +191,7 @@ def _arguments() -> argparse.Namespace:
         action="append",
         choices=[
             *("cordon", "events", "ingest", "levels", "wave", "scheduler", "agent", "security"),
-            *("streams", "simulation"),
+            *("streams", "list", "simulation"),
         ],
         help="measure this part; the file keeps the figures of the others",
     )

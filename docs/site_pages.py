@@ -3,8 +3,10 @@
 The README is the home page; the commands and the HTTP API are described from the code.
 """
 
+import ast
 import posixpath
 import re
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +36,7 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
 
     pages = {page: path.read_text("utf-8") for path, page in SHOWN.items()}
     pages |= {"cli.md": commands_page(), "http-api-paths.md": paths_page()}
+    pages |= {"modules.md": modules_page()}
     for page, text in pages.items():
         files.append(File.generated(config, page, content=text))
     return files
@@ -90,6 +93,31 @@ def paths_page() -> str:
                 for status, answer in call["responses"].items()
             ]
     return "\n".join(lines) + "\n"
+
+
+def modules_page() -> str:
+    """Every module with the first line of its docstring, by folder."""
+    lines = ["# Modules", "", "[Architecture](architecture.md) has how they belong together."]
+    for folder, paths in groupby(modules(), key=lambda each: each.parent):
+        lines += ["", f"## `{folder.relative_to(ROOT)}/`", "", "| module | |", "|---|---|"]
+        lines += [f"| `{path.name}` | {_first_line(path)} |" for path in paths]
+    return "\n".join(lines) + "\n"
+
+
+def modules() -> list[Path]:
+    """The files of all packages that are installed, by folder."""
+    found = (
+        path for top in ("schemas", "agent", "services") for path in (ROOT / top).rglob("*.py")
+    )
+    return sorted(
+        (path for path in found if path.stem not in ("__init__", "__main__")),
+        key=lambda each: (each.parent, each.name),
+    )
+
+
+def _first_line(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+    return text.partition("\n")[0].replace("|", "\\|")
 
 
 def _parameter_row(parameter: dict[str, Any]) -> str:

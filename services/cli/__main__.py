@@ -1,15 +1,21 @@
 """Runs `navarch`: an error is one sentence on stderr, with exit code 1."""
 
+import gc
 import logging
 import sys
+from typing import Final
+
+COLLECTED_OBJECTS: Final = 100_000
+"""Between two collections of garbage: imports make many objects, and none of them garbage."""
 
 
 def main() -> None:
     """Run the command line."""
+    gc.set_threshold(COLLECTED_OBJECTS)
     from msgspec import DecodeError  # noqa: PLC0415
 
     from schemas.names import InvalidNameError  # noqa: PLC0415 - keeps `--help` quick
-    from services.cli.app import app  # noqa: PLC0415
+    from services.cli.command_table import command_line  # noqa: PLC0415
     from services.operator_text.safe_text import escape  # noqa: PLC0415
     from services.primitives.errors import NavarchError  # noqa: PLC0415
     from services.runtime.logs import EscapingFormatter  # noqa: PLC0415
@@ -18,7 +24,7 @@ def main() -> None:
     handler.setFormatter(EscapingFormatter("navarch: %(message)s"))
     logging.basicConfig(level=logging.ERROR, handlers=[handler])
     try:
-        app(prog_name="navarch")
+        command_line(*sys.argv[1:2])(prog_name="navarch")
     except (NavarchError, InvalidNameError) as error:
         sys.stderr.write(f"navarch: {escape(str(error))}\n")
         sys.exit(1)

@@ -46,7 +46,7 @@ from services.fleet_client.repair_report import RepairReport, repair_report
 from services.fleet_client.saga_progress import Progress, progress
 from services.fleet_client.saga_summaries import SagaSummary, saga_summaries
 from services.fleet_client.use_reader import read_use
-from services.fleet_client.why_text import WhyAnswer
+from services.fleet_client.why_answer import WhyAnswer
 from services.gateway.views import (
     FleetStatus,
     InstanceView,
@@ -95,7 +95,10 @@ class BusFleet(FleetClient):
 
     async def why(self, name: str) -> WhyAnswer:
         """Explain the node, pool or saga of this name."""
-        return await stored_history.why(self, name)
+        # Imported where it is needed: it takes as long as many a command.
+        from services.fleet_client import explanation  # noqa: PLC0415
+
+        return await explanation.why(self, name)
 
     async def timeline(self, node: str) -> tuple[TimelineRow, ...]:
         """What happened to the node of this name; nothing if there is none."""

@@ -34,6 +34,7 @@ Server = Annotated[
         help="A gateway, instead of the bus; NAVARCH_AUTH_TOKEN is the token.",
     ),
 ]
+Reason = Annotated[str, typer.Option("--reason", help="Why; shown in the events.")]
 NoServer = Annotated[str, typer.Option("--server", hidden=True)]
 """Of commands that need the bus: they say so."""
 Config = Annotated[

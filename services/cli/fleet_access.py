@@ -30,7 +30,7 @@ from services.fleet_client.pool_watch import PoolChange
 from services.fleet_client.repair_report import RepairReport
 from services.fleet_client.saga_progress import Progress
 from services.fleet_client.saga_summaries import SagaSummary
-from services.fleet_client.why_text import WhyAnswer
+from services.fleet_client.why_answer import WhyAnswer
 from services.gateway.views import FleetStatus, InstanceView, PoolStatus
 from services.primitives.errors import NavarchError
 

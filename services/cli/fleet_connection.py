@@ -82,8 +82,8 @@ async def _connected(server: str, nats_url: str, config: Path | None) -> AsyncIt
         async with connect_fleet(find_bus(nats_url, config)) as fleet:
             yield fleet
         return
-    # Commands over the bus start without the HTTP library.
-    import services.runtime.import_trim  # noqa: F401, PLC0415
+    # Commands over the bus start without the HTTP library, and these without the bus's.
+    import services.runtime.command_line_trim  # noqa: F401, PLC0415
     from services.cli.http_fleet import HttpFleet  # noqa: PLC0415
     from services.http_client.async_client import AsyncNavarch  # noqa: PLC0415
 

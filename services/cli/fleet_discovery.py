@@ -1,4 +1,4 @@
-"""How the command line finds the bus: an option, the environment, or a fleet served here.
+"""How the command line finds the bus: an option, the environment, a fleet served here, settings.
 
 `navarch serve` writes `<data_dir>/serve.json`; the other commands read it. A file whose process no
 longer runs is ignored.
@@ -14,13 +14,6 @@ from schemas.settings import NatsSettings, Settings
 from services.primitives.errors import NavarchError
 from services.runtime.served_process import ReloadState
 from services.settings.problem_list import ProblemList
-from services.settings.settings_file import (
-    DEFAULTS,
-    inspect_configuration,
-    load_settings,
-    parse_settings,
-    read_file,
-)
 
 SERVE_FILE: Final = "serve.json"
 LOCK_FILE: Final = "serve.lock"
@@ -67,6 +60,13 @@ class ServeState(msgspec.Struct, frozen=True, kw_only=True):
 
 def settings_of(config: Path | None) -> Settings:
     """The configuration, or the defaults without a file."""
+    # Commands over HTTP start without what checks configurations.
+    from services.settings.settings_file import (  # noqa: PLC0415
+        DEFAULTS,
+        load_settings,
+        parse_settings,
+    )
+
     if config is None:
         return parse_settings("(defaults)", DEFAULTS, os.environ)
     return load_settings(config)
@@ -94,8 +94,8 @@ def find_bus(nats_url: str, config: Path | None) -> NatsSettings:
         creds = os.environ.get(CREDS_VARIABLE) or running.creds_file or settings.nats.creds_file
         return msgspec.structs.replace(settings.nats, url=running.nats_url, creds_file=creds)
     problems.raise_found()
-    if url:
-        return msgspec.structs.replace(settings.nats, url=url)
+    if url or settings.nats.url != NatsSettings().url:
+        return msgspec.structs.replace(settings.nats, url=url or settings.nats.url)
     raise NavarchError(
         f"no fleet is served from {file.parent.resolve()}: run `navarch serve` there, or name a "
         f"bus with --nats-url or {NATS_URL_VARIABLE}"
@@ -106,6 +106,8 @@ def _as_far_as_read(config: Path | None) -> tuple[Settings, ProblemList]:
     problems = ProblemList()
     if config is None:
         return settings_of(None), problems
+    from services.settings.settings_file import inspect_configuration, read_file  # noqa: PLC0415
+
     configuration = inspect_configuration(read_file(config), os.environ)
     problems.extend(configuration.problems)
     return configuration.settings, problems

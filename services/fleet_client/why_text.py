@@ -6,7 +6,7 @@ server's.
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -20,6 +20,7 @@ from services.fleet_client import blocked_text
 from services.fleet_client.advice_text import advice_sentence
 from services.fleet_client.history_text import HistoryLine, history_lines
 from services.fleet_client.saga_progress import Progress, progress
+from services.fleet_client.why_answer import WhyAnswer
 from services.operator_text.quantities import local_time
 from services.operator_text.safe_text import escape_line
 from services.operator_text.workload_words import state_words, work_words
@@ -31,23 +32,6 @@ LINES_MAX: Final = 40
 """The newest; `navarch timeline` has all."""
 SAGAS_NAMED_MAX: Final = 20
 IDLE: Final = "Nothing is in progress, and it waits for nothing."
-
-
-class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole answer of `navarch why`."""
-
-    about: str
-    kind: Literal["node", "pool", "saga"]
-    summary: str
-    lines: tuple[HistoryLine, ...] = ()
-    omitted: int = 0
-    """Number of older lines that are not shown."""
-    now: tuple[str, ...] = ()
-    """What it waits for, and since when."""
-    next: str = ""
-    """What follows."""
-    evidence: str = ""
-    """The command that shows the evidence about a node that was unhealthy."""
 
 
 # --- one node ------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from services.fleet_client.fleet_client import (
 )
 from services.fleet_client.since_time import time_since
 from services.gateway.event_streams import EventStreams, event_filter
-from services.gateway.fleet_routes import Caller, Fleet, Now
+from services.gateway.fleet_routes import Caller, Fleet, Labels, Now, labelled_pools
 from services.gateway.problems import PROBLEMS, ROOT, ProblemError
 from services.gateway.views import STREAM_TYPE, EventPage, event_view
 
@@ -60,10 +60,12 @@ async def list_events(
     pool: PoolName = "",
     node: NodeName = "",
     kinds: Kinds = (),
+    labels: Labels = (),
     limit: Annotated[int, Parameter(ge=1, le=1_000)] = 100,
 ) -> EventPage:
     """List stored events, oldest first. They are kept for 30 days."""
-    wanted = event_filter(principal, pool, node, kinds)
+    labelled = await labelled_pools(fleet, labels) if labels else None
+    wanted = event_filter(principal, pool, node, kinds, labelled)
     # Read in any case: a mistake in it is one, although `after` comes first.
     begin = start_of(since, now)
     start = after or begin
@@ -83,6 +85,7 @@ SSE_HEADERS: Final = {"X-Accel-Buffering": "no"}
 
 @get(f"{ROOT}/events/stream", tags=["events"], responses=PROBLEMS, media_type=STREAM_TYPE)
 async def stream_events(
+    fleet: Fleet,
     streams: NamedDependency[EventStreams],
     principal: Caller,
     after: After = None,
@@ -90,9 +93,11 @@ async def stream_events(
     pool: PoolName = "",
     node: NodeName = "",
     kinds: Kinds = (),
+    labels: Labels = (),
 ) -> Stream:
     """Stream events as they are stored, as server-sent events; `Last-Event-ID` resumes it."""
-    wanted = event_filter(principal, pool, node, kinds)
+    labelled = await labelled_pools(fleet, labels) if labels else None
+    wanted = event_filter(principal, pool, node, kinds, labelled)
     start = last_event_id if last_event_id is not None else after
     return Stream(streams.open(wanted, start), media_type=STREAM_TYPE, headers=SSE_HEADERS)
 

@@ -40,6 +40,8 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = ""
     node: str = ""
     kinds: frozenset[str] = frozenset()
+    pools: frozenset[str] | None = None
+    """Those with the labels that are asked for; None: any."""
 
     def matches(self, stored: Stored) -> bool:
         """Whether an event is one of those."""
@@ -49,6 +51,7 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
         return (
             self.principal.sees(name)
             and (not self.pool or name == self.pool)
+            and (self.pools is None or name in self.pools)
             and (not self.kinds or stored.subject.rpartition(".")[2] in self.kinds)
             and (not (self.pool or self.node) or bool(name))
             and (not self.node or (node.node == self.node if node else is_about(stored, self.node)))
@@ -56,7 +59,11 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def event_filter(
-    principal: Principal, pool: str, node: str, kinds: Sequence[str] | None
+    principal: Principal,
+    pool: str,
+    node: str,
+    kinds: Sequence[str] | None,
+    labelled: frozenset[str] | None = None,
 ) -> EventFilter:
     """Check what a caller asks for."""
     for name in (pool, node):
@@ -72,7 +79,9 @@ def event_filter(
             f"{principal.name} may not see pool {pool}",
             "use a token of that pool",
         )
-    return EventFilter(principal=principal, pool=pool, node=node, kinds=frozenset(kinds or ()))
+    return EventFilter(
+        principal=principal, pool=pool, node=node, kinds=frozenset(kinds or ()), pools=labelled
+    )
 
 
 class EventStreams:
@@ -151,17 +160,23 @@ class EventStreams:
             # With the position, so that a caller that loses the connection now resumes from here.
             begin = ServerSentEventMessage(None, comment="connected", id=position, retry=RETRY_MS)
             yield begin.encode()
-            events = with_pauses(self._relay.stream(position), self._heartbeat_seconds)
-            async with aclosing(events):
-                async for event in events:
+            batches = self._relay.stream(position, self._heartbeat_seconds)
+            written_at = self._now()
+            async with aclosing(batches):
+                async for batch in batches:
                     if self._is_over(principal):
                         return
-                    if event is None:
-                        # With the position, so that a caller of rare events resumes near the end.
-                        yield ServerSentEventMessage(None, comment="alive", id=position).encode()
-                    elif isinstance(event, StreamReset):
+                    if isinstance(batch, StreamReset):
                         yield ServerSentEventMessage(RESET_DATA, event=RESET).encode()
-                    else:
-                        position = event.stored.sequence
-                        if wanted.matches(event.stored):
-                            yield event.encoded
+                        continue
+                    position = batch[-1].stored.sequence if batch else position
+                    found = b"".join(
+                        [each.encoded for each in batch if wanted.matches(each.stored)]
+                    )
+                    silent = (self._now() - written_at).total_seconds()
+                    if batch and not found and silent < self._heartbeat_seconds:
+                        continue
+                    written_at = self._now()
+                    # With the position, so that a caller of rare events resumes near the end.
+                    alive = ServerSentEventMessage(None, comment="alive", id=position)
+                    yield found or alive.encode()

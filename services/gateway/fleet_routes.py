@@ -17,6 +17,7 @@ from schemas.names import TOKEN
 from schemas.node_work import JobNodes
 from schemas.offering_records import OfferingsQuery, OfferingView
 from schemas.value_limits import NAME_CHARS_MAX
+from services.fleet_client.explanation import why
 from services.fleet_client.fleet_client import (
     FleetClient,
     decode_answer,
@@ -30,9 +31,9 @@ from services.fleet_client.node_filter import NodeFilter
 from services.fleet_client.node_timeline import TimelineRow, timeline_rows
 from services.fleet_client.saga_progress import Progress, progress
 from services.fleet_client.service_orders import job_nodes
-from services.fleet_client.stored_history import open_sagas, saga_log, why
+from services.fleet_client.stored_history import open_sagas, saga_log
 from services.fleet_client.use_reader import read_use
-from services.fleet_client.why_text import WhyAnswer
+from services.fleet_client.why_answer import WhyAnswer
 from services.gateway.access_tokens import Principal
 from services.gateway.problems import PROBLEMS, ROOT, ProblemError, not_found
 from services.gateway.views import (
@@ -125,6 +126,14 @@ async def visible_saga(fleet: FleetClient, principal: Principal, saga: str) -> S
     )
 
 
+async def labelled_pools(fleet: FleetClient, texts: Sequence[str]) -> frozenset[str]:
+    """The pools with these labels."""
+    try:
+        return await fleet.pools_labelled(texts)
+    except ValueError as error:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, str(error), "write ?label=KEY=VALUE") from error
+
+
 @get(f"{ROOT}/nodes", tags=["nodes"], responses=PROBLEMS)
 async def list_nodes(
     fleet: Fleet,
@@ -149,7 +158,7 @@ async def list_nodes(
         zone=zone,
         status=status,
         health=health,
-        pools=await _labelled(fleet, labels) if labels else None,
+        pools=await labelled_pools(fleet, labels) if labels else None,
     )
     leaves_out = wanted.selects_some or bool(principal.pools)
     query = Query(
@@ -352,11 +361,3 @@ FLEET_ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     *(list_pools, get_pool, get_pool_status, get_pool_why, list_sagas, get_saga),
     *(get_saga_why, list_offerings, list_incidents, get_status, get_budget, get_caller),
 )
-
-
-async def _labelled(fleet: FleetClient, texts: Sequence[str]) -> frozenset[str]:
-    """The pools with these labels."""
-    try:
-        return await fleet.pools_labelled(texts)
-    except ValueError as error:
-        raise ProblemError(HTTPStatus.BAD_REQUEST, str(error), "write ?label=KEY=VALUE") from error

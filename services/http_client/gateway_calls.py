@@ -23,7 +23,7 @@ from services.fleet_client.repair_report import RepairReport
 from services.fleet_client.saga_progress import Progress
 from services.fleet_client.saga_summaries import SagaSummary
 from services.fleet_client.use_reader import GpuReadings
-from services.fleet_client.why_text import WhyAnswer
+from services.fleet_client.why_answer import WhyAnswer
 from services.gateway.access_tokens import Principal
 from services.gateway.change_bodies import (
     BreakerBody,
@@ -234,11 +234,15 @@ def list_events(
     pool: str = "",
     node: str = "",
     kinds: Sequence[str] = (),
+    labels: Sequence[str] = (),
     limit: int = 100,
 ) -> ApiCall[EventPage]:
-    """List stored events, oldest first; `after`: `next` of the page before."""
+    """List stored events, oldest first; `after`: `next` of the page before.
+
+    `labels`: `KEY=VALUE` of the pool, all of them.
+    """
     where = {"since": since, "after": after, "pool": pool, "node": node}
-    query = where | {"type": kinds, "limit": limit}
+    query = where | {"type": kinds, "label": labels, "limit": limit}
     return ApiCall(path=f"{API}/events", answer=EventPage, query=query)
 
 
@@ -246,14 +250,20 @@ def list_events(
 
 
 def follow_events(
-    *, after: int | None = None, pool: str = "", node: str = "", kinds: Sequence[str] = ()
+    *,
+    after: int | None = None,
+    pool: str = "",
+    node: str = "",
+    kinds: Sequence[str] = (),
+    labels: Sequence[str] = (),
 ) -> ApiStream[EventView]:
     """Events as they are stored, each once: after a sequence, or from now on.
 
+    `labels`: `KEY=VALUE` of the pool, as it is when the stream begins.
     A connection that breaks is made again, and the stream goes on where it was.
     EventsResetError where a restored store has set the events back.
     """
-    query = {"pool": pool, "node": node, "type": kinds}
+    query = {"pool": pool, "node": node, "type": kinds, "label": labels}
     return ApiStream(path=f"{API}/events/stream", item=EventView, query=query, after=after)
 
 

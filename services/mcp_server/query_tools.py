@@ -16,6 +16,7 @@ from schemas.offering_records import OfferingsQuery, OfferingView
 from schemas.topology import EVENTS, NODES
 from services.bus.port import Stored
 from services.fleet_client.cost_report import CostReport
+from services.fleet_client.explanation import why
 from services.fleet_client.fleet_client import (
     PAGE_NODES,
     decode_answer,
@@ -31,8 +32,8 @@ from services.fleet_client.repair_report import RepairReport, repair_report
 from services.fleet_client.saga_progress import Progress, progress
 from services.fleet_client.service_orders import open_alerts
 from services.fleet_client.since_time import time_since
-from services.fleet_client.stored_history import open_sagas, saga_log, why
-from services.fleet_client.why_text import WhyAnswer
+from services.fleet_client.stored_history import open_sagas, saga_log
+from services.fleet_client.why_answer import WhyAnswer
 from services.mcp_server.tool_arguments import (
     AnyName,
     EventSelection,

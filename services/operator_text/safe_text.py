@@ -25,6 +25,8 @@ def escape(text: str) -> str:
 
 def escape_line(text: str) -> str:
     """The same on one line: line breaks are escaped too."""
+    if text.isascii() and text.isprintable():
+        return text
     return _OTHER_AND_BREAKS.sub(_escaped, text)
 
 

@@ -47,8 +47,10 @@ class UnknownNameError(ValueError):
     """The question names a node that is not there."""
 
 
-def node_view(record: NodeRecord, health: HealthRecord | None) -> NodeView:
-    """Put a node together as people see it."""
+def node_view(
+    record: NodeRecord, health: HealthRecord | None, *, detailed: bool = True
+) -> NodeView:
+    """Put a node together as people see it, `detailed` with its GPUs."""
     launch = record.launch
     return NodeView(
         id=record.node,
@@ -83,7 +85,7 @@ def node_view(record: NodeRecord, health: HealthRecord | None) -> NodeView:
         held_reason=record.held_reason,
         registered_at=_moment(record.registered_at),
         last_change=_moment(record.changed_at),
-        gpus=tuple(_gpus(record, health)),
+        gpus=tuple(_gpus(record, health)) if detailed else (),
         health_events=_health_events(health),
     )
 
@@ -285,41 +287,39 @@ class Queries:
 
     async def _nodes(self, data: bytes, _: Headers) -> bytes:
         query = _read(data)
-        wanted = sorted(
-            (key, record)
-            for key, record in self._store.nodes.records.items()
-            if key > query.after
-            and (not query.pool or record.pool == query.pool)
-            and (query.terminated or record.state != "terminated")
-        )
         beats = await self._beats.all() if query.gpus else {}
+        records = self._store.nodes.records
+        # Sorted for each page of a large fleet: without the records, and the views are made last.
+        keys = sorted(key for key in records if key > query.after)
+        wanted = ((key, records[key]) for key in keys if _is_wanted(records[key], query))
         views = ((key, self._listed(key, record, query, beats.get(key))) for key, record in wanted)
         return msgspec.json.encode(page_of(views, query.limit))
 
-    def _view(self, key: str, record: NodeRecord) -> NodeView:
-        view = node_view(record, self._store.health.records.get(key))
+    def _view(self, key: str, record: NodeRecord, *, detailed: bool) -> NodeView:
+        view = node_view(record, self._store.health.records.get(key), detailed=detailed)
         pool = self._store.last_read(record.pool)
         if pool is None:
             return view
         due = renewal(record, pool[0], self._clock.now())
         other = drift.remark(record, pool[0])
         reason = due.reason if due and due.reason not in other else ""
-        return msgspec.structs.replace(view, renewal="; ".join(filter(None, (reason, other))))
+        text = "; ".join(filter(None, (reason, other)))
+        return msgspec.structs.replace(view, renewal=text) if text else view
 
     def _listed(
         self, key: str, record: NodeRecord, query: Query, beat: datetime | None
     ) -> NodeView:
         """A node in a list: without its faults, so that many fit in a message."""
-        view = self._view(key, record)
-        gpus = view.gpus if query.gpus else ()
-        at = _moment(beat)
-        return msgspec.structs.replace(view, gpus=gpus, health_events=(), last_heartbeat=at)
+        view = self._view(key, record, detailed=query.gpus)
+        if not view.health_events and beat is None:
+            return view
+        return msgspec.structs.replace(view, health_events=(), last_heartbeat=_moment(beat))
 
     async def _node(self, data: bytes, _: Headers) -> bytes:
         query = _read(data)
         for record in self._store.nodes.records.values():
             if record.node == query.node:
-                view = self._view(node_key(record.pool, record.node), record)
+                view = self._view(node_key(record.pool, record.node), record, detailed=True)
                 beat = await self._beats.of(record.pool, record.node)
                 found = msgspec.structs.replace(view, last_heartbeat=_moment(beat))
                 return msgspec.json.encode(found)
@@ -377,6 +377,12 @@ def page_of(views: Iterable[tuple[str, NodeView]], limit: int) -> Page:
         items.append(msgspec.Raw(item))
         after = key
     return Page(items=tuple(items))
+
+
+def _is_wanted(record: NodeRecord, query: Query) -> bool:
+    return (not query.pool or record.pool == query.pool) and (
+        query.terminated or record.state != "terminated"
+    )
 
 
 def _read(data: bytes) -> Query:

@@ -5,7 +5,6 @@
 """
 
 import sysconfig
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +25,8 @@ def resource(name: str) -> Path:
         if path.is_file():
             return path
     # `pip install --user` and the like put data elsewhere, and record where.
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415
+
     try:
         recorded = distribution("navarch").files or []
     except PackageNotFoundError:

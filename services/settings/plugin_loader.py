@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from schemas.settings import PluginSettings
 from services.primitives.errors import ConfigurationError, ConfigurationErrors
@@ -26,6 +25,9 @@ from services.settings.dialect import translate
 from services.settings.references import resolve_options
 from services.settings.setting_paths import resolve_paths
 from services.settings.yaml_document import Document, Path_, convert, path_of, read_document
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 NO_FILE: Final = "(built-in configuration)"
 FILES_MAX: Final = 4
@@ -125,8 +127,10 @@ def _parsed(file: str, text: str) -> Document:
 
 
 @cache
-def _entry_points(group: str, _: tuple[str, ...]) -> Mapping[str, EntryPoint]:
+def _entry_points(group: str, _: tuple[str, ...]) -> Mapping[str, "EntryPoint"]:
     """Installed plugins of a group, looked up once for each search path."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - keeps command lines quick
+
     return {each.name: each for each in entry_points(group=group)}
 
 

@@ -7,11 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from typer.main import get_command
 
 from schemas import subjects
 from schemas.fleet_queries import CurrentFailure
@@ -20,6 +22,7 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.app import app
 from services.cli.command_groups import NAMES
+from services.cli.command_table import COMMANDS, GROUPS, command_line
 from services.cli.commands.status_command import FAILING
 from services.cli.fleet_discovery import ServeState, find_bus, started_ticks
 from services.primitives.errors import NavarchError
@@ -165,6 +168,25 @@ def test_a_served_fleet_is_found_by_its_data_directory(
         find_bus("", config)
 
 
+def test_a_bus_that_the_configuration_names_is_found_where_none_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on the hosts of a control plane: one variable for the configuration, one for a login."""
+    monkeypatch.delenv("NAVARCH_NATS_URL", raising=False)
+    monkeypatch.setenv("NAVARCH_NATS_CREDS_FILE", "/home/ada/ada.creds")
+    config = tmp_path / "navarch.yaml"
+    config.write_text(
+        f"data_dir: {tmp_path}\nnats: {{url: 'tls://n1:4222,tls://n2:4222', tls_ca_file: ca.pem}}\n"
+    )
+    found = find_bus("", config)
+    assert found.url == "tls://n1:4222,tls://n2:4222"
+    assert found.creds_file == "/home/ada/ada.creds"
+    assert found.tls_ca_file.endswith("ca.pem")
+    running = ServeState(nats_url="nats://127.0.0.1:9", pid=os.getpid())
+    (tmp_path / "serve.json").write_bytes(json.dumps({**_fields(running)}).encode())
+    assert find_bus("", config).url == "nats://127.0.0.1:9"
+
+
 def _fields(running: ServeState) -> dict[str, object]:
     return {"nats_url": running.nats_url, "pid": running.pid}
 
@@ -211,9 +233,34 @@ async def test_version_prints_the_version() -> None:
 def test_a_command_loads_no_service() -> None:
     """Each command waits for its imports: most of its time, and more than a service's."""
     heavy = {
-        *("httpx", "nats", "opentelemetry", "rich", "uvicorn"),
+        *("cryptography", "httpx", "nats", "opentelemetry", "rich", "uvicorn"),
         *(f"services.{name}.service" for name in ("health_monitor", "pool_manager", "provisioner")),
+        *("services.pool_manager.planner", "services.fleet_client.why_text"),
+        "services.settings.settings_file",
     }
-    code = f"import sys, services.cli.app; print(*sorted({heavy} & sys.modules.keys()))"
+    code = (
+        "import sys; from services.cli.command_table import command_line; command_line('list'); "
+        f"print(*sorted({heavy} & sys.modules.keys()))"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == []
+
+
+def test_a_command_is_the_same_alone_and_among_all() -> None:
+    """The help of each, which names its arguments and options; another word gets all commands."""
+
+    def helps(of: Any, names: Iterable[str]) -> dict[str, str]:
+        group = get_command(of)
+        context = group.make_context("navarch", ["--help"], resilient_parsing=True)
+        found = {name: group.get_command(context, name) for name in names}
+        return {name: each.get_help(context) for name, each in found.items()}
+
+    names = (*GROUPS, *COMMANDS)
+    alone = {
+        name: text for name in names for name, text in helps(command_line(name), [name]).items()
+    }
+
+    assert helps(app, names) == alone
+    assert set(names) == set(NAMES)
+    assert len(get_command(command_line("list")).commands) == 1
+    assert len(get_command(command_line("lst")).commands) == len(names)

@@ -165,7 +165,7 @@ def translated(each: Documented, url: str) -> str:
 async def fleet(manager: NatsBus, monkeypatch: pytest.MonkeyPatch) -> NatsBus:
     """A filled bus with small services."""
     # Made from the functions once, and not for each command.
-    monkeypatch.setattr("services.cli.app.app", COMMAND)
+    monkeypatch.setattr("services.cli.command_table.command_line", lambda *_: COMMAND)
     await fill(manager)
 
     async def logs(_: bytes, __: Headers) -> bytes:

@@ -345,7 +345,8 @@ async def place(
 ) -> AsyncIterator[Place]:
     """A fleet, its bus and its gateway."""
     # Made from the functions once, and not for each command.
-    monkeypatch.setattr("services.cli.app.app", get_command(app))
+    command = get_command(app)
+    monkeypatch.setattr("services.cli.command_table.command_line", lambda *_: command)
     await fill(manager)
     file = tmp_path / "navarch.yaml"
     file.write_text(CONFIG)

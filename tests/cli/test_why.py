@@ -37,9 +37,9 @@ from schemas.topology import NODES, POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Stored
+from services.fleet_client.explanation import why
 from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.saga_progress import progress
-from services.fleet_client.stored_history import why
 from services.fleet_client.why_text import LINES_MAX, why_node, why_page, why_pool, why_saga
 from services.operator_text.quantities import local_time
 from services.primitives.errors import NavarchError

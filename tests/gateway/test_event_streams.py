@@ -2,18 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from datetime import timedelta
+from typing import Any, Final
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 
 from schemas.messages import encode
 from schemas.node_events import Cordoned
 from schemas.topology import EVENTS
 from services.bus.memory.memory_bus import MemoryBus
-from services.gateway.event_relay import EventRelay, RelayedEvent, StreamReset
+from services.gateway.access_tokens import ANYONE
+from services.gateway.event_relay import BATCH_MAX, EventRelay, RelayedEvent, StreamReset
+from services.gateway.event_streams import EventFilter, EventStreams
 from services.primitives.clock import SystemClock
 from tests.gateway.conftest import HOSTILE, NOW, Gateway, MakeGateway
 from tests.support.serving import serving
@@ -103,6 +107,27 @@ async def test_a_stream_is_filtered_and_its_hostile_text_stays_one_event(
     assert {"comment": "alive", "id": "4"} == alive
 
 
+async def test_events_are_selected_by_the_labels_of_their_pool(
+    gateway: Gateway, bus: MemoryBus
+) -> None:
+    """Of a page and of a stream; those of the fleet's own services have no pool, and no label."""
+    await publish(bus, 1, pool="serving")
+    await publish(bus, 1)
+    client = gateway.client("viewer-token")
+    labelled = (await client.get("/api/v1/events?label=team=ml&since=9999h")).json()["items"]
+    other = (await client.get("/api/v1/events?label=team=none&since=9999h")).json()["items"]
+    wrong = await client.get("/api/v1/events/stream?label=team")
+
+    assert ["training/training-1"] == [each["about"] for each in labelled]
+    assert other == []
+    assert wrong.status_code == 400
+    async with (
+        serving(gateway.app) as url,  # type: ignore[arg-type]
+        streaming(url, "?label=team=ml&after=0") as events,
+    ):
+        assert await take(events, 1) == [2]
+
+
 async def test_streams_are_limited_and_a_closed_one_makes_room(
     make_gateway: MakeGateway,
 ) -> None:
@@ -143,15 +168,19 @@ async def test_a_stream_needs_a_token(gateway: Gateway) -> None:
     assert (await gateway.client("").get("/api/v1/events/stream")).status_code == 401
 
 
+PAUSE_SECONDS: Final = 60.0
+
+
 async def relayed(
-    events: AsyncGenerator[RelayedEvent | StreamReset, None], count: int
+    batches: AsyncGenerator[Sequence[RelayedEvent] | StreamReset, None], count: int
 ) -> list[int]:
     """The sequences of the next events; 0 for a reset."""
+    found: list[int] = []
     async with asyncio.timeout(20):
-        return [
-            each.stored.sequence if isinstance(each, RelayedEvent) else 0
-            for each in [await anext(events) for _ in range(count)]
-        ]
+        while len(found) < count:
+            batch = await anext(batches)
+            found += [0] if isinstance(batch, StreamReset) else [e.stored.sequence for e in batch]
+    return found
 
 
 @pytest.mark.parametrize("kept", [1, 2, 3, 100])
@@ -163,7 +192,7 @@ async def test_what_memory_no_longer_has_is_read_from_the_bus(
     await publish(bus, 2)
     relay = EventRelay(bus, SystemClock(), kept_max=kept)
     running = asyncio.create_task(relay.run())
-    events = relay.stream(after)
+    events = relay.stream(after, PAUSE_SECONDS)
     await publish(bus, 4)
     first = await relayed(events, 6 - after)
     await publish(bus, 4)
@@ -174,12 +203,57 @@ async def test_what_memory_no_longer_has_is_read_from_the_bus(
     assert list(range(after + 1, 11)) == first + rest
 
 
+async def test_a_stream_that_catches_up_writes_little_at_a_time(bus: MemoryBus) -> None:
+    """What a slow caller holds in memory is one batch; an empty batch says that none was stored."""
+    relay = EventRelay(bus, SystemClock())
+    running = asyncio.create_task(relay.run())
+    position = await relay.newest()
+    await publish(bus, BATCH_MAX + 1)
+    probe = relay.stream(position, PAUSE_SECONDS)
+    await relayed(probe, BATCH_MAX + 1)
+    events = relay.stream(position, 0.01)
+    batches = [len(await anext(events)) for _ in range(3)]  # type: ignore[arg-type]
+    await probe.aclose()
+    await events.aclose()
+    running.cancel()
+
+    assert [BATCH_MAX, 1, 0] == batches
+
+
+async def test_a_stream_of_rare_events_shows_signs_of_life_among_many_others(
+    bus: MemoryBus,
+) -> None:
+    """A proxy would end a connection that is silent because nothing of it matches."""
+    times = iter(range(1_000))
+    relay = EventRelay(bus, SystemClock())
+    running = asyncio.create_task(relay.run())
+    streams = EventStreams(
+        relay,
+        4,
+        lambda: NOW + timedelta(seconds=10 * next(times)),
+        CollectorRegistry(),
+        heartbeat_seconds=15.0,
+    )
+    wanted = EventFilter(principal=ANYONE, kinds=frozenset({"verdict"}))
+    async with asyncio.timeout(10), aclosing(streams.open(wanted, None)) as stream:
+        begun = await anext(stream)
+        await publish(bus, 1)
+        waiting = asyncio.ensure_future(anext(stream))
+        while not waiting.done():
+            await publish(bus, 1)
+            await asyncio.sleep(0)
+    running.cancel()
+
+    assert b"connected" in begun
+    assert b"alive" in waiting.result()
+
+
 async def test_a_caller_ahead_of_the_store_learns_that_it_was_set_back(bus: MemoryBus) -> None:
     """It reads the fleet again; events that follow reach it."""
     await publish(bus, 3)
     relay = EventRelay(bus, SystemClock())
     running = asyncio.create_task(relay.run())
-    events = relay.stream(70)
+    events = relay.stream(70, PAUSE_SECONDS)
     first = await relayed(events, 1)
     await publish(bus, 1)
     rest = await relayed(events, 1)

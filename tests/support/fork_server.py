@@ -43,7 +43,7 @@ IMPORTED: Final = (
     "services.metrics.service",
     "services.cli.app",
     "services.cli.bus_client",
-    "services.fleet_client.stored_history",
+    "services.fleet_client.explanation",
     "typer._adapters",
 )
 """In this order."""

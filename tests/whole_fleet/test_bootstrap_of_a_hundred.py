@@ -26,8 +26,8 @@ from schemas.settings import PluginSettings, PoolSpec, Settings, SetupSettings
 from schemas.topology import HEARTBEATS, INSTANCES, NODES
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
+from services.fleet_client.explanation import why
 from services.fleet_client.fleet_client import FleetClient
-from services.fleet_client.stored_history import why
 from services.health_monitor.service import build as build_health_monitor
 from services.notifier.service import build as build_notifier
 from services.pool_manager.service import build as build_pool_manager

@@ -30,9 +30,10 @@ def columns(headers: Sequence[str], rows: Iterable[Sequence[str]], *, colour: bo
     widths = [
         max([len(header), *(len(row[i]) for row in cells)]) for i, header in enumerate(headers)
     ]
-    head = _line([header.upper() for header in headers], widths)
+    line = GAP.join(f"%-{width}s" for width in widths)
+    head = (line % tuple(header.upper() for header in headers)).rstrip()
     lines = [f"{BOLD}{head}{RESET}" if colour else head]
-    lines += [_paint(_line(row, widths), row, colour=colour) for row in cells]
+    lines += [_paint((line % tuple(row)).rstrip(), row, colour=colour) for row in cells]
     return "\n".join(lines)
 
 
@@ -41,13 +42,11 @@ def _short(text: str) -> str:
     return cell if len(cell) <= CELL_CHARS_MAX else cell[: CELL_CHARS_MAX - 1] + "…"
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-
-
 def _paint(line: str, cells: Sequence[str], *, colour: bool) -> str:
+    if not colour:
+        return line
     tones = {HEALTH_TONES[cell] for cell in cells if cell in HEALTH_TONES}
-    return f"{COLOURS['bad']}{line}{RESET}" if colour and "bad" in tones else line
+    return f"{COLOURS['bad']}{line}{RESET}" if "bad" in tones else line
 
 
 def node_rows(nodes: Iterable[NodeView]) -> list[tuple[str, ...]]:

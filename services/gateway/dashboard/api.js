@@ -78,7 +78,11 @@ export const nodeWhy = (each) => ask(`/nodes/${name(each)}/why`);
 export const nodeTimeline = (each) => ask(`/nodes/${name(each)}/timeline?limit=200`);
 export const nodeSamples = (each) => ask(`/nodes/${name(each)}/samples`);
 export const nodeEvidence = (each) => ask(`/nodes/${name(each)}/evidence`);
-export const poolHistory = (each) => ask(`/pools/${name(each)}/history?since=24h`);
+export async function poolMeasures(each) {
+  const paths = [`/pools/${name(each)}/history?since=24h`, `/pools/${name(each)}/status`, `/offerings?pool=${name(each)}`];
+  const [history, status, offerings] = await Promise.all(paths.map((path) => ask(path).catch(() => null)));
+  return { history, status, offerings };
+}
 export const pools = () => ask("/pools");
 export const poolWhy = (each) => ask(`/pools/${name(each)}/why`);
 export const sagas = () => ask("/sagas");

@@ -13,6 +13,7 @@ const POOL_AGAIN_MS = 5000; // its history may be long
 const SETTLED_MS = 3000;
 const MEASURED_AGAIN_MS = 15_000; // an agent's interval of samples
 const LINES_SHOWN = 20;
+const OFFERINGS_SHOWN = 50;
 const TIME = /^\d{4}-\d\d-\d\dT[\d:.]+Z$/;
 const HIDDEN_OF_ENTRY = new Set(["id", "type", "time", "saga", "pool", "cause"]);
 
@@ -95,7 +96,23 @@ function spent({ dollars, unpriced }) {
   return `Last 24 hours: ${dollars || !unpriced ? `$${number(dollars)}` : ""}${free}`;
 }
 
-function poolView(pool, why, history, context) {
+// What a launch may choose from, and why it may not.
+function offeringsTable(offerings) {
+  const named = (text) => h("th", { scope: "col" }, text);
+  const state = (each) => (each.state === "available" ? badge("good", "available") : [badge(each.state === "exhausted" ? "warn" : "bad", each.state), h("div", { class: "quiet" }, [each.since ? `since ${fullTime(each.since)}` : "", each.reason].filter(Boolean).join(": "))]);
+  const rows = offerings.slice(0, OFFERINGS_SHOWN).map((each) => h("tr", {},
+    h("th", { scope: "row" }, [each.provider, each.zone || each.region].filter(Boolean).join(" ")),
+    h("td", {}, `${each.instance_type}, ${each.market}`),
+    h("td", { class: "count" }, each.dollars_per_hour == null ? "unknown" : `$${number(each.dollars_per_hour)}`),
+    h("td", {}, state(each))));
+  return [
+    h("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": "Offerings" }, h("table", {},
+      h("thead", {}, h("tr", {}, named("Where"), named("What"), h("th", { scope: "col", class: "count" }, "An hour"), named("State"))), h("tbody", {}, rows))),
+    offerings.length > OFFERINGS_SHOWN ? h("p", { class: "quiet" }, `${number(offerings.length - OFFERINGS_SHOWN)} more: navarch offerings`) : null,
+  ];
+}
+
+function poolView(pool, why, { history, status, offerings }, context) {
   const nodes = [...context.fleet.nodes.values()].filter((each) => each.pool === pool.name && conditionOf(each) !== "healthy");
   return [
     head("the pool", "Pool", pool.name, context.close),
@@ -103,6 +120,7 @@ function poolView(pool, why, history, context) {
     facts([
       ["Nodes", `${number(pool.nodes)} of ${number(pool.desired)} desired; ${number(pool.min_nodes)} to ${number(pool.max_nodes)} allowed`],
       ["In service", `${number(pool.active)}: ${number(pool.healthy)} healthy, ${number(pool.unhealthy)} unhealthy`],
+      ["Utilization", status?.utilization == null ? "not known" : `${number(Math.round(status.utilization))}% of its GPUs, on average`],
       ["Cordoned", number(pool.cordoned)],
       ["Spares", pool.spares ? `${number(pool.spares_ready)} of ${number(pool.spares)} ready` : ""],
       ["Awaiting", pool.awaiting_remediation ? `${number(pool.awaiting_remediation)} unhealthy nodes wait for remediation` : ""],
@@ -116,6 +134,7 @@ function poolView(pool, why, history, context) {
     pool.open_sagas?.length ? section("Sagas in progress", h("ul", {}, pool.open_sagas.map((each) => h("li", {}, link("saga", each))))) : null,
     nodes.length ? section("Nodes that are not healthy", h("ul", {}, nodes.slice(0, 100).map((each) => h("li", { class: "badges" }, badge(conditionOf(each), LABELS[conditionOf(each)]), link("node", each.id))))) : null,
     whySection(why),
+    offerings?.length ? section("What it may launch", offeringsTable(offerings)) : null,
   ];
 }
 
@@ -222,9 +241,9 @@ export class Panel {
         const evidence = why.evidence ? await api.nodeEvidence(this.#name).catch(() => null) : null;
         show(nodeView(node, why, timeline, samples, evidence, this.#context));
       } else if (this.#kind === "pool") {
-        const [why, history] = await Promise.all([api.poolWhy(this.#name), this.#measuredBy(api.poolHistory)]);
+        const [why, measures] = await Promise.all([api.poolWhy(this.#name), this.#measuredBy(api.poolMeasures)]);
         const pool = this.#context.fleet.pools.get(this.#name);
-        if (pool) show(poolView(pool, why, history, this.#context));
+        if (pool) show(poolView(pool, why, measures ?? {}, this.#context));
       } else {
         show(sagaView(await api.saga(this.#name), this.#context));
       }

@@ -17,7 +17,7 @@ from services.cli.commands.simulator import stress_output
 from services.cli.commands.simulator.run_options import RunOptions
 from services.cli.text import tables
 from services.cli.text.styles import BOLD, COLOURS, RESET
-from services.fleet_client import stored_history, why_text
+from services.fleet_client import explanation, why_text
 from services.fleet_client.fleet_client import FleetClient
 from services.operator_text.event_text import describe
 from services.simulator.inputs.scenario import scenario_runner
@@ -107,7 +107,7 @@ def _contents(scenario: Scenario) -> str:
 
 async def why(bus: Bus, name: str, at: datetime) -> str:
     """Answer as `navarch why` does."""
-    return why_text.why_page(await stored_history.why(FleetClient(bus), name, at))
+    return why_text.why_page(await explanation.why(FleetClient(bus), name, at))
 
 
 def as_json(outcome: ScenarioResult) -> dict[str, Any]:

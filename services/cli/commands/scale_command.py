@@ -1,0 +1,36 @@
+"""`scale`."""
+
+from typing import Annotated
+
+import typer
+
+from schemas.operator_requests import ScaleRequest
+from services.cli import console, progress_board
+from services.cli.change_waits import waiting
+from services.cli.command_options import Output, Wait, WaitTimeout
+from services.cli.console import Format
+from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import everyday_command
+from services.cli.live_names import complete_pool
+from services.fleet_client.fleet_client import require_accepted
+
+
+@everyday_command
+async def scale(
+    fleet: FleetAccess,
+    pool: Annotated[
+        str,
+        typer.Argument(help="The pool's name.", show_default=False, autocompletion=complete_pool),
+    ],
+    nodes: Annotated[int, typer.Argument(min=0, help="The desired size.", show_default=False)],
+    *,
+    wait: Wait = False,
+    wait_timeout: WaitTimeout = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Set the desired size of a pool."""
+    answer = await fleet.request(pool, "scale", ScaleRequest(nodes=nodes))
+    console.write_message(require_accepted(answer), output)
+    if wait:
+        async with waiting(wait_timeout, pool):
+            await progress_board.show_resize(fleet, pool, nodes, quiet=output.is_data)

@@ -1,0 +1,24 @@
+"""What `navarch why` answers."""
+
+from typing import Literal
+
+import msgspec
+
+from services.fleet_client.history_text import HistoryLine
+
+
+class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole answer of `navarch why`."""
+
+    about: str
+    kind: Literal["node", "pool", "saga"]
+    summary: str
+    lines: tuple[HistoryLine, ...] = ()
+    omitted: int = 0
+    """Number of older lines that are not shown."""
+    now: tuple[str, ...] = ()
+    """What it waits for, and since when."""
+    next: str = ""
+    """What follows."""
+    evidence: str = ""
+    """The command that shows the evidence about a node that was unhealthy."""
