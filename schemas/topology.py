@@ -162,6 +162,8 @@ EVIDENCE: Final = ObjectBucketSpec(
 OBJECT_BUCKETS: Final = (EVIDENCE,)
 EVERY_STREAM: Final = (*STREAMS, *(each.stream() for each in (*BUCKETS, *OBJECT_BUCKETS)))
 """The streams, and those behind the buckets."""
+STORED_BYTES_MAX: Final = sum(each.bytes_max for each in EVERY_STREAM if each.bytes_max > 0)
+"""What they may hold together, but for buckets that are small without a limit."""
 
 HEALTH_EVENTS: Final = DurableSpec(
     stream=EVENTS.name,

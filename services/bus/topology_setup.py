@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple
 
 from schemas.permissions import SETS_UP
 from schemas.stream_specs import DurableSpec, StreamSpec
-from schemas.topology import DURABLES, EVERY_STREAM, STREAMS
+from schemas.topology import DURABLES, EVERY_STREAM, GIB, STORED_BYTES_MAX, STREAMS
 from services.bus.port import Bus
 from services.primitives.clock import Clock
-from services.primitives.errors import Refused, SetupError, Unavailable
+from services.primitives.errors import Refused, SetupError, StoreFull, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,11 @@ RESTORE_MARK: Final = {"navarch-restore": "unfinished"}
 REPLACE_STREAM: Final = (
     "Stop every service, `navarch backup DIRECTORY`, and `navarch restore DIRECTORY` into an empty "
     "server: that makes every stream as this release has it, with what it holds (docs/backup.md)."
+)
+ROOM: Final = (
+    f"all streams together may hold {STORED_BYTES_MAX / GIB:.0f} GiB, and nats-server stores no "
+    "more than three quarters of the disk space that was free when it started. Give it a disk with "
+    f"{STORED_BYTES_MAX / GIB / 0.75:.0f} GiB free, or set max_file_store in its jetstream section"
 )
 ATTEMPT_SECONDS: Final = 0.25
 ATTEMPTS_MAX: Final = 120
@@ -122,7 +127,10 @@ async def set_up_stream(
     wanted = spec.config(replicas)
     found = await stream_config(bus, spec)
     if found is None:
-        found = (await bus.admin(f"STREAM.CREATE.{spec.name}", wanted))["config"]
+        try:
+            found = (await bus.admin(f"STREAM.CREATE.{spec.name}", wanted))["config"]
+        except StoreFull as error:
+            raise SetupError(f"{error}: {ROOM}") from error
     if ends_restore:
         found = (await bus.admin(f"STREAM.UPDATE.{spec.name}", wanted))["config"]
     _require_restored(found)

@@ -48,6 +48,8 @@ STEADY_SECONDS: Final = 30.0
 """After so long the restart delay is reset."""
 STOP_SECONDS_MAX: Final = 12.0
 """Longer than a service's own limit, so that it can finish its work."""
+SLOW_START_SECONDS: Final = 10.0
+"""After which the operator is informed what the start waits for."""
 READY_SECONDS_MAX: Final = 60.0
 DRAIN_SECONDS_MAX: Final = 0.5
 """Time to read the last lines of a process that has ended."""
@@ -186,7 +188,14 @@ class Supervisor:
     async def start(self) -> None:
         """Start the server, then every service."""
         if self._server is not None:
-            self.url = await self._server.start()
+            slow = f"{SERVER} is still reading its store; after a kill that can take minutes"
+            notice = asyncio.get_running_loop().call_later(
+                SLOW_START_SECONDS, self._log, "serve", slow
+            )
+            try:
+                self.url = await self._server.start()
+            finally:
+                notice.cancel()
             self._tasks.append(asyncio.create_task(self._keep_server()))
         for child in self.children.values():
             self._tasks.append(asyncio.create_task(self._keep(child)))
@@ -249,7 +258,7 @@ class Supervisor:
             wait = _restart_seconds(wait, loop.time() - started)
             self._log("serve", f"{SERVER} ended with {status}; restarting it in {wait:g} s")
             await asyncio.sleep(wait)
-            with suppress(NavarchError, TimeoutError):
+            with suppress(NavarchError):
                 await self._server.start()
 
     async def _keep(self, child: Child) -> None:

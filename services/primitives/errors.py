@@ -42,6 +42,10 @@ class NotPermitted(Unavailable):
     """The server does not let this user publish there."""
 
 
+class StoreFull(Unavailable):
+    """The server's limits of memory or disk do not allow it."""
+
+
 class NoResponders(Unavailable):
     """No connection serves the subject now."""
 

@@ -25,6 +25,7 @@ from services.primitives.redaction import redacted
 
 _propagator = TraceContextTextMapPropagator()
 
+VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-((?!0{16})[0-9a-f]{16})-[0-9a-f]{2}"
 )
@@ -117,8 +118,8 @@ def traceparent() -> str:
 
 
 def otlp_processor(endpoint: str) -> SpanProcessor | None:
-    """The exporter for an endpoint, or for OTEL_EXPORTER_OTLP_ENDPOINT; None where neither is."""
-    if not endpoint and not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+    """The exporter for an endpoint, or for the one of OpenTelemetry's variables; None without."""
+    if not (endpoint or any(map(os.environ.get, VARIABLES))):
         return None
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
         OTLPSpanExporter,

@@ -18,7 +18,7 @@ from services.bus.nats.embedded_server import STORE_FOLDER, EmbeddedServer
 from services.bus.protocol.write_outcomes import REFUSALS_MIN
 from services.bus.topology_setup import set_up
 from services.primitives.clock import SystemClock
-from services.primitives.errors import BusError
+from services.primitives.errors import BusError, SetupError
 from tests.support.clients import connected
 
 pytestmark = pytest.mark.real
@@ -86,3 +86,28 @@ async def test_a_stream_that_a_full_disk_stopped_is_known_until_the_server_resta
                     await bus.publish(EVENT, b"{}")
                 await asyncio.sleep(0.2)
         await bus.close()
+
+
+async def test_a_small_disk_is_enough_for_a_demo(small_disk: Path) -> None:
+    """As a /tmp in memory: its limits of streams are larger than what is free there."""
+    server = EmbeddedServer(small_disk, sync=False)
+    try:
+        await server.start()
+        await set_up(await connected(server), SystemClock(), replicas=1)
+    finally:
+        await server.stop()
+        subprocess.run(["umount", str(small_disk)], check=True, timeout=10)
+
+
+async def test_a_disk_that_is_too_small_for_a_fleet_is_named(small_disk: Path) -> None:
+    """A service ends with what is wrong and what to do, and does not try for half a minute."""
+    server = EmbeddedServer(small_disk)
+    try:
+        await server.start()
+        with pytest.raises(
+            SetupError, match=r"10047.*may hold 10 GiB.*13 GiB free.*max_file_store"
+        ):
+            await set_up(await connected(server), SystemClock(), replicas=1)
+    finally:
+        await server.stop()
+        subprocess.run(["umount", str(small_disk)], check=True, timeout=10)

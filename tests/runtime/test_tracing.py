@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.runtime.tracing import Tracing, current_headers, traceparent
+from services.runtime.tracing import Tracing, current_headers, otlp_processor, traceparent
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -35,3 +35,24 @@ def test_a_span_goes_on_with_its_parents_trace(parent: str, goes_on: bool) -> No
     assert goes_on == (trace == TRACE)
     assert span != SPAN
     assert {} == current_headers()
+
+
+@pytest.mark.parametrize(
+    ("variable", "sends"),
+    [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", True),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", True),
+        ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", False),
+    ],
+)
+def test_the_environment_can_name_the_collector(
+    monkeypatch: pytest.MonkeyPatch, variable: str, sends: bool
+) -> None:
+    """By OpenTelemetry's variable of all that is sent, or of traces alone; an empty one is none."""
+    monkeypatch.setenv(variable, "")
+    assert otlp_processor("") is None
+    monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    processor = otlp_processor("")
+    assert sends == (processor is not None)
+    if processor is not None:
+        processor.shutdown()

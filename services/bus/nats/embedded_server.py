@@ -15,8 +15,10 @@ from services.primitives.errors import SetupError
 from services.primitives.free_ports import free_ports
 from services.primitives.process_lifetime import ending_with_us
 
-READY_SECONDS_MAX: Final = 15.0
-STOP_SECONDS_MAX: Final = 10.0
+READY_SECONDS_MAX: Final = 600.0
+"""Within which it answers: after a kill it reads the whole store again, gigabytes of it."""
+STOP_SECONDS_MAX: Final = 60.0
+"""Within which it has written what it keeps: one that is killed starts much more slowly."""
 PORT_TRIES_MAX: Final = 3
 LOOK_SECONDS: Final = 0.01
 ENVIRONMENT: Final = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ")
@@ -25,11 +27,15 @@ CONFIG: Final = """\
 # Written at every start.
 jetstream {{
   store_dir: {store}
-  sync_interval: {sync}
+  sync_interval: {sync}{room}
 }}
 """
 
 
+LOG_FILE: Final = "nats-server.log"
+ROOM: Final = "\n  max_file_store: 64G"
+"""Of a server that keeps megabytes for minutes: otherwise it takes no streams whose limits add up
+to more than three quarters of the free disk, which a /tmp in memory does not have."""
 STORE_FOLDER: Final = "js"
 STREAMS: Final = "streams"
 OPEN_ACCOUNT: Final = "$G"
@@ -39,6 +45,10 @@ OPEN_ACCOUNT: Final = "$G"
 RESOLVER: Final = """\
 resolver {{ type: full, dir: {directory}, allow_delete: false, interval: "2m" }}
 """
+
+
+class EndedAtOnceError(SetupError):
+    """The process ended before it answered."""
 
 
 class EmbeddedServer:
@@ -54,13 +64,15 @@ class EmbeddedServer:
         arguments: Sequence[str] = (),
         through: Sequence[str] = (),
         sync: bool = True,
+        ready_seconds_max: float = READY_SECONDS_MAX,
     ) -> None:
         """Keep everything under `directory`; port -1 takes a free one.
 
         `config`: the server's own configuration file, for what is not said here. `name`: unique in
         a cluster. `arguments`: further ones of nats-server's own, as its routes. `through`: the
         command that starts it, where it is not started by itself. `sync`: whether what is stored
-        survives a power cut; else up to two minutes of it are lost.
+        survives a power cut; else up to two minutes of it are lost, and any disk will do.
+        `ready_seconds_max`: within which it answers.
         """
         self._config = config
         self.directory = directory
@@ -69,6 +81,7 @@ class EmbeddedServer:
         self._arguments = tuple(arguments)
         self._through = tuple(through)
         self._sync = sync
+        self._ready_seconds_max = ready_seconds_max
         self._process: asyncio.subprocess.Process | None = None
         self.url = ""
 
@@ -82,7 +95,7 @@ class EmbeddedServer:
         if self._port > 0:
             return await self._started(self._port)
         for _ in range(PORT_TRIES_MAX - 1):
-            with suppress(SetupError):  # another process may have taken the port since
+            with suppress(EndedAtOnceError):  # another process may have taken the port since
                 return await self._started(*free_ports(1))
         return await self._started(*free_ports(1))
 
@@ -90,7 +103,7 @@ class EmbeddedServer:
         ports = self.directory / "ports"
         shutil.rmtree(ports, ignore_errors=True)
         ports.mkdir(parents=True)
-        log = (self.directory / "nats-server.log").open("ab")
+        log = (self.directory / LOG_FILE).open("ab")
         self._process = await asyncio.create_subprocess_exec(
             *ending_with_us((*self._through, str(server_binary()))),
             *("-a", "127.0.0.1", "-p", str(port)),
@@ -102,23 +115,37 @@ class EmbeddedServer:
             env={k: v for k, v in os.environ.items() if k in ENVIRONMENT or k.startswith("GO")},
         )
         log.close()
-        async with asyncio.timeout(READY_SECONDS_MAX):
-            while not (found := list(ports.glob("*.ports"))) or not found[0].stat().st_size:
-                if self._process.returncode is not None:
-                    raise SetupError(
-                        f"nats-server ended at once with {self._process.returncode}; "
-                        f"see {self.directory / 'nats-server.log'}"
-                    )
-                await asyncio.sleep(LOOK_SECONDS)
-        ports = json.loads(found[0].read_text())
-        self.url = str(ports["nats"][0])
+        try:
+            async with asyncio.timeout(self._ready_seconds_max):
+                found = await self._answered(ports)
+        except TimeoutError:
+            await self.kill()
+            raise SetupError(
+                f"nats-server has not answered within {self._ready_seconds_max:g} s and was ended; "
+                f"see {self.directory / LOG_FILE}"
+            ) from None
+        known = json.loads(found.read_text())
+        self.url = str(known["nats"][0])
         self._port = int(self.url.rsplit(":", 1)[1])
         return self.url
+
+    async def _answered(self, ports: Path) -> Path:
+        """Wait until it has written where it listens."""
+        assert self._process is not None
+        while (found := _written(ports)) is None:
+            if self._process.returncode is not None:
+                raise EndedAtOnceError(
+                    f"nats-server ended at once with {self._process.returncode}; "
+                    f"see {self.directory / LOG_FILE}"
+                )
+            await asyncio.sleep(LOOK_SECONDS)
+        return found
 
     def _written_config(self) -> Path:
         """Write the configuration of what no argument can say, around the one given."""
         store = json.dumps(str(self.directory / STORE_FOLDER))
-        text = CONFIG.format(store=store, sync="always" if self._sync else "2m")
+        sync, room = ("always", "") if self._sync else ("2m", ROOM)
+        text = CONFIG.format(store=store, sync=sync, room=room)
         if self._config is not None:
             text += f"include {json.dumps(os.path.relpath(self._config, self.directory))}\n"
             if "\noperator:" in self._config.read_text(encoding="utf-8"):
@@ -153,6 +180,11 @@ class EmbeddedServer:
         """Stop and start on the same port and store."""
         await self.stop()
         await self.start()
+
+
+def _written(ports: Path) -> Path | None:
+    """The file in which a server says where it listens."""
+    return next((each for each in ports.glob("*.ports") if each.stat().st_size), None)
 
 
 def move_store(directory: Path, account: str) -> bool:

@@ -10,7 +10,14 @@ import msgspec
 from schemas import headers as h
 from schemas.topology import SERVER_VERSION_MIN
 from services.bus.port import Stored
-from services.primitives.errors import Conflict, Refused, SetupError, TooLarge, Unavailable
+from services.primitives.errors import (
+    Conflict,
+    Refused,
+    SetupError,
+    StoreFull,
+    TooLarge,
+    Unavailable,
+)
 
 CONFLICT_CODES: Final = frozenset({10071, 10164})
 """Wrong last sequence, in its two spellings."""
@@ -65,7 +72,9 @@ def raise_api_error(error: ApiError, what: str) -> None:
     text = f"{what}: {error.description} ({error.err_code or error.code})"
     if error.err_code in CONFLICT_CODES:
         raise Conflict(text)
-    if error.code == UNAVAILABLE or error.err_code in STORAGE_EXHAUSTED:
+    if error.err_code in STORAGE_EXHAUSTED:
+        raise StoreFull(text)
+    if error.code == UNAVAILABLE:
         raise Unavailable(text)
     raise Refused(text, error.err_code)
 
