@@ -29,10 +29,28 @@ LONGEST = ("test_fuzz_seeds.py",)
 """A worker is busy with each of these for a quarter of the whole: they come before all others."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `make test` run a part of the long tables."""
+    parser.addoption("--one-in", type=int, default=1, help="run one in N cases of a slow table")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the files of slow tests, so that no worker is left with one of them at the end."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.path.name not in LONGEST, item.path not in slow))
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    left = _left_out(slow, config.getoption("--one-in"))
+    if left:
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]
+    paths = {item.path for item in slow}
+    items.sort(key=lambda item: (item.path.name not in LONGEST, item.path not in paths))
+
+
+def _left_out(slow: list[pytest.Item], one_in: int) -> set[pytest.Item]:
+    """The cases of slow tables that are not run: the first of each `one_in` is."""
+    tables: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in slow:
+        tables.setdefault((item.path, item.nodeid.partition("[")[0]), []).append(item)
+    return {item for table in tables.values() for at, item in enumerate(table) if at % one_in != 0}
 
 
 @pytest.hookimpl(wrapper=True)

@@ -249,6 +249,10 @@ class Invariants:
         params = entry.params
         for node in sorted(nodes_of(entry)):
             for saga in self.sagas.about.get(node, ()):
+                # Its log is lost, and it begins again, also with the promotion that it has made.
+                again = self.sagas.vanished.get(saga)
+                if again is not None and again.params.promotes == node:
+                    continue
                 self.fail(f"{entry.saga} begins while {saga} is open", entry.saga, params.node)
         if params.by and self._carried_out.setdefault(entry.cause, entry.saga) != entry.saga:
             other = self._carried_out[entry.cause]

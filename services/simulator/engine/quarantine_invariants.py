@@ -108,12 +108,18 @@ class QuarantineInvariants:
             known.fail(f"{name} is subject to {entry.kind}, and is healthy", name, entry.saga)
         # One with a cordoned GPU counts already, also after a scale-down has lowered the cap.
         if pool is not None and not (node is not None and node.cordoned_gpus):
-            self._within_the_cap(pool)
+            self._within_the_cap(pool, name)
 
-    def _within_the_cap(self, pool: PoolRecord) -> None:
+    def _within_the_cap(self, pool: PoolRecord, begun: str) -> None:
         found = self._quarantined(pool)
         nodes = (self._records.node(node_key(pool.name, each)) for each in sorted(found))
-        units = {rack_units.unit_of(pool, each, {}) for each in nodes if each is not None}
+        unit_of = {
+            each.node: rack_units.unit_of(pool, each, {}) for each in nodes if each is not None
+        }
+        units = set(unit_of.values())
+        unit = unit_of.pop(begun, begun)
+        if unit in unit_of.values():
+            return  # its rack counts already
         wanted = rack_units.units(pool, pool.desired)
         allowed = budget_count(pool.spec.budget.max_quarantined, wanted, least=1)
         if len(units) > allowed:

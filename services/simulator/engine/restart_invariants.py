@@ -155,10 +155,11 @@ class RestartInvariants:
         if record is None or record.lost_at is None or not self._cloud.count(node):
             return False
         early = timedelta(seconds=restarts.EARLY_SECONDS)
+        # While NODES refuses writes a notice waits, and may come after the silence.
         return any(
             each.starts_at - early <= record.lost_at and now < each.silence_ends()
-            for each in self._announced.get(node, {}).values()
-            if not (each.withdrawn or self._has_restarted(each))
+            for digest, each in self._announced.get(node, {}).items()
+            if digest in record.notices and not (each.withdrawn or self._has_restarted(each))
         )
 
     # --- in time --------------------------------------------------------------------------------

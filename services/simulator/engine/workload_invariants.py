@@ -17,7 +17,6 @@ from services.simulator.engine.simulated_workload import SimulatedWorkload
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.virtual_time import moment
 
-
 KNOWN_SECONDS: Final = LOOK_SECONDS + TIMEOUT_SECONDS
 """Within so long a notifier that reaches the bus knows a notice, or that it was withdrawn."""
 _nodes = decoder(NodeRecord)
