@@ -238,12 +238,12 @@ class PoolManager:
         if node is None or node.state == "active" or node.launch is None:
             return node
         found = self.store.last_read(node.pool) or await self.store.pool(node.pool)
-        spec = found[0].spec if found is not None else None
-        if spec is None or spec.rack.nodes <= 1 or spec.nodes == "adopted":
+        record = found[0] if found is not None else None
+        if record is None or record.spec.rack.nodes <= 1 or record.spec.nodes == "adopted":
             return node
         await self.store.nodes.caught_up()
         others = self.store.nodes.of(node.pool)
-        reason = rack_admission.why_misplaced(node, others, spec.rack.nodes)
+        reason = rack_admission.why_misplaced(node, others, record)
         return msgspec.structs.replace(node, misplaced_reason=reason)
 
     # --- start --------------------------------------------------------------------------------

@@ -145,6 +145,21 @@ def single(rack: str = "", nvlink_domain: str = "") -> NodeRecord:
     return launched(9, rack, launch=SPEC, nvlink_domain=nvlink_domain)
 
 
+def pool_of(nodes: int, *, required: bool = True) -> PoolRecord:
+    """A pool of racks that wants so many nodes, and has one fewer."""
+    placement = PlacementSpec(together="zone", required=required)
+    spec = PoolSpec(
+        provider="p",
+        instance_type="t",
+        min_nodes=0,
+        max_nodes=16,
+        zones=("z",),
+        rack=RackSpec(nodes=SIZE),
+        placement=placement,
+    )
+    return PoolRecord(name="training", spec=spec, desired=nodes)
+
+
 SERVING = [
     launched(0, "a", state="active", nvlink_domain="d.0"),
     launched(1, "b", state="active", nvlink_domain="e.0"),
@@ -174,7 +189,15 @@ def test_what_fills_a_gap_is_in_a_rack_of_the_pool(
 ) -> None:
     """One with nodes in service, as far as all of them report theirs."""
     node = single(**where)
-    assert is_refused == bool(why_misplaced(node, [node, *others], SIZE))
+    assert is_refused == bool(why_misplaced(node, [node, *others], pool_of(1 + len(others))))
+
+
+def test_what_may_be_the_first_of_a_rack_is_let_in() -> None:
+    """Where a rack is missing; and pools that need not be together have no racks to keep."""
+    node = single(nvlink_domain="g.0")
+    assert why_misplaced(node, SERVING, pool_of(4))
+    assert "" == why_misplaced(node, SERVING, pool_of(8))
+    assert "" == why_misplaced(node, SERVING, pool_of(4, required=False))
 
 
 def test_several_gaps_may_be_in_several_racks() -> None:
@@ -182,7 +205,7 @@ def test_several_gaps_may_be_in_several_racks() -> None:
     gang = msgspec.structs.replace(SPEC, gang="g2", gang_size=2)
     both = [single(nvlink_domain=each) for each in ("d.0", "e.0")]
     launch = [msgspec.structs.replace(each, launch=gang) for each in both]
-    assert ["", ""] == [why_misplaced(each, [*launch, *SERVING], SIZE) for each in launch]
+    assert ["", ""] == [why_misplaced(each, [*launch, *SERVING], pool_of(4)) for each in launch]
 
 
 def test_the_admission_step_waits_refuses_and_lets_in() -> None:

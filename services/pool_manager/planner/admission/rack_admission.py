@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from schemas.node_records import NodeRecord
+from schemas.pool_records import PoolRecord
 from services.operator_text.quantities import first_of
+from services.pool_manager.planner import rack_units
 
 RACKS_NAMED_MAX: Final = 3
 
@@ -60,11 +62,15 @@ def misplaced(node: NodeRecord, others: Iterable[NodeRecord]) -> str | None:
     )
 
 
-def why_misplaced(node: NodeRecord, others: Iterable[NodeRecord], rack_nodes: int) -> str | None:
+def why_misplaced(node: NodeRecord, others: Iterable[NodeRecord], record: PoolRecord) -> str | None:
     """Why a node of a pool of racks is not where it belongs; None: not known yet."""
+    known, rack_nodes = list(others), record.spec.rack.nodes
     if is_of_rack_launch(node, rack_nodes):
-        return misplaced(node, others)
-    return outside(node, others)
+        return misplaced(node, known)
+    serving = sum(each.state == "active" for each in known if each.node != node.node)
+    # Where a whole rack is missing it may be the first of one.
+    is_gap = rack_units.wanted(record) - serving < rack_nodes
+    return outside(node, known) if record.spec.placement.required and is_gap else ""
 
 
 def outside(node: NodeRecord, others: Iterable[NodeRecord]) -> str:
