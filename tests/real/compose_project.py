@@ -88,7 +88,7 @@ def missing() -> str:
     if not works("docker", "info"):
         return "no Docker engine answers here: apt-get install docker.io, and start dockerd"
     if not works(*compose_command(), "version"):
-        return "no docker compose here: apt-get install docker-compose"
+        return "no docker compose here: apt-get install docker-compose, or install-compose.sh"
     here = works("docker", "image", "inspect", BASE)
     if not here and not works("docker", "pull", "-q", BASE, seconds=60.0):
         return f"{BASE} is not here and cannot be pulled: name another image in NAVARCH_BASE"
