@@ -1,6 +1,6 @@
 """compose/ on a real Docker engine: built, started, broken, killed, scaled, watched, open to all.
 
-Prometheus comes from the packages of the base image, the collector out of a program of one's own.
+Prometheus comes from the packages of the base image.
 """
 
 import asyncio
@@ -41,17 +41,6 @@ ENTRYPOINT ["prometheus"]
 CMD ["--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/prometheus"]
 """
 """As the official image is started."""
-COLLECTOR_IMAGE: Final = """
-ARG BASE
-FROM scratch
-COPY {name} /collector
-USER 10001
-ENTRYPOINT ["/collector"]
-CMD ["--config=yaml:receivers::otlp::protocols::http::endpoint: 0.0.0.0:4318", \
-"--config=yaml:exporters::debug::verbosity: detailed", \
-"--config=yaml:service::pipelines::traces: {{receivers: [otlp], exporters: [debug]}}"]
-"""
-"""Without its own command, as the store of traces, it writes what it gets to its log."""
 
 
 @pytest.fixture(scope="module")
@@ -153,34 +142,6 @@ async def test_prometheus_watches_every_service(compose: Compose) -> None:
     await eventually(all_evaluated, within_seconds=UP_SECONDS, every=1.0)
     await eventually(all_counted, within_seconds=UP_SECONDS, every=1.0)
     compose(*WATCHED, "rm", "-s", "-f", "prometheus")
-
-
-async def test_traces_pass_the_collector(compose: Compose) -> None:
-    """With NAVARCH_TRACES the collector takes spans of the services, and a second one gets them."""
-    program = Path(os.environ.get("NAVARCH_COLLECTOR", ""))
-    if not program.is_file():
-        pytest.skip(
-            "no collector: build one with OpenTelemetry's builder, see collector-build.yaml"
-        )
-    folder = str(program.parent)
-    made = COLLECTOR_IMAGE.format(name=program.name)
-    build("navarch-collector:test", "-f", "-", folder, dockerfile=made)
-    compose.variables["NAVARCH_COLLECTOR_IMAGE"] = "navarch-collector:test"
-    compose.variables["NAVARCH_TRACES_IMAGE"] = "navarch-collector:test"
-    compose.variables["NAVARCH_TRACES"] = "http://collector:4318/v1/traces"
-    compose(*WATCHED, "up", "-d", "--no-build", "--no-deps", "traces", "collector")
-    compose("up", "-d", "--no-build", "--no-deps", "pool-manager", "provisioner")
-    old, _ = await two_nodes(compose.listed)
-    break_gpu(compose, old)
-    await two_nodes(compose.listed, without=old)
-
-    async def stored() -> bool:
-        lines = await asyncio.to_thread(compose, *WATCHED, "logs", "traces")
-        return "provisioner" in lines and "pool-manager" in lines
-
-    await eventually(stored, within_seconds=UP_SECONDS, every=1.0)
-    compose(*WATCHED, "rm", "-s", "-f", "traces", "collector")
-    del compose.variables["NAVARCH_TRACES"]
 
 
 def test_the_demo_runs_in_a_container(compose: Compose) -> None:
