@@ -5,12 +5,10 @@ Prometheus comes from the packages of the base image.
 
 import asyncio
 import json
-import os
 import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
