@@ -21,7 +21,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.machine import machine
+import msgspec
+
+from benchmarks.machine import machine, resident_bytes
 from benchmarks.telemetry_publisher import sample
 from schemas import subjects
 from schemas.messages import encode
@@ -60,6 +62,8 @@ STEPS: Final = ("cordon", "drain", "terminate", "provision", "bootstrap", "regis
 OWNER: Final = "pool-manager"
 EVIDENCE_EVERY: Final = 100_000
 EVIDENCE_BYTES: Final = 200_000
+COMPARED: Final = ("messages", "last_seq")
+DISCARDED_SHARE_MAX: Final = 0.001
 CLOCK: Final = SystemClock()
 Stored = tuple[str, bytes, dict[str, str]]
 """Subject, data and headers."""
@@ -183,13 +187,13 @@ async def services_ready(url: str, directory: Path) -> dict[str, float]:
         await asyncio.gather(*(process.wait() for process in running))
 
 
-async def measure(count: int, directory: Path) -> dict[str, Any]:
-    """Fill a store, then measure."""
+async def measure(count: int, directory: Path, found: dict[str, Any]) -> None:
+    """Fill a store, then measure; `found` gets each figure."""
     server = EmbeddedServer(directory / "full", sync=False)
     await server.start()
     bus = await connected(server)
     await set_up(bus, CLOCK, replicas=1, durables=())
-    found: dict[str, Any] = {"messages": count, **machine(), "load_before": os.getloadavg()[1]}
+    found |= {"messages": count, **machine(), "load_before": os.getloadavg()[1]}
     found["filled_seconds"] = await timed(lambda: fill(bus, count))
     # As an earlier release has it: a description and the filters of a consumer.
     older = EVENTS.config(1) | {"description": "older"}
@@ -214,10 +218,14 @@ async def measure(count: int, directory: Path) -> dict[str, Any]:
         if state["messages"]:
             found[f"{spec.name}_messages"] = state["messages"]
             found[f"{spec.name}_mib"] = round(state["bytes"] / 1_048_576)
+    found["server_resident_mib"] = round(resident_bytes(server.pid) / 1_048_576)
     began = time.monotonic()
     manifest = await back_up(bus, CLOCK, directory / "backup")
     found["backup_seconds"] = round(time.monotonic() - began, 1)
     found["backup_mib"] = round(manifest.bytes / 1_048_576)
+    # A restore learns the IDs of the last minutes again, of which a month has few events.
+    later = manifest.ended_at + timedelta(seconds=EVENTS.duplicate_window_seconds)
+    manifest = msgspec.structs.replace(manifest, ended_at=later)
     await empty.start()
     other = await connected(empty)
     found["restore_seconds"] = await timed(
@@ -225,14 +233,15 @@ async def measure(count: int, directory: Path) -> dict[str, Any]:
     )
     for spec in (EVENTS, SAGAS, NODES.stream()):
         infos = [await each.admin(f"STREAM.INFO.{spec.name}", {}) for each in (bus, other)]
-        states = [each["state"]["messages"] for each in infos]
-        assert states[0] == states[1], (spec.name, states)
+        first, second = ([each["state"][key] for key in COMPARED] for each in infos)
+        # A stream that is full discards its oldest messages for what a restore adds to it.
+        assert first == second or spec is EVENTS, (spec.name, first, second)
+        assert abs(first[0] - second[0]) < DISCARDED_SHARE_MAX * first[0], (first, second)
     found["load_after"] = os.getloadavg()[1]
     await bus.close()
     await other.close()
     await server.stop()
     await empty.stop()
-    return found
 
 
 def main() -> None:
@@ -242,8 +251,11 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, help="where the stores are kept meanwhile")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="month-", dir=arguments.directory) as directory:
-        found = asyncio.run(measure(arguments.messages, Path(directory)))
-    sys.stdout.write(f"{json.dumps(found, indent=2)}\n")
+        found: dict[str, Any] = {}
+        try:
+            asyncio.run(measure(arguments.messages, Path(directory), found))
+        finally:
+            sys.stdout.write(f"{json.dumps(found, indent=2)}\n")
 
 
 if __name__ == "__main__":

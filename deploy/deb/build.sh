@@ -5,6 +5,8 @@
 # requirements-agent-lock.txt, and the unit. It needs dpkg-deb, python3-venv and a package index;
 # without one, name a folder of wheels in PIP_FIND_LINKS and set PIP_NO_INDEX=1.
 set -eu
+# pip takes a Navarch that it sees there for the one that it is to install.
+unset PYTHONPATH
 
 fail() { echo "build deb: $*" >&2; exit 1; }
 

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import yaml
 
 from schemas.topology import SERVER_VERSION_MIN
@@ -17,8 +18,10 @@ COMPOSE: Final[dict[str, Any]] = yaml.safe_load((FOLDER / "compose.yaml").read_t
 CONTAINERS: Final[dict[str, Any]] = COMPOSE["services"]
 CONNECTED: Final = (*SERVICES, "gateway", "navarch")
 """Containers that use the bus."""
-OUTSIDE: Final = ("nats", "prometheus")
+OUTSIDE: Final = ("nats", "prometheus", "grafana", "collector", "traces")
 """Containers of other images."""
+CLUSTER: Final[dict[str, Any]] = yaml.safe_load((FOLDER / "cluster.yaml").read_text())
+SERVERS: Final = ("nats", "nats-2", "nats-3")
 
 
 def test_every_service_has_its_container_and_its_program() -> None:
@@ -84,7 +87,8 @@ def test_containers_run_with_least_privilege() -> None:
         assert not {"privileged", "cap_add", "devices"} & service.keys(), name
     for name in (*SERVICES, "gateway", *OUTSIDE):
         assert "unless-stopped" == CONTAINERS[name]["restart"], name
-        assert CONTAINERS[name]["healthcheck"]["test"], name
+        # The collector's image has no program that could ask.
+        assert ("healthcheck" in CONTAINERS[name]) == (name != "collector"), name
     assert "10001" == CONTAINERS["nats"]["user"]
     assert "\nUSER 10001\n" in (FOLDER / "Dockerfile").read_text()
 
@@ -99,15 +103,17 @@ def test_each_container_is_given_its_own_credentials_and_no_others() -> None:
         signing = "NAVARCH_NATS_AGENT_SIGNING_FILE" in CONTAINERS[name]["environment"]
         assert (name == "provisioner") == signing
     for name in OUTSIDE:
-        assert not [each for each in CONTAINERS[name]["volumes"] if "creds" in each]
+        assert not [each for each in CONTAINERS[name].get("volumes", ()) if "creds" in each]
 
 
 def test_the_folders_of_credentials_belong_to_the_images_user() -> None:
     """Each folder that `credentials` writes is made by the Dockerfile, or its volume is root's."""
     made = (FOLDER / "Dockerfile").read_text().partition("for each in ")[2].partition(";")[0]
     folders = {f"/bus/{each}" for each in made.replace("\\", " ").split()}
-    mounted = [each.split(":") for each in CONTAINERS["credentials"]["volumes"]]
-    assert folders == {target for volume, target, *_ in mounted if volume in COMPOSE["volumes"]}
+    every = (CONTAINERS["credentials"], CLUSTER["services"]["credentials"])
+    mounted = [each.split(":") for one in every for each in one["volumes"]]
+    volumes = {*COMPOSE["volumes"], *CLUSTER["volumes"]}
+    assert folders == {target for volume, target, *_ in mounted if volume in volumes}
 
 
 def test_no_secret_is_written_into_the_files() -> None:
@@ -135,3 +141,33 @@ def test_the_open_file_takes_the_credentials_from_every_container() -> None:
     host, inside, _ = mount.split(":")
     assert changed["nats"]["command"] == ["--config", inside]
     assert "accounts" not in (FOLDER / host).read_text()
+
+
+def test_three_servers_are_each_as_the_one() -> None:
+    """They differ in their volumes alone; every container that uses the bus knows all of them."""
+    changed = CLUSTER["services"]
+    assert {*CONNECTED, *SERVERS, "credentials"} == set(changed)
+    assert " ".join(SERVERS) == changed["credentials"]["environment"]["NAVARCH_SERVERS"]
+    for name in SERVERS[1:]:
+        server = changed[name] | {"ports": CONTAINERS["nats"]["ports"]}
+        volumes = [f"{name}-conf:/etc/nats:ro", f"{name}-data:/data"]
+        assert CONTAINERS["nats"] | {"volumes": volumes} == server
+        assert set(volumes) == {f"{each}" for each in changed[name]["volumes"]}
+    # A store of one server does not become one of a cluster.
+    assert ["nats-1-data:/data"] == changed["nats"]["volumes"]
+    urls = ",".join(f"nats://{each}:4222" for each in SERVERS)
+    for name in CONNECTED:
+        assert {"NAVARCH_NATS_URL": urls} == changed[name]["environment"]
+    one, three = (load_settings(FOLDER / f"{each}navarch.yaml", {}) for each in ("", "cluster-"))
+    nats = msgspec.structs.replace(one.nats, replicas=3)
+    assert msgspec.structs.replace(one, nats=nats) == three
+
+
+def test_the_collector_passes_on_what_the_services_send() -> None:
+    """It listens where the header of compose.yaml says, and knows the store of traces."""
+    collector = yaml.safe_load((FOLDER / "collector.yaml").read_text())
+    port = collector["receivers"]["otlp"]["protocols"]["http"]["endpoint"].rpartition(":")[2]
+    assert (
+        f"NAVARCH_TRACES=http://collector:{port}/v1/traces" in (FOLDER / "compose.yaml").read_text()
+    )
+    assert collector["exporters"]["otlphttp"]["endpoint"].startswith("http://traces:")

@@ -23,7 +23,7 @@ from services.bus.memory.jetstream.server_state import (
 from services.bus.port import Endpoint, Stored
 from services.bus.protocol.subject_filters import ANY, REST, matches
 from services.primitives.clock import Clock
-from services.primitives.errors import Unavailable
+from services.primitives.errors import StoreFull
 
 
 class Receiver(Protocol):
@@ -87,7 +87,7 @@ class MemoryServer:
         if self.refusing and (stream := self.state.home(subject)) in self.refusing:
             if self.on_refused is not None:
                 self.on_refused(stream)
-            raise Unavailable(f"{subject}: insufficient storage resources available (10047)")
+            raise StoreFull(f"{subject}: insufficient storage resources available (10047)")
         now = self.clock.now()
         # By itself, and before: what came due must not be lost with a message that is refused.
         if self.state.is_due(now):
