@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from schemas import subjects
 from schemas.messages import decoder
 from schemas.names import SAGA_TOKEN
-from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.topology import POOLS, SAGAS
 from services.bus.port import Bus, Stored
@@ -17,7 +16,6 @@ from services.primitives.errors import NavarchError
 from services.saga.saga_log import fold_stored
 from services.saga.saga_state import SagaState
 
-_nodes = decoder(NodeRecord)
 _pools = decoder(PoolRecord)
 
 
