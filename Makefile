@@ -14,6 +14,8 @@ SEEDS ?= 100
 # Two more than there are processors, because tests of whole fleets mostly wait.
 WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 1) + 2)
 # All tests of a file run on one worker, so that shared fixtures are set up once.
+# Of each table of slow cases `make test` runs one in so many; 1, as in continuous integration: all.
+ONE_IN ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
 MINUTES ?= 3
 # The tests start hundreds of Python processes; without bytecode each would compile the source again.
@@ -52,8 +54,8 @@ $(STAMP): $(DEMO_STAMP)
 demo: $(DEMO_STAMP) ## Break a GPU of a three-node fleet on this machine and watch it being replaced
 	@$(BIN)/navarch demo
 
-test: $(STAMP) ## Run all tests that need Python packages alone; the house rules are in make check
-	$(PYTEST) -m "not real" --ignore tests/house
+test: $(STAMP) ## Run the tests that need Python packages alone, one in ONE_IN of each slow table; house rules: make check
+	$(PYTEST) -m "not real" --ignore tests/house --one-in $(ONE_IN)
 
 quick: $(STAMP) ## Run the quick tests: no whole fleets, under two minutes
 	$(PYTEST) -m "not real and not slow"
