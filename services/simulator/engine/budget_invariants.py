@@ -83,8 +83,8 @@ class BudgetInvariants:
         before = (known.sagas.open[each].params for each in disrupting if each in known.sagas.open)
         out_before = {self._unit(pool, each) for each in before}
         unit = self._unit(pool, entry.params)
-        if unit not in out_before and self._is_out(pool, unit):
-            return  # by an operator's cordon, or before an announced restart
+        if unit not in out_before and self._is_out(pool, unit, entry.saga):
+            return  # its rack, by an operator's cordon or the repair of a node that was cordoned
         disrupting[entry.saga] = None
         if unit in out_before:
             return  # its rack is out of service already
@@ -120,8 +120,16 @@ class BudgetInvariants:
         record = self._records.node(node_key(params.pool, params.node))
         return rack_units.unit_of(pool, record, {}) if record is not None else params.node
 
-    def _is_out(self, pool: PoolRecord, unit: str) -> bool:
-        """Whether a node of a unit is out of service already."""
+    def _is_out(self, pool: PoolRecord, unit: str, saga: str) -> bool:
+        """Whether a node of a unit is out of service already, or is being replaced."""
+        begun = [
+            self._invariants.sagas.open[name].params
+            for name, each in pool.open.items()
+            if name != saga and name in self._invariants.sagas.open
+            if DEFINITIONS[each.kind].out_of_service
+        ]
+        if any(self._unit(pool, each) == unit for each in begun):
+            return True
         nodes = (each for each in self._records.live_nodes() if each.pool == pool.name)
         return any(is_out(each) and rack_units.unit_of(pool, each, {}) == unit for each in nodes)
 
