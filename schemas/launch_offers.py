@@ -77,3 +77,12 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     def options_at(self, provider: str) -> dict[str, Any]:
         """The options of a provider that differ for these nodes: the same in all of its offers."""
         return next((each.options for each in self.offers if each.provider == provider), {})
+
+
+def is_zone_of(zone: str, region: str) -> bool:
+    """Whether a zone's name begins with its region's: `us-east-1a`, `europe-west1-b`.
+
+    `europe-west10-b` is no zone of `europe-west1`.
+    """
+    rest = zone.removeprefix(region)
+    return bool(region) and rest != zone and not rest[:1].isdigit()

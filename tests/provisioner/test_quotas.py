@@ -114,6 +114,8 @@ def test_the_sentence_says_what_is_used(used: float, limit: float, sentence: str
         ("us-central1", {"zone": "us-east1-b"}, False),
         ("us-central1", {"region": "us-east1", "zone": "us-central1-a"}, False),
         ("us-central1", {}, False),
+        ("europe-west1", {"zone": "europe-west10-b"}, False),
+        ("us-east-1", {"zone": "us-east-1a"}, True),
     ],
 )
 def test_an_offering_without_a_region_is_in_that_of_its_zone(

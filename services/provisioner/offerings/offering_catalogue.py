@@ -11,7 +11,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from schemas.instance_type_catalogue import InstanceTypes, TypeSpec
-from schemas.launch_offers import Choice, Offer, Offering
+from schemas.launch_offers import Choice, Offer, Offering, is_zone_of
 from schemas.saga_params import LaunchSpec
 from services.provisioner.offerings.offering_blocks import BlockTarget
 from services.provisioner.provider_client.provider_calls import ProviderTraits
@@ -144,5 +144,5 @@ def _places(regions: Sequence[str], zones: Sequence[str]) -> Iterator[tuple[str,
         yield from ((region, "") for region in regions)
         return
     for zone in zones:
-        own = [region for region in regions if region and zone.startswith(region)]
+        own = [region for region in regions if is_zone_of(zone, region)]
         yield from ((region, zone) for region in own or regions)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schemas.instance_records import InstanceRecord
-from schemas.launch_offers import Offering
+from schemas.launch_offers import Offering, is_zone_of
 from schemas.offering_records import BlockRecord, OfferingQuota, PricesRecord
 
 COUNTS_SECONDS: Final = 600.0
@@ -19,9 +19,9 @@ REMEDY: Final = "request an increase"
 
 def covers(region: str, offering: Offering) -> bool:
     """Whether an offering is in a region; one without a region is in that of its zone."""
-    return region in ("", offering.region) or bool(
-        not offering.region and offering.zone.startswith(region)
-    )
+    if offering.region or not region:
+        return region in ("", offering.region)
+    return is_zone_of(offering.zone, region)
 
 
 def quota_block(
