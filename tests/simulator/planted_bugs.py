@@ -19,7 +19,7 @@ from schemas.pool_records import OpenSaga, PoolRecord
 from services.bus.memory.memory_bus import MemoryBus
 from services.health_monitor.health_audit import HealthAudit
 from services.health_monitor.health_store import HealthStore
-from services.notifier import gang_publisher
+from services.notifier import gang_publisher, workload_steps
 from services.notifier.alerts import alert_intake
 from services.notifier.alerts.alert_intake import AlertIntake
 from services.notifier.alerts.store_alerts import StoreAlerts
@@ -29,7 +29,6 @@ from services.notifier.workload.workload_notifier import (
     NodeWorkload,
     WorkloadAnswer,
 )
-from services.notifier.workload_steps import WorkloadSteps
 from services.pool_manager.planner import disruption_budget, pool_planner
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.remediation import gangs, remedy_selection
@@ -41,7 +40,6 @@ from services.provisioner.launch import launcher
 from services.provisioner.launch.launch_lease import LaunchLeases
 from services.provisioner.offerings import interruptions
 from services.provisioner.provider_client.provider import Instance
-from services.saga.participant import Command
 from services.simulator.engine.simulated_workload import SimulatedNotifier
 from services.simulator.engine.virtual_time import TASK_OWNER
 
@@ -167,10 +165,10 @@ def instances_are_kept(patch: pytest.MonkeyPatch) -> None:
 def evicts_at_once(patch: pytest.MonkeyPatch) -> None:
     """The notifier ends work when it begins to drain the node, and not at the deadline."""
 
-    def at_once(self: WorkloadSteps, command: Command) -> datetime | None:
-        return command.deadline and self._clock.now()
+    def at_once(begun: datetime, deadline: datetime | None, _: datetime | None) -> datetime | None:
+        return deadline and begun
 
-    patch.setattr(WorkloadSteps, "_evict_at", at_once)
+    patch.setattr(workload_steps, "eviction_time", at_once)
 
 
 async def _look_at_pools_alone(self: Any) -> None:
