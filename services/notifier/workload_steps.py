@@ -92,6 +92,18 @@ class WorkloadSteps:
             )
         await self._availability.observed(notifier.name, notifier.uncordon(order))
 
+    async def promote(self, command: Command) -> None:
+        """Put a spare into service.
+
+        One that serves is left as it is: of a saga whose log is lost the step is performed again,
+        and an operator may have cordoned the node since.
+        """
+        about = command.inputs_as(NodeInputs)
+        entry = await self._bus.get(NODES, node_key(about.pool, about.node))
+        record: NodeRecord | None = readable_record(entry, _nodes)
+        if record is None or record.spare or record.state != "active":
+            await self.return_node(command)
+
     async def cordon_gpus(self, command: Command) -> None:
         """Keep new work off GPUs of the node, and off no others."""
         about = command.inputs_as(GpuInputs)
@@ -230,7 +242,7 @@ class WorkloadSteps:
                 # For a new node: cordoned until it has passed its checks.
                 "reserve": self.cordon,
                 "open": self.uncordon,
-                "promote": self.return_node,
+                "promote": self.promote,
             },
             undos={"cordon": self.uncordon},
         )

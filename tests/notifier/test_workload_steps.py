@@ -415,3 +415,22 @@ def test_an_uncordon_leaves_cordoned_the_gpus_that_are_recorded(recorded: tuple[
         assert (tuple(each.index for each in order.gpus), order.key) == (recorded, "s/drain/gpus")
 
     with_bus(work)
+
+
+@pytest.mark.parametrize(("spare", "uncordoned"), [(True, ["n"]), (False, [])])
+def test_a_node_in_service_is_not_promoted_again(spare: bool, uncordoned: list[str]) -> None:
+    """Of a saga whose log was lost; an operator may have cordoned it since."""
+
+    class Uncordoning(Scheduler):
+        async def uncordon(self, order: WorkloadOrder) -> None:
+            returned.append(order.node.node)
+
+    returned: list[str] = []
+
+    async def work(bus: MemoryBus) -> None:
+        record = NodeRecord(pool="p", node="n", state="active", spare=spare)
+        await bus.put(NODES, node_key("p", "n"), msgspec.json.encode(record))
+        await steps(bus, Uncordoning()).promote(command("p"))
+        assert returned == uncordoned
+
+    with_bus(work)
