@@ -22,6 +22,7 @@ from schemas.saga_log_entries import (
     SagaDone,
     SagaEntry,
     SagaStarted,
+    SagaUnwinding,
     SagaUnwound,
     StepExpired,
     StepStarted,
@@ -107,6 +108,8 @@ class Invariants:
         self.restores = 0
         """How often everything was set back together."""
         self._carried_out: dict[str, str] = {}
+        self._cancelled: set[str] = set()
+        """Sagas that an operator cancelled."""
         """An operator's request -> the saga that it began."""
         self.liveness = NodeLiveness(simulation.now)
         self._barred: dict[str, float] = {}
@@ -217,6 +220,8 @@ class Invariants:
             self._begin(entry)
         elif isinstance(entry, SagaDone | SagaUnwound):
             self._end(entry)
+        elif isinstance(entry, SagaUnwinding) and entry.cancelled:
+            self._cancelled.add(entry.saga)
         elif isinstance(entry, StepSucceeded) and entry.step == "promote":
             # From then on the spare is a node like any other.
             self.sagas.release(self.sagas.started(entry.saga).params.promotes, entry.saga)
@@ -267,7 +272,8 @@ class Invariants:
         if isinstance(entry, SagaDone) and DEFINITIONS[ended.kind].removes_node:
             self._removals.by[params.node] = ended
         # A node that was healthy is given back; an unhealthy one's cordon is left to the operator.
-        if isinstance(entry, SagaUnwound) and params.by and not params.restores_service:
+        asked = params.by or entry.saga in self._cancelled
+        if isinstance(entry, SagaUnwound) and asked and not params.restores_service:
             self.left_cordoned[params.node] = None
 
     def _drained(self, entry: SagaEntry, at: datetime) -> None:
