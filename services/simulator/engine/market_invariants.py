@@ -101,6 +101,8 @@ class InterruptionInvariants:
         self._blocked: set[str] = set()
         """Keys of the blocks in force."""
         self._taken: dict[Offering, list[Interruption]] = {}
+        self._chosen: dict[str, Offering] = {}
+        """Instance -> the offering that it was last requested from."""
         simulation.watchers.append(self._on_stored)
 
     def _on_stored(self, stream: str, stored: Stored) -> None:
@@ -129,6 +131,9 @@ class InterruptionInvariants:
         offering, choice = record.offering, record.launch.choice
         if record.state != "intended" or offering is None or choice is None:
             return
+        if self._chosen.get(record.instance) == offering:
+            return  # the call that was under way is repeated
+        self._chosen[record.instance] = offering
         if not choice.interruption_seconds or offering.market != "spot" or self._blocked:
             return
         if self._invariants.restored or self._invariants.destroyed:
