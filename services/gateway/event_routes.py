@@ -64,7 +64,7 @@ async def list_events(
     limit: Annotated[int, Parameter(ge=1, le=1_000)] = 100,
 ) -> EventPage:
     """List stored events, oldest first. They are kept for 30 days."""
-    labelled = await labelled_pools(fleet, labels) if labels else None
+    labelled = await labelled_pools(fleet, labels)
     wanted = event_filter(principal, pool, node, kinds, labelled)
     # Read in any case: a mistake in it is one, although `after` comes first.
     begin = start_of(since, now)
@@ -96,7 +96,7 @@ async def stream_events(
     labels: Labels = (),
 ) -> Stream:
     """Stream events as they are stored, as server-sent events; `Last-Event-ID` resumes it."""
-    labelled = await labelled_pools(fleet, labels) if labels else None
+    labelled = await labelled_pools(fleet, labels)
     wanted = event_filter(principal, pool, node, kinds, labelled)
     start = last_event_id if last_event_id is not None else after
     return Stream(streams.open(wanted, start), media_type=STREAM_TYPE, headers=SSE_HEADERS)

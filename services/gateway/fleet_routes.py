@@ -126,10 +126,10 @@ async def visible_saga(fleet: FleetClient, principal: Principal, saga: str) -> S
     )
 
 
-async def labelled_pools(fleet: FleetClient, texts: Sequence[str]) -> frozenset[str]:
-    """The pools with these labels."""
+async def labelled_pools(fleet: FleetClient, texts: Sequence[str]) -> frozenset[str] | None:
+    """The pools with these labels; None without any: all pools."""
     try:
-        return await fleet.pools_labelled(texts)
+        return await fleet.pools_labelled(texts) if texts else None
     except ValueError as error:
         raise ProblemError(HTTPStatus.BAD_REQUEST, str(error), "write ?label=KEY=VALUE") from error
 
@@ -158,7 +158,7 @@ async def list_nodes(
         zone=zone,
         status=status,
         health=health,
-        pools=await labelled_pools(fleet, labels) if labels else None,
+        pools=await labelled_pools(fleet, labels),
     )
     leaves_out = wanted.selects_some or bool(principal.pools)
     query = Query(

@@ -99,8 +99,7 @@ class WorkloadSteps:
         and an operator may have cordoned the node since.
         """
         about = command.inputs_as(NodeInputs)
-        entry = await self._bus.get(NODES, node_key(about.pool, about.node))
-        record: NodeRecord | None = readable_record(entry, _nodes)
+        record = await read_node(self._bus, about.pool, about.node)
         if record is None or record.spare or record.state != "active":
             await self.return_node(command)
 
@@ -215,10 +214,9 @@ class WorkloadSteps:
     async def _taken_at(self, node: NodeReference, known: datetime | None) -> datetime | None:
         """When the cloud takes the node now; `known` where the bus does not say."""
         try:
-            entry = await self._bus.get(NODES, node_key(node.pool, node.node))
+            record = await read_node(self._bus, node.pool, node.node)
         except BusError:
             return known
-        record: NodeRecord | None = readable_record(entry, _nodes)
         return taken_at(record) if record is not None else known
 
     async def _order(self, command: Command) -> tuple[Notifier, WorkloadOrder]:
@@ -260,11 +258,17 @@ async def read_reference(bus: Bus, pool: str, node: str) -> NodeReference:
     return node_reference(pool, node, record, instance, health)
 
 
+async def read_node(bus: Bus, pool: str, node: str) -> NodeRecord | None:
+    """The record of a node; None: it is gone, or unreadable."""
+    record: NodeRecord | None = readable_record(await bus.get(NODES, node_key(pool, node)), _nodes)
+    return record
+
+
 async def read_gpus(
     bus: Bus, pool: str, node: str, gpus: tuple[int, ...] | None = None
 ) -> tuple[GpuReference, ...]:
     """These GPUs, or those recorded to be cordoned, with the UUIDs that the agent reported."""
-    record: NodeRecord | None = readable_record(await bus.get(NODES, node_key(pool, node)), _nodes)
+    record = await read_node(bus, pool, node)
     uuids = {each.index: each.uuid for each in record.gpus} if record is not None else {}
     if gpus is None:
         gpus = record.cordoned_gpus if record is not None else ()

@@ -13,7 +13,7 @@ from schemas.fleet_queries import NodeView, Page, Query
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder, encode
 from schemas.node_events import Lost, ProviderNotice, Terminated
-from schemas.node_records import NodeRecord
+from schemas.node_records import DRAINED_BEFORE_SECONDS, NodeRecord
 from schemas.saga_log_entries import StepStarted
 from schemas.saga_params import LaunchSpec
 from schemas.settings import BudgetSpec
@@ -22,7 +22,6 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.protocol.endpoint_replies import reply_data
 from services.pool_manager import service
-from services.pool_manager.planner import cloud_notices
 from services.pool_manager.service import build
 from tests.pool_manager.fleet import (
     ask,
@@ -139,7 +138,7 @@ async def test_notice_shortens_a_drain_under_way(
         await ask(bus, "replace", node=before[0])
 
         await eventually(under_way(peers, "drain"))
-        await peers.publish(spot(before[0], cloud_notices.MARGIN_SECONDS + 0.5))
+        await peers.publish(spot(before[0], DRAINED_BEFORE_SECONDS + 0.5))
         [replaced] = await eventually(lambda: events(bus, "node-replaced"))
         drained = await bus.read("EVENTS", subjects.node_event_wildcard("drained"))
 
@@ -179,7 +178,7 @@ async def test_notice_shortens_an_unhealthy_nodes_drain_only_when_due(
             return peers.count("cordon")[before[1]] == 1
 
         await eventually(cordoning)
-        await peers.publish(spot(before[1], cloud_notices.MARGIN_SECONDS))
+        await peers.publish(spot(before[1], DRAINED_BEFORE_SECONDS))
         await eventually(lambda: is_settled(bus, "EVENTS", POOL_NODE_EVENTS.name))
         peers.hold["cordon"].set()
         await eventually(lambda: draining(2))
@@ -201,7 +200,7 @@ async def test_unhealthy_node_regains_its_drain_time_when_a_notice_is_withdrawn(
     async with Running(server.url, "pool-manager", build, wide):
         before = await eventually(settled(bus, 3))
         for name in before[:2]:
-            await peers.publish(spot(name, cloud_notices.MARGIN_SECONDS + 1.5))
+            await peers.publish(spot(name, DRAINED_BEFORE_SECONDS + 1.5))
 
         async def draining() -> bool:
             return {each for step, each in peers.calls if step == "drain"} == set(before[:2])

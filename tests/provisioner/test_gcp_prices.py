@@ -9,6 +9,7 @@ from schemas.offering_records import OfferingQuota
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import gcp_prices, gcp_skus
 from services.provisioner.providers.gcp import GcpProvider
+from services.provisioner.providers.provider_http import convert
 from tests.provisioner import gcp_price_list, google_logins
 from tests.provisioner.gcp_price_list import SKUS, sku
 from tests.provisioner.gcp_server import API, GcpServer, check_value
@@ -112,7 +113,7 @@ def test_a_price_that_is_no_dollars_is_none(amount: dict[str, str]) -> None:
     rate = entry["pricingInfo"][0]["pricingExpression"]["tieredRates"][0]
     rate["unitPrice"] = amount
     rates: gcp_skus.Rates = {}
-    gcp_skus.add_rates(rates, [gcp_prices._convert(entry, gcp_skus.Sku)])
+    gcp_skus.add_rates(rates, [convert(entry, gcp_skus.Sku)])
     assert {} == rates
 
 

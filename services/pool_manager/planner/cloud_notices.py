@@ -29,7 +29,6 @@ from services.pool_manager.planner.announced_restarts import (
 )
 from services.pool_manager.planner.node_counts import is_down, is_gone
 
-MARGIN_SECONDS: Final = DRAINED_BEFORE_SECONDS
 AHEAD_SECONDS_MIN: Final = 15.0
 """With less time than this left there is nothing to launch ahead of."""
 NOTICES_MAX: Final = 16
@@ -123,7 +122,7 @@ def urgent(node: NodeRecord, spec: PoolSpec, now: datetime) -> bool:
 
 def needed(spec: PoolSpec) -> timedelta:
     """How long before the deadline a replacement must begin to be done by then."""
-    return timedelta(seconds=spec.drain_timeout + spec.launch_timeout + MARGIN_SECONDS)
+    return timedelta(seconds=spec.drain_timeout + spec.launch_timeout + DRAINED_BEFORE_SECONDS)
 
 
 def doubted_until(node: NodeRecord) -> datetime | None:
@@ -232,4 +231,4 @@ def next_moment(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) 
 def _drained_by(notice: CloudNotice) -> datetime | None:
     if notice.deadline is None:
         return None
-    return notice.deadline - timedelta(seconds=MARGIN_SECONDS)
+    return notice.deadline - timedelta(seconds=DRAINED_BEFORE_SECONDS)

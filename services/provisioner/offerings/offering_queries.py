@@ -16,7 +16,7 @@ from schemas.topology import POOLS
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus, Endpoint, Headers
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.offerings import offering_blocks
+from services.provisioner.offerings import offering_blocks, quotas
 from services.provisioner.offerings.offering_catalogue import OTHERS, OfferingCatalogue, candidates
 from services.provisioner.offerings.offering_scorer import OfferingScorer
 from services.provisioner.offerings.offering_store import OfferingRecords, OfferingStore
@@ -94,7 +94,9 @@ def offering_view(
         for target in pools.values() or [catalogue.target(offering, "")]
         for key, each in offering_blocks.find_blocks(target, known.blocks)
     }
-    full = scorer.quota_block(catalogue.target(offering, ""), known, records)
+    full = scorer.quota_block(catalogue.target(offering, ""), known)
+    if full is not None and not quotas.was_freed(full, records.values()):
+        blocks["quota"] = full
     spec = catalogue.spec(offering.provider, offering.instance_type)
     price = scorer.price(offering, known)
     here = [
@@ -125,7 +127,7 @@ def offering_view(
         interrupted_at=max((each.at for each in taken), default=None),
         used_by=tuple(uses),
     )
-    return _with_block(found, [*blocks.values(), *([full] if full is not None else [])])
+    return _with_block(found, list(blocks.values()))
 
 
 def _with_block(found: OfferingView, blocks: list[BlockRecord]) -> OfferingView:

@@ -1,6 +1,5 @@
 """Gathers what the choice of an offering depends on: price, blocks, and where the nodes are."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
@@ -111,24 +110,17 @@ class OfferingScorer:
         self, target: offering_blocks.BlockTarget, known: OfferingRecords
     ) -> tuple[tuple[str, BlockRecord], ...]:
         """What a full quota blocks, as an addition to what failed launches have blocked."""
-        if self.quota_block(target, known, {}) is None:
+        found = self.quota_block(target, known)
+        if found is None or quotas.was_freed(found, (await self.records()).values()):
             return ()
-        found = self.quota_block(target, known, await self.records())
-        key = offering_blocks.block_key("quota", target)
-        return ((key, found),) if found is not None else ()
+        return ((offering_blocks.block_key("quota", target), found),)
 
     def quota_block(
-        self,
-        target: offering_blocks.BlockTarget,
-        known: OfferingRecords,
-        records: Mapping[str, InstanceRecord],
+        self, target: offering_blocks.BlockTarget, known: OfferingRecords
     ) -> BlockRecord | None:
-        """What a full quota blocks, as the provider reported it."""
+        """What a full quota blocks, as the provider reported it; it may have room since."""
         record = known.prices.get(target.offering.provider)
-        now = self._clock.now()
-        found = quotas.quota_block(record, target.offering, target.model, now)
-        freed = found is not None and quotas.was_freed(found, records.values())
-        return None if freed else found
+        return quotas.quota_block(record, target.offering, target.model, self._clock.now())
 
     def price(self, offering: Offering, known: OfferingRecords) -> PriceQuote:
         """Return the provider's last quote, else the catalogue's price."""

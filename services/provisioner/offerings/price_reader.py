@@ -81,14 +81,12 @@ class PriceReader:
                 quoted = await self._providers.get(name).prices(self._types(name, pools))
             except ProviderError as error:
                 log.warning("no prices", extra={"provider": name, "reason": str(error)})
-                if old is None and not quotas:
-                    continue
                 found = old or PricesRecord(provider=name, at=quotas_at)
                 found = msgspec.structs.replace(found, error=str(error))
             else:
-                if old is None and not quoted and not quotas:
-                    continue
                 found = PricesRecord(provider=name, at=self._clock.now(), prices=tuple(quoted))
+            if old is None and not found.prices and not quotas:
+                continue
             await self._offerings.put_prices(
                 msgspec.structs.replace(found, quotas=quotas, quotas_at=quotas_at)
             )

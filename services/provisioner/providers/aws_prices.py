@@ -5,7 +5,6 @@ type is asked for every few hours only.
 """
 
 import asyncio
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -16,8 +15,7 @@ from schemas.launch_offers import Market
 from schemas.offering_records import OfferingPrice
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.aws_clients import PRICE_LIST, AwsClients
-
-log = logging.getLogger(__name__)
+from services.provisioner.providers.missing_right import MissingRight
 
 SPOT_PAGES_MAX: Final = 20
 SPOT_PRODUCT: Final = "Linux/UNIX"
@@ -43,8 +41,7 @@ class AwsPrices:
         self._clients = clients
         self._on_demand: dict[str, tuple[float, float | None]] = {}
         """Type -> when its price was read, and the price; None: the list has none."""
-        self._lacks_right = False
-        """The account may not read the price list, as was logged."""
+        self._missing_right = MissingRight("no on-demand prices")
 
     async def read(self, instance_types: Sequence[str]) -> tuple[OfferingPrice, ...]:
         """Return the on-demand price of each type, and its spot prices by zone."""
@@ -86,9 +83,7 @@ class AwsPrices:
                 except ProviderError as error:
                     if error.code != NO_RIGHT:
                         raise
-                    if not self._lacks_right:
-                        log.warning("no on-demand prices", extra={"remedy": "pricing:GetProducts"})
-                    self._lacks_right = True
+                    self._missing_right.log("pricing:GetProducts", error)
                     break
         found = {each: self._on_demand.get(each, (0.0, None))[1] for each in instance_types}
         return {each: dollars for each, dollars in found.items() if dollars is not None}

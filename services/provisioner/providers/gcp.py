@@ -28,7 +28,7 @@ from services.provisioner.provider_client.provider_errors import ProviderError, 
 from services.provisioner.providers.gcp_auth import PRICES_SCOPE, token_source
 from services.provisioner.providers.gcp_errors import operation_error
 from services.provisioner.providers.gcp_http import GcpApi
-from services.provisioner.providers.gcp_launch import GcpOptions, launch_body
+from services.provisioner.providers.gcp_launch import GcpOptions, launch_body, region_of_zone
 from services.provisioner.providers.gcp_prices import GcpMachines, GcpPrices
 from services.provisioner.providers.gcp_quotas import GcpQuotas
 from services.provisioner.providers.gcp_reports import upcoming_maintenance
@@ -251,7 +251,7 @@ def _instance(made: Any) -> Instance:
         # An instance with an unknown status exists, and must not be lost.
         status=STATUSES.get(made.get("status", ""), "running"),
         instance_type=_last(made.get("machineType", "")),
-        region=zone.rpartition("-")[0],
+        region=region_of_zone(zone),
         zone=zone,
         address=access.get("natIP") or interface.get("networkIP", ""),
         host=made.get("resourceStatus", {}).get("physicalHost", ""),

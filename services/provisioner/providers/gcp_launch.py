@@ -138,9 +138,14 @@ def launch_body(request: ProvisionRequest, options: GcpOptions, market: Market) 
     return body | {key: each for key, each in _extras(request, options, market).items() if each}
 
 
+def region_of_zone(zone: str) -> str:
+    """The region of a zone, as `us-central1` of `us-central1-a`."""
+    return zone.rpartition("-")[0]
+
+
 def _extras(request: ProvisionRequest, options: GcpOptions, market: Market) -> dict[str, Any]:
     """What few launches have; empty values are left out."""
-    region = request.region or request.zone.rpartition("-")[0]
+    region = request.region or region_of_zone(request.zone)
     policy = f"projects/{options.project}/regions/{region}/resourcePolicies/"
     scope = "https://www.googleapis.com/auth/cloud-platform"
     account = {"email": options.service_account, "scopes": [scope]}

@@ -5,16 +5,16 @@ are read every few hours only.
 """
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from schemas.offering_records import OfferingPrice
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.gcp_http import GcpApi
+from services.provisioner.providers.gcp_launch import region_of_zone
 from services.provisioner.providers.gcp_skus import (
     Machine,
     Rates,
@@ -22,10 +22,8 @@ from services.provisioner.providers.gcp_skus import (
     add_rates,
     machine_prices,
 )
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
+from services.provisioner.providers.missing_right import MissingRight
+from services.provisioner.providers.provider_http import convert
 
 KEPT_SECONDS: Final = 6 * 3600.0
 COMPUTE_ENGINE: Final = "services/6F81-5844-456A"
@@ -96,7 +94,7 @@ class GcpMachines:
             if page.get("unreachables"):
                 raise ProviderError("TRANSIENT", f"no answer from {page['unreachables']}")
             for scope, listed in page.get("items", {}).items():
-                region = str(scope).removeprefix("zones/").rpartition("-")[0]
+                region = region_of_zone(str(scope).removeprefix("zones/"))
                 for each in listed.get("machineTypes", ()):
                     made = _machine(each, region, found)
                     found[made.name] = made
@@ -108,7 +106,7 @@ class GcpMachines:
 
 def _machine(listed: Any, region: str, known: Mapping[str, Machine]) -> Machine:
     """A machine type, with one more region."""
-    read = _convert(listed, MachineType)
+    read = convert(listed, MachineType)
     gpu = read.accelerators[0] if read.accelerators else Accelerator()
     regions = known[read.name].regions if read.name in known else frozenset[str]()
     return Machine(
@@ -130,8 +128,7 @@ class GcpPrices:
         self._billing = billing
         self._right = right
         self._rates: tuple[float, Rates] | None = None
-        self._lacks_right = False
-        """The account may not read the list, as was logged."""
+        self._missing_right = MissingRight("no prices of Google")
 
     async def read(self, instance_types: Sequence[str]) -> tuple[OfferingPrice, ...]:
         """Return on-demand and spot prices; none without the right to read them."""
@@ -152,9 +149,7 @@ class GcpPrices:
         """No prices where a right is lacking, which is logged once; else raise the error."""
         if not lacking:
             raise error
-        if not self._lacks_right:
-            log.warning("no prices of Google", extra={"remedy": right, "reason": str(error)})
-        self._lacks_right = True
+        self._missing_right.log(right, error)
         return ()
 
     async def _current_rates(self) -> Rates:
@@ -168,17 +163,9 @@ class GcpPrices:
         query: dict[str, Any] = {"pageSize": SKUS_PAGE, "currencyCode": "USD", "fields": SKU_FIELDS}
         for _ in range(SKU_PAGES_MAX):
             answer = await self._billing.call("GET", f"v1/{COMPUTE_ENGINE}/skus", **query)
-            page = _convert(answer, SkuPage)
+            page = convert(answer, SkuPage)
             add_rates(rates, page.skus)
             if not page.next_page_token:
                 return rates
             query["pageToken"] = page.next_page_token
         raise ProviderError("TRANSIENT", f"the price list has more than {SKU_PAGES_MAX} pages")
-
-
-def _convert(answer: Any, kind: type[T]) -> T:
-    """An answer as a type; TRANSIENT where it has other contents."""
-    try:
-        return msgspec.convert(answer, kind)
-    except msgspec.ValidationError as error:
-        raise ProviderError("TRANSIENT", f"unreadable answer: {error}") from error

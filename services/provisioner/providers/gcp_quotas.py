@@ -8,10 +8,9 @@ Models that Compute Engine counts by family (H100 and later, on demand) are not 
 their quotas are in another API, which does not say how much is used.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -19,10 +18,11 @@ from schemas.launch_offers import Market, Offering
 from schemas.offering_records import OfferingQuota
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.gcp_http import GcpApi
+from services.provisioner.providers.gcp_launch import region_of_zone
 from services.provisioner.providers.gcp_prices import GcpMachines
 from services.provisioner.providers.gcp_skus import Machine
-
-log = logging.getLogger(__name__)
+from services.provisioner.providers.missing_right import MissingRight
+from services.provisioner.providers.provider_http import convert
 
 REGIONS_MAX: Final = 20
 """Asked in one reading; further ones count as having room."""
@@ -53,18 +53,15 @@ class Quota(msgspec.Struct, frozen=True):
     usage: float = 0.0
 
 
-def quotas_of(answer: Any) -> dict[str, Quota]:
-    """The quotas of a region or project, by their metrics."""
-    try:
-        found = msgspec.convert(answer.get("quotas", ()), tuple[Quota, ...])
-    except (msgspec.ValidationError, AttributeError) as error:
-        raise ProviderError("TRANSIENT", f"unreadable quotas: {error}") from error
-    return {each.metric: each for each in found if each.limit >= 0}
+class QuotaList(msgspec.Struct, frozen=True):
+    """The quotas of a region or project."""
+
+    quotas: tuple[Quota, ...] = ()
 
 
 def region_of(offering: Offering) -> str:
     """The region of an offering."""
-    return offering.region or offering.zone.rpartition("-")[0]
+    return offering.region or region_of_zone(offering.zone)
 
 
 def tightest(
@@ -100,8 +97,7 @@ class GcpQuotas:
         self._machines = machines
         self._project = project
         self._flexible = flexible
-        self._lacks_right = False
-        """The account may not read quotas, as was logged."""
+        self._missing_right = MissingRight("no quotas")
 
     async def read(self, offerings: Sequence[Offering]) -> tuple[OfferingQuota, ...]:
         """Return the quota with the least room of each offering; none without the right to it."""
@@ -112,9 +108,7 @@ class GcpQuotas:
         except ProviderError as error:
             if error.status != HTTPStatus.FORBIDDEN:
                 raise
-            if not self._lacks_right:
-                log.warning("no quotas", extra={"remedy": RIGHTS, "reason": str(error)})
-            self._lacks_right = True
+            self._missing_right.log(RIGHTS, error)
             return ()
 
     async def _read(self, offerings: Sequence[Offering]) -> list[OfferingQuota]:
@@ -138,7 +132,9 @@ class GcpQuotas:
         return list(found.values())
 
     async def _quotas(self, path: str) -> dict[str, Quota]:
-        return quotas_of(await self._compute.call("GET", path, fields=FIELDS))
+        answer = await self._compute.call("GET", path, fields=FIELDS)
+        found = convert(answer, QuotaList).quotas
+        return {each.metric: each for each in found if each.limit >= 0}
 
     def _quota(self, machine: Machine, of: Offering, least: Quota) -> OfferingQuota:
         everywhere = least.metric == EVERYWHERE

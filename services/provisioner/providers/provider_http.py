@@ -32,6 +32,14 @@ def decode(answer: httpx.Response, kind: type[T], what: str) -> T:
         raise ProviderError("TRANSIENT", f"{what}: unreadable answer: {error}") from error
 
 
+def convert(answer: Any, kind: type[T]) -> T:
+    """An answer that has been decoded, as a type; TRANSIENT where it has other contents."""
+    try:
+        return msgspec.convert(answer, kind)
+    except msgspec.ValidationError as error:
+        raise ProviderError("TRANSIENT", f"unreadable answer: {error}") from error
+
+
 def read_body(answer: httpx.Response) -> Any:
     """Decode an answer; of an error that is no JSON only the length is kept.
 

@@ -226,17 +226,17 @@ class FleetAtRest:
         given_up = pool is not None and pool.refusals >= pool.spec.admission.attempts
         return pool.desired if pool is not None and given_up else None
 
-    def spot_to_exchange(self, name: str) -> str:
-        """The spot node that operators replace, where an alert says that too few are not spot.
+    def spot_to_exchange(self, name: str) -> list[str]:
+        """The one spot node that operators replace, where an alert says that too few are not spot.
 
         No node is missing then, so nothing else makes up for what a launch without capacity left.
         """
         pool = self._records.pool(name)
         if pool is None or not pool.on_demand_short or pool.open or pool.failures:
-            return ""
+            return []
         nodes = list(self._records.live_nodes())
         spot = sorted(each.node for each in nodes if each.market == "spot" and not each.spare)
-        return spot[0] if spot and len(nodes) >= pool.desired + pool.spec.spares else ""
+        return spot[:1] if len(nodes) >= pool.desired + pool.spec.spares else []
 
     def cordoned(self) -> set[str]:
         """Nodes that are cordoned, are no spares, are not unhealthy, and have no open saga."""

@@ -109,4 +109,5 @@ class WorkloadInvariants:
         )
         by_cloud = (taking.at, taking.before if may_not_know else None)
         early = timedelta(seconds=DRAINED_BEFORE_SECONDS)
-        return [each for each in (deadline,) if each] + [each - early for each in by_cloud if each]
+        found = (deadline, *(each - early for each in by_cloud if each is not None))
+        return [each for each in found if each is not None]

@@ -195,8 +195,8 @@ class FuzzSimulation:
         nodes = self.fleet.at_rest.waits_for_operator(POOL)
         if nodes is not None:
             self._publish("scale", nodes=nodes)
-        exchanged = self.fleet.at_rest.spot_to_exchange(POOL)
-        for name in (*self.fleet.at_rest.unjudged(), *filter(None, [exchanged])):
+        at_rest = self.fleet.at_rest
+        for name in (*at_rest.unjudged(), *at_rest.spot_to_exchange(POOL)):
             self._publish("replace", node=name)
         for saga in self.fleet.operators.stuck():
             self._publish("retry", saga=saga)
