@@ -49,7 +49,7 @@ class WorkloadSite(Protocol):
     """Whether an uncordon ends a cordon; False: the system has no such thing."""
 
     def make(self) -> Notifier:
-        """Make a notifier, as a replica does; its calls time out within a second."""
+        """Make a notifier, as a replica does; its calls time out within a few seconds."""
         ...
 
     def place(self, node: str) -> None:
