@@ -4,7 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from schemas.permissions import SETS_UP
 from schemas.stream_specs import DurableSpec, StreamSpec
@@ -14,6 +14,7 @@ from services.primitives.clock import Clock
 from services.primitives.errors import Refused, SetupError, StoreFull, Unavailable
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 STREAM_NOT_FOUND: Final = 10059
 CONSUMER_NOT_FOUND: Final = 10014
@@ -63,13 +64,18 @@ async def set_up(
     log.info("topology set up", extra={"streams": len(EVERY_STREAM), "durables": len(durables)})
 
 
-async def patiently(clock: Clock, call: Callable[[], Awaitable[None]]) -> None:
-    """Call again while the server has no leader, or copies to other servers."""
+async def patiently(
+    clock: Clock, call: Callable[[], Awaitable[T]], *, idempotent: bool = True
+) -> T:
+    """Call again while the server has no leader, or copies to other servers.
+
+    Not `idempotent`: only a call that was refused is repeated, not one whose answer is missing.
+    """
     for attempt in range(ATTEMPTS_MAX):
         try:
-            await call()
+            return await call()
         except Unavailable:
-            if attempt == ATTEMPTS_MAX - 1:
+            if attempt == ATTEMPTS_MAX - 1 or not idempotent:
                 raise
         except Refused as error:
             if error.code != NO_SUITABLE_PEERS:
@@ -79,9 +85,8 @@ async def patiently(clock: Clock, call: Callable[[], Awaitable[None]]) -> None:
                     f"{error}; as many servers are needed as nats.replicas says: see nats server "
                     "report jetstream for which of them answer, and start again when all do"
                 ) from error
-        else:
-            return
         await clock.sleep(ATTEMPT_SECONDS)
+    raise AssertionError("the last attempt returns or raises")
 
 
 async def stream_config(bus: Bus, spec: StreamSpec) -> dict[str, Any] | None:

@@ -94,6 +94,37 @@ async def test_three_servers_are_restored_into_one_and_back_into_three(
         await single.kill()
 
 
+class StartingClock(SystemClock):
+    """A first wait starts a server."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        """Start this one."""
+        self.server = server
+
+    async def sleep(self, seconds: float) -> None:
+        if not self.server.pid:
+            await self.server.start()
+        await super().sleep(seconds)
+
+
+async def test_a_restore_waits_for_the_last_server(cluster: Cluster, tmp_path: Path) -> None:
+    """The server refuses three replicas until it has seen three servers."""
+    async with administrator(cluster.url, 3) as bus:
+        await filled(bus, "w")
+        manifest = await back_up(bus, CLOCK, tmp_path / "backup")
+    others = Cluster(tmp_path / "others")
+    *early, last = others.servers
+    try:
+        await asyncio.gather(*(each.start() for each in early))
+        async with administrator(early[0].url, 3) as empty:
+            await restore(empty, StartingClock(last), tmp_path / "backup", manifest, replicas=3)
+            assert last.pid
+            info = await empty.admin(f"STREAM.INFO.{SAGAS.name}", {})
+            assert info["config"]["num_replicas"] == 3
+    finally:
+        await others.__aexit__()
+
+
 async def test_a_leader_that_is_killed_ends_the_backup_or_does_no_harm(
     cluster: Cluster, tmp_path: Path
 ) -> None:

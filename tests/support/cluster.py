@@ -122,8 +122,9 @@ async def _answered(bus: NatsBus, call: str) -> None:
     """Wait until the leader that a call needs answers it."""
     async with asyncio.timeout(LED_SECONDS_MAX):
         while True:
-            with suppress(BusError):
-                await bus.request(f"$JS.API.{call}", b"", timeout_seconds=ASK_SECONDS)
+            with suppress(BusError, TimeoutError):
+                async with asyncio.timeout(ASK_SECONDS):
+                    await bus.admin(call, {})
                 return
             await asyncio.sleep(LOOK_SECONDS)
 

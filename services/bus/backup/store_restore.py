@@ -70,7 +70,7 @@ async def restore(
             "read it: restore into a server of that version or a later one"
         )
     await asyncio.to_thread(check_files, directory, manifest)
-    await _make_room(bus)
+    await _make_room(bus, clock)
     found = {each.stream: each for each in manifest.streams}
     for spec in ORDER:
         if spec.name in found:
@@ -96,11 +96,12 @@ def _require_known(manifest: Manifest) -> None:
         raise BackupError(f"the backup has no stream {TELEMETRY.name}: it is of another program")
 
 
-async def _make_room(bus: ArchiveBus) -> None:
+async def _make_room(bus: ArchiveBus, clock: Clock) -> None:
     """Refuse a store with something in it; remove what an unfinished restore has left."""
     present = {}
     for spec in EVERY_STREAM:
-        if (config := await stream_config(bus, spec)) is not None:
+        config = await patiently(clock, partial(stream_config, bus, spec))
+        if config is not None:
             present[spec.name] = config
     if not present:
         return
@@ -124,7 +125,9 @@ async def _restore_stream(
     config = spec.config(replicas)
     if spec is TELEMETRY:
         config["metadata"] = RESTORE_MARK
-    await bus.load(config, saved.state, read_chunks(directory / saved.archive.name))
+    begun = partial(bus.begin_load, config, saved.state)
+    place = await patiently(clock, begun, idempotent=False)
+    await bus.load(spec.name, place, read_chunks(directory / saved.archive.name))
     last, filled = int(saved.state["last_seq"]), False
     for stored in _later(directory, saved):
         headers = headers_again(stored, spec, clock.now())

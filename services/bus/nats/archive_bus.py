@@ -71,12 +71,16 @@ class ArchiveBus(NatsBus):
             raise Unavailable(f"{stream}: the archive ended early: {status} {reason}")
         return answer
 
-    async def load(
-        self, config: dict[str, Any], state: dict[str, Any], chunks: Iterable[bytes]
-    ) -> None:
+    async def begin_load(self, config: dict[str, Any], state: dict[str, Any]) -> str:
+        """Announce a stream's archive; return the subject on which `load` sends it."""
+        answer = await self.admin(
+            f"STREAM.RESTORE.{config['name']}", {"config": config, "state": state}
+        )
+        return str(answer["deliver_subject"])
+
+    async def load(self, stream: str, place: str, chunks: Iterable[bytes]) -> None:
         """Make a stream of an archive; where this fails a part of it may be left."""
-        call = f"STREAM.RESTORE.{config['name']}"
-        place = (await self.admin(call, {"config": config, "state": state}))["deliver_subject"]
+        call = f"STREAM.RESTORE.{stream}"
         send, loop = self._first, asyncio.get_running_loop()
         for chunk in chain(chunks, (b"",)):
             sent_at = loop.time()
