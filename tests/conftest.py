@@ -1,5 +1,6 @@
 """Fixtures for every test: a real nats-server on a free port, and a bus connected to it."""
 
+import gc
 import logging
 import os
 import signal
@@ -43,6 +44,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left]
     paths = {item.path for item in slow}
     items.sort(key=lambda item: (item.path.name not in LONGEST, item.path not in paths))
+
+
+def pytest_collection_finish() -> None:
+    """Keep what the collection made out of every later search for garbage: a tenth of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 def _left_out(slow: list[pytest.Item], one_in: int) -> set[pytest.Item]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+import services.runtime.import_trim  # noqa: F401 - before whatever loads more than is used
 from schemas.settings import Settings
 from services.gateway.gateway_start import check as check_gateway
 from services.health_monitor.service import check as check_health_monitor

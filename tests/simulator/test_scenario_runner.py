@@ -1,6 +1,5 @@
 """Scenario files: their format, their problems, and their runs."""
 
-import gc
 from pathlib import Path
 
 import pytest
@@ -66,15 +65,6 @@ WHERE = [
     "wrong.yaml:18: assertions.0",
     "wrong.yaml:19: assertions.1.expected",
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _imported_objects_are_not_collected():
-    """A run collects its garbage; the imported modules are kept out of that."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.slow

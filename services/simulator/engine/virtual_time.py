@@ -217,14 +217,18 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
     Collections are at moments of virtual time, so that finalizers run at the same ones every time,
     and look at what the run has made alone: what exists before it is not searched again.
     """
-    collecting = gc.isenabled()
+    collecting, frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.disable()
-    gc.freeze()
+    if frozen:  # by the program, for as long as it runs: little is left to search
+        gc.collect()
+    else:
+        gc.freeze()
     try:
         return _run_to_end(work)
     finally:
         gc.collect()
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
         if collecting:
             gc.enable()
 
