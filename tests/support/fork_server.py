@@ -44,7 +44,6 @@ IMPORTED: Final = (
     "services.cli.app",
     "services.cli.bus_client",
     "services.fleet_client.explanation",
-    "typer._adapters",
 )
 """In this order."""
 
@@ -135,8 +134,11 @@ class ForkServer:
 
     def _receive(self) -> None:
         data = self._control.recv(MESSAGE_BYTES_MAX)
-        if not data:
-            raise RuntimeError("the fork server has ended")
+        if not data:  # its standard error says why
+            asyncio.get_running_loop().remove_reader(self._control)
+            for each in self._starting:
+                each.set_exception(RuntimeError("the fork server has ended"))
+            return
         pid, status = json.loads(data)
         if status is None:
             process = ForkedProcess(pid, self._outputs.popleft())
