@@ -365,6 +365,38 @@ def test_alerts_about_a_silent_node_without_a_record_end(
     run(work)
 
 
+@pytest.mark.parametrize(
+    ("minutes", "lost", "ends"),
+    [
+        pytest.param(20, False, True, id="its successor joined"),
+        pytest.param(20, True, False, id="its successor is lost too"),
+        pytest.param(-20, False, False, id="it joined before"),
+    ],
+)
+def test_the_alert_about_a_silent_machine_ends_by_another_of_its_name(
+    minutes: int, lost: bool, ends: bool
+) -> None:
+    """Others reuse the name; POOLS was lost, and with it that a successor was awaited."""
+
+    async def work() -> None:
+        channel = RecordingChannel()
+        async with alert_desk(channel) as desk:
+            await desk.occur(LOST)
+            await asyncio.sleep(2 * HOLD_SECONDS)
+            at = (await desk.intake._open.all())[0].at
+            admitted_at = at + timedelta(minutes=minutes)
+            node = NodeRecord(
+                pool="training", node="n1", state="active", lost=lost, admitted_at=admitted_at
+            )
+            await desk.bus.put(NODES, node_key("training", "n1"), encode(node))
+            await desk.intake.end_without_event(at + timedelta(minutes=25))
+            await asyncio.sleep(5)
+            sent = [resolved for _, resolved in channel.sent]
+            assert sent == ([False, True] if ends else [False])
+
+    run(work)
+
+
 def test_flapping_nodes_are_summarised_and_every_alert_ends() -> None:
     """Twenty nodes, lost and returned four times: six alerts; the summary ends when all is well."""
 

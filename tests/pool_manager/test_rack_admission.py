@@ -200,6 +200,19 @@ def test_what_may_be_the_first_of_a_rack_is_let_in() -> None:
     assert "" == why_misplaced(node, SERVING, pool_of(4, required=False))
 
 
+def test_a_node_whose_instance_is_gone_fills_no_place() -> None:
+    """It stays recorded while launches fail: a whole rack was missing, and each try was refused."""
+    four = [launched(each, "a", state="active", nvlink_domain="d.0") for each in range(SIZE)]
+    fifth = launched(SIZE, "h", state="active", nvlink_domain="h.0")
+    gone = msgspec.structs.replace(fifth, lost=True, provider_state="gone")
+    new = single(nvlink_domain="g.0")
+    assert why_misplaced(new, [*four, fifth], pool_of(2 * SIZE))
+    assert "" == why_misplaced(new, [*four, gone], pool_of(2 * SIZE))
+    in_its_rack = single(nvlink_domain="h.0")
+    assert "" == why_misplaced(in_its_rack, [*four, fifth], pool_of(SIZE))
+    assert why_misplaced(in_its_rack, [*four, gone], pool_of(SIZE))
+
+
 def test_several_gaps_may_be_in_several_racks() -> None:
     """A launch of less than a rack is compared with the pool, not with itself."""
     gang = msgspec.structs.replace(SPEC, gang="g2", gang_size=2)

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from schemas.instance_records import InstanceRecord
@@ -41,6 +42,14 @@ def blocked(kind: Any = "CAPACITY", until: datetime = SOON, zone: str = "a") -> 
         probe_at=until,
     )
     return Blocked(until, record)
+
+
+def probed(kind: Any) -> Blocked:
+    """What another launch tries again, and may until then."""
+    record = msgspec.structs.replace(
+        blocked(kind, until=NOW).record, probe="training.n2", probe_until=SOON
+    )
+    return Blocked(SOON, record)
 
 
 def weighed(position: int, state: BlockState | None = None, **changes: Any) -> ScoredCandidate:
@@ -86,6 +95,11 @@ CASES: dict[str, tuple[list[ScoredCandidate], dict[str, Any], Any]] = {
         [weighed(0, blocked("QUOTA")), weighed(1, blocked("AUTH"))],
         {},
         "QUOTA",
+    ),
+    "what another launch probes may end at once": (
+        [weighed(0, probed("QUOTA")), weighed(1, blocked("AUTH"))],
+        {},
+        SOON,
     ),
     "not its turn: wait, and do not go elsewhere": ([weighed(0), weighed(1)], {"may": [1]}, None),
     "too dear, the next": ([weighed(0, price=9.0, max_price=3.0), weighed(1)], {}, 1),

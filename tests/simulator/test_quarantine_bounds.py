@@ -31,6 +31,11 @@ def the_cap_is_reached_too_soon(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(quarantine, "_is_full", lambda *_, **__: True)
 
 
+def the_cap_is_never_reached(patch: pytest.MonkeyPatch) -> None:
+    """The planner quarantines every unhealthy node."""
+    patch.setattr(quarantine, "_is_full", lambda *_, **__: False)
+
+
 def none_is_rechecked(patch: pytest.MonkeyPatch) -> None:
     """The planner tests no node."""
     patch.setattr(quarantine_recheck, "testable", lambda *_: [])
@@ -55,6 +60,7 @@ def what_was_replaced_is_forgotten(patch: pytest.MonkeyPatch) -> None:
             *(the_cap_is_reached_too_soon, "quarantine-behind-an-open-breaker"),
             "unhealthy and in service for",
         ),
+        (the_cap_is_never_reached, "quarantine-cap-in-a-false-wave", "nodes are quarantined where"),
         (none_is_rechecked, "false-wave-is-rechecked", "is quarantined for"),
         (the_test_is_left_out, "false-wave-is-rechecked", "is broken, and passes its recheck"),
         (

@@ -34,9 +34,11 @@ from services.notifier.alerts.alert_dedup import (
 from services.notifier.alerts.alert_rules import (
     alert_of,
     end_of,
+    end_of_predecessor,
     end_of_unknown,
     ended_keys,
     ends_pool,
+    is_of_predecessor,
     keys_of_node,
     may_be_unknown,
 )
@@ -148,7 +150,7 @@ class AlertIntake:
             self._extended[key] = alert.time
 
     async def end_without_event_for_ever(self, clock: Clock) -> None:
-        """End what no event ends: summaries, and alerts about nodes without a record."""
+        """End what no event ends: summaries, and alerts about nodes that are gone."""
         while True:
             await clock.sleep(CHECK_SECONDS)
             try:
@@ -161,21 +163,23 @@ class AlertIntake:
         lasting = await self._open.lasting()
         await self._end_summaries([each for each in lasting if is_summary(each.alert)], now)
         for record in lasting:
-            about = record.opened if may_be_unknown(record, now) else None
-            if about is not None and not await self._is_known(about):
-                for key in keys_of_node(about.pool, about.node):
-                    await self._open.end_now(key, partial(end_of_unknown, now=now))
+            if record.opened is not None and may_be_unknown(record, now):
+                await self._end_if_gone(record, record.opened, now)
 
-    async def _is_known(self, alert: Alert) -> bool:
-        """Whether anything is recorded of an alert's node.
+    async def _end_if_gone(self, record: OpenAlertRecord, alert: Alert, now: datetime) -> None:
+        """End an alert about a node of which nothing is recorded, or only its successor.
 
-        While it beats and waits for its adoption that is its health alone.
+        Of a node that beats and waits for its adoption its health alone is recorded.
         """
         key = _node_key(alert)
-        return (
-            await self._bus.get(NODES, key) is not None
-            or await self._bus.get(HEALTH, key) is not None
-        )
+        entry = await self._bus.get(NODES, key)
+        if entry is None and await self._bus.get(HEALTH, key) is None:
+            for each in keys_of_node(alert.pool, alert.node):
+                await self._open.end_now(each, partial(end_of_unknown, now=now))
+            return
+        node = readable_record(entry, _nodes)
+        if node is not None and is_of_predecessor(record, node):
+            await self._open.end_now(alert.key, partial(end_of_predecessor, now=now))
 
     async def _end_summaries(self, summaries: Sequence[OpenAlertRecord], now: datetime) -> None:
         for summary in summaries:

@@ -19,6 +19,7 @@ from schemas.fleet_events import FACTS as FLEET_FACTS
 from schemas.fleet_events import ConsumerLag, FailureKind, ServiceFailure, UnknownError
 from schemas.fleet_queries import CurrentFailure
 from schemas.messages import Message
+from schemas.node_records import NodeRecord
 from services.operator_text.event_text import describe
 
 STORE_KEY: Final = "store-unwritable/"
@@ -76,6 +77,23 @@ def end_of_unknown(begun: Alert, now: datetime) -> Alert:
     text = "It has been silent for minutes, and the fleet has no node of this name."
     title = f"{begun.pool}/{begun.node}: not known"
     return _resolved(begun, title, text, f"unknown-{begun.event}", now)
+
+
+def is_of_predecessor(record: OpenAlertRecord, node: NodeRecord) -> bool:
+    """Whether an alert is about the silence of an earlier machine of a node's name.
+
+    The event that the node has a successor ends it, unless what was recorded of that is lost.
+    """
+    opened, admitted_at = record.opened, node.admitted_at
+    of_silence = opened is not None and opened.kind == "lost"
+    return of_silence and not node.lost and admitted_at is not None and record.at < admitted_at
+
+
+def end_of_predecessor(begun: Alert, now: datetime) -> Alert:
+    """The end of an alert about the silence of an earlier machine."""
+    text = "Another machine has joined under this name since, and it beats."
+    title = f"{begun.pool}/{begun.node}: replaced"
+    return _resolved(begun, title, text, f"replaced-{begun.event}", now)
 
 
 def quiet_seconds(key: str) -> float:

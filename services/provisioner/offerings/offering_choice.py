@@ -117,7 +117,8 @@ def choose(
             case ProbeDue(keys):
                 return TakeOffering(each, keys, _remark(ranked, each))
             case Blocked(until, record):
-                passes = RULES[record.kind].passes
+                # What another launch probes may end at any moment.
+                passes = RULES[record.kind].passes or until == record.probe_until
                 (blocked if passes else final).append(record)
                 untils += [until] if passes else []
             case _:

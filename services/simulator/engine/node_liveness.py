@@ -31,8 +31,9 @@ class NodeLiveness:
         """Node -> since when its heartbeat has not expired, and when it will."""
         self.lost: dict[str, None] = {}
         """Nodes whose last event of this kind is `lost`."""
-        self._returned: dict[str, datetime] = {}
-        """Node -> the last `returned`; an operator may publish an older `lost` again."""
+        self._over: dict[str, datetime] = {}
+        """Node -> its last `returned` or `terminated`; an operator may publish an older `lost`
+        again, which may be about an earlier machine of its name."""
         self.expired: dict[str, None] = {}
         """Those of them whose credentials had expired."""
 
@@ -53,15 +54,14 @@ class NodeLiveness:
     def published(self, event: NodeEvent) -> None:
         """Take in an event."""
         if isinstance(event, Lost):
-            returned = self._returned.get(event.node)
-            if returned is not None and event.time < returned:
+            over = self._over.get(event.node)
+            if over is not None and event.time < over:
                 return
             self.lost[event.node] = None
             if event.credentials_expired:
                 self.expired[event.node] = None
         elif isinstance(event, Returned | Terminated):
-            if isinstance(event, Returned):
-                self._returned[event.node] = event.time
+            self._over[event.node] = event.time
             self.lost.pop(event.node, None)
             self.expired.pop(event.node, None)
 

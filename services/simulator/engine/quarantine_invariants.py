@@ -7,7 +7,7 @@ from schemas.messages import decoder
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaStarted, StepStarted, StepSucceeded, saga_codec
-from schemas.topology import NODES, SAGAS
+from schemas.topology import NODES, POOLS, SAGAS
 from services.bus.port import Stored
 from services.pool_manager.planner import cloud_notices, rack_units
 from services.pool_manager.planner.disruption_budget import FLEET_LEVEL_MIN
@@ -19,6 +19,7 @@ from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.budget_invariants import budget_count
 from services.simulator.engine.hardware_failures import RECLAIMS
 from services.simulator.engine.invariants import Invariants
+from services.simulator.engine.rack_invariants import POOL_KEY
 from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.stored_records import StoredRecords
@@ -32,6 +33,7 @@ TESTED_SECONDS: Final = 10.0
 """What breaks so shortly before a test has passed may have been too late for it."""
 
 _nodes = decoder(NodeRecord)
+_pools = decoder(PoolRecord)
 
 
 class QuarantineInvariants:
@@ -49,6 +51,8 @@ class QuarantineInvariants:
         """Node -> its record, and since when it should be quarantined, or released."""
         self._rechecks: dict[str, list[float]] = {}
         """Node -> when its rechecks began."""
+        self._seen: set[str] = set()
+        """Sagas that were open in an earlier write of their pool."""
         self._given_back: set[str] = set()
         """Rechecks that have begun to uncordon their node."""
         self._passed: dict[str, float] = {}
@@ -62,6 +66,8 @@ class QuarantineInvariants:
             self._recorded(_nodes.decode(stored.data) if stored.data else None, now)
         elif stream == SAGAS.name:
             self._logged(stored, now)
+        elif stream == f"KV_{POOLS.name}" and POOL_KEY in stored.subject and stored.data:
+            self._decided(stored)
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
             self._look(now)
@@ -97,8 +103,7 @@ class QuarantineInvariants:
             self._invariants.fail(f"{name} is broken, and passes its recheck", name)
 
     def _begun(self, entry: SagaStarted) -> None:
-        name, pool = entry.params.node, self._records.pool(entry.params.pool)
-        known = self._invariants
+        name, known = entry.params.node, self._invariants
         machine = self._agents.machine_of(name)
         accused = known.broken_nodes | known.misreported | known.preempted
         node = self._records.node(node_key(entry.params.pool, name))
@@ -106,9 +111,23 @@ class QuarantineInvariants:
         earlier = machine is not None and node is not None and _is_earlier(node, machine)
         if name not in accused and machine is not None and not machine.broken and not earlier:
             known.fail(f"{name} is subject to {entry.kind}, and is healthy", name, entry.saga)
-        # One with a cordoned GPU counts already, also after a scale-down has lowered the cap.
-        if pool is not None and not (node is not None and node.cordoned_gpus):
-            self._within_the_cap(pool, name)
+
+    def _decided(self, stored: Stored) -> None:
+        """A pool's record has changed: what it decides holds by its size, when it is carried out.
+
+        A scale-down may lower the cap before the saga of a quarantine that is decided begins.
+        """
+        pool = _pools.decode(stored.data)
+        for saga, opened in pool.open.items():
+            if saga in self._seen:
+                continue
+            self._seen.add(saga)
+            if opened.kind != "quarantine" and not opened.faulty_gpus:
+                continue
+            node = self._records.node(node_key(pool.name, opened.node))
+            # One with a cordoned GPU counts already, also after a scale-down has lowered the cap.
+            if not (node is not None and node.cordoned_gpus):
+                self._within_the_cap(pool, opened.node)
 
     def _within_the_cap(self, pool: PoolRecord, begun: str) -> None:
         found = self._quarantined(pool)

@@ -15,6 +15,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.operator_text.quantities import first_of
 from services.pool_manager.planner import rack_units
+from services.pool_manager.planner.node_counts import is_gone
 
 RACKS_NAMED_MAX: Final = 3
 
@@ -67,9 +68,8 @@ def why_misplaced(node: NodeRecord, others: Iterable[NodeRecord], record: PoolRe
     known, rack_nodes = list(others), record.spec.rack.nodes
     if is_of_rack_launch(node, rack_nodes):
         return misplaced(node, known)
-    serving = sum(each.state == "active" for each in known if each.node != node.node)
     # Where a whole rack is missing it may be the first of one.
-    is_gap = rack_units.wanted(record) - serving < rack_nodes
+    is_gap = rack_units.wanted(record) - len(_serving(node, known)) < rack_nodes
     return outside(node, known) if record.spec.placement.required and is_gap else ""
 
 
@@ -78,7 +78,7 @@ def outside(node: NodeRecord, others: Iterable[NodeRecord]) -> str:
 
     Racks are compared by what all nodes report: the domain, or else the name.
     """
-    serving = [each for each in others if each.node != node.node and each.state == "active"]
+    serving = _serving(node, others)
     for own, known in (
         (node.nvlink_domain, {each.nvlink_domain for each in serving}),
         (node.rack, {each.rack for each in serving}),
@@ -88,6 +88,15 @@ def outside(node: NodeRecord, others: Iterable[NodeRecord]) -> str:
             why = f"it is in rack {own}, and the pool's nodes are in {racks}"
             return "" if own in known else f"{why}: what fills a gap must be in one of their racks"
     return ""
+
+
+def _serving(node: NodeRecord, others: Iterable[NodeRecord]) -> list[NodeRecord]:
+    """The other nodes in service; where launches fail, those whose instances are gone stay so."""
+    return [
+        each
+        for each in others
+        if each.node != node.node and each.state == "active" and not is_gone(each)
+    ]
 
 
 def _is_of(node: NodeRecord, gang: str) -> bool:
