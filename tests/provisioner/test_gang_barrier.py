@@ -4,9 +4,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec import json
+from msgspec.structs import replace
 
 from schemas.launch_offers import Choice, Offer
-from schemas.offering_records import PlacementRecord, placement_key
+from schemas.messages import decoder
+from schemas.offering_records import BLOCKED, BlockRecord, PlacementRecord, placement_key
 from schemas.step_data import ProvisionOutputs
 from schemas.topology import OFFERINGS
 from services.bus.nats.nats_bus import NatsBus
@@ -104,6 +107,24 @@ async def test_the_undo_of_one_launch_ends_the_gang_that_waits_for_it(bus: NatsB
     async with asyncio.timeout(30):
         ended = await running
     assert all("the launch of web-3 was undone" in each.reason for each in ended)
+
+
+async def test_a_gang_waits_for_its_first_launch_to_probe_a_quota(bus: NatsBus) -> None:
+    """The quota was raised: one launch finds out, and the others had failed with it meanwhile."""
+    market = Market(bus)
+    market.order("fake", "QUOTA")
+    alone = member(1, gang="")
+    [refused] = await launched([market.steps()], [alone])
+    assert refused.error == "QUOTA"
+    await undo(market.steps(), [alone])
+    [entry] = await bus.entries(OFFERINGS, BLOCKED)
+    block = decoder(BlockRecord).decode(entry.value)
+    due = replace(block, probe_at=block.since)
+    await bus.put(OFFERINGS, entry.key, json.encode(due))
+    replicas = [market.steps(), market.steps()]
+    placed = await launched(replicas, [member(number, "g2") for number in (2, 3, 4)])
+    assert [type(each) for each in placed] == [ProvisionOutputs] * 3, placed
+    assert await bus.entries(OFFERINGS, BLOCKED) == []
 
 
 @pytest.mark.parametrize("garbage", [b"x", b"[]", b'{"owner": 5}'])
