@@ -1,6 +1,7 @@
 """`navarch saga cancel|retry` and an uncordon that cancels, against a real pool-manager."""
 
 import asyncio
+from functools import partial
 
 from schemas import subjects
 from services.bus.nats.embedded_server import EmbeddedServer
@@ -20,19 +21,20 @@ async def test_an_operator_cancels_retries_and_uncordons(
     async with Peers(bus) as peers, Running(url, "pool-manager", build, settings()):
         [first, second, _] = await eventually(settled(bus, 3))
         peers.hold["drain"] = asyncio.Event()
+        wildcard = subjects.saga_step_wildcard("drain", "started")
+
+        async def draining(sagas: int) -> bool:
+            return len(await bus.read("SAGAS", wildcard)) == sagas
+
         _, drained, _ = await navarch("drain", first, url=url)
+        await eventually(partial(draining, 1))
         _, listed, _ = await navarch("saga", "list", url=url)
         retried = await navarch("saga", "retry", f"drain-{first}-1", url=url)
         _, cancelled, _ = await navarch("saga", "cancel", f"drain-{first}-1", "--wait", url=url)
         await eventually(lambda: events(bus, "saga-cancelled"))
         await eventually(settled(bus, 3))
         await peers.make_unhealthy("training", second)
-        wildcard = subjects.saga_step_wildcard("drain", "started")
-
-        async def draining() -> bool:
-            return len(await bus.read("SAGAS", wildcard)) == 2
-
-        await eventually(draining)
+        await eventually(partial(draining, 2))
         uncordoned = await navarch("uncordon", second, "--wait", url=url)
         _, out, _ = await navarch("why", second, url=url)
 
