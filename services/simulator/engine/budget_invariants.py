@@ -121,17 +121,21 @@ class BudgetInvariants:
         return rack_units.unit_of(pool, record, {}) if record is not None else params.node
 
     def _is_out(self, pool: PoolRecord, unit: str, saga: str) -> bool:
-        """Whether a node of a unit is out of service already, or is being replaced."""
-        begun = [
-            self._invariants.sagas.open[name].params
+        """Whether a node of a unit is out of service already, or is being replaced.
+
+        What an operator has requested counts from its decision: it is bound by no budget.
+        """
+        begun = {
+            each.node
             for name, each in pool.open.items()
-            if name != saga and name in self._invariants.sagas.open
+            if name != saga and (each.by or name in self._invariants.sagas.open)
             if DEFINITIONS[each.kind].out_of_service
-        ]
-        if any(self._unit(pool, each) == unit for each in begun):
-            return True
+        }
         nodes = (each for each in self._records.live_nodes() if each.pool == pool.name)
-        return any(is_out(each) and rack_units.unit_of(pool, each, {}) == unit for each in nodes)
+        return unit in begun or any(
+            (is_out(each) or each.node in begun) and rack_units.unit_of(pool, each, {}) == unit
+            for each in nodes
+        )
 
     def _is_gap(self, params: SagaParams) -> bool:
         """Whether the cloud removed the node that a saga is about, and Navarch has recorded it."""
