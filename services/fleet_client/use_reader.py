@@ -9,9 +9,15 @@ from schemas import subjects
 from schemas.messages import decoder
 from schemas.node_records import NodeRecord
 from schemas.topology import NODES, TELEMETRY
-from services.bus.port import Bus
+from services.bus.port import Bus, Stored
 from services.fleet_client.fleet_client import stored_batches
 from services.fleet_client.fleet_use import FleetUse, GpuReading, readings_decoder
+from services.fleet_client.utilization_history import (
+    SPAN,
+    UtilizationHistory,
+    sampled_nodes,
+    utilization_points,
+)
 
 SAMPLE_SECONDS: Final = 35.0
 """Agents send a sample every fifteen seconds: so old ones are read at the start."""
@@ -56,3 +62,17 @@ async def node_samples(bus: Bus, pool: str, node: str) -> list[GpuReadings]:
             continue
         found.append(GpuReadings(time=stored.time, gpus=readings.gpus))
     return found
+
+
+async def read_utilization(bus: Bus, pool: str, now: datetime) -> UtilizationHistory:
+    """How much the GPUs of a pool's nodes in service were used lately."""
+    found = [nodes_decoder.decode(each.value) for each in await bus.entries(NODES, f"{pool}.*")]
+    active = [each.node for each in found if each.state == "active"]
+    chosen = sampled_nodes(active)
+    samples: list[Stored] = []
+    if filters := [subjects.telemetry(pool, each) for each in chosen]:
+        async for batch in stored_batches(bus, TELEMETRY.name, filters, now - SPAN):
+            samples += batch
+    return UtilizationHistory(
+        pool=pool, nodes=len(active), sampled=len(chosen), points=utilization_points(samples)
+    )

@@ -21,7 +21,13 @@ from services.fleet_client.pool_history import SPAN_MAX, PoolHistory, pool_histo
 from services.fleet_client.repair_report import RepairReport, repair_report, seen_report
 from services.fleet_client.saga_summaries import SagaSummary, saga_summaries
 from services.fleet_client.service_orders import open_alerts
-from services.fleet_client.use_reader import GpuReadings, node_samples, read_use
+from services.fleet_client.use_reader import (
+    GpuReadings,
+    node_samples,
+    read_use,
+    read_utilization,
+)
+from services.fleet_client.utilization_history import UtilizationHistory
 from services.gateway.event_routes import Since, start_of
 from services.gateway.fleet_routes import (
     ROWS_MAX,
@@ -83,6 +89,15 @@ async def get_pool_history(
     records = await read_instances(fleet, Query(pool=pool.name, terminated=True))
     start = max(start_of(since, now), now - SPAN_MAX)
     return pool_history(pool.name, records, start, now)
+
+
+@get(f"{ROOT}/pools/{{name:str}}/utilization", tags=["pools"], responses=PROBLEMS)
+async def get_pool_utilization(
+    fleet: Fleet, principal: Caller, now: Now, name: FromPath[str]
+) -> UtilizationHistory:
+    """Get how much a pool's GPUs were used in the last fifteen minutes; of 32 nodes at most."""
+    pool = await visible_pool(fleet, principal, name)
+    return await read_utilization(fleet.bus, pool.name, now)
 
 
 @get(f"{ROOT}/sagas/history", tags=["sagas"], responses=PROBLEMS)
@@ -176,5 +191,13 @@ async def get_policy(fleet: Fleet) -> PolicyView:
 
 HISTORY_ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     *(get_node_samples, get_node_evidence, list_evidence, get_pool_history, get_policy),
-    *(list_saga_history, get_report, get_cost, list_alerts, list_use, list_hardware),
+    *(
+        get_pool_utilization,
+        list_saga_history,
+        get_report,
+        get_cost,
+        list_alerts,
+        list_use,
+        list_hardware,
+    ),
 )

@@ -111,6 +111,7 @@ class ApiMethods:
     get_pool_status = _Answered(gateway_calls.get_pool_status)
     get_pool_why = _Answered(gateway_calls.get_pool_why)
     get_pool_history = _Answered(gateway_calls.get_pool_history)
+    get_pool_utilization = _Answered(gateway_calls.get_pool_utilization)
     list_sagas = _Answered(gateway_calls.list_sagas)
     list_saga_history = _Answered(gateway_calls.list_saga_history)
     get_saga = _Answered(gateway_calls.get_saga)

@@ -23,6 +23,7 @@ from services.fleet_client.repair_report import RepairReport
 from services.fleet_client.saga_progress import Progress
 from services.fleet_client.saga_summaries import SagaSummary
 from services.fleet_client.use_reader import GpuReadings
+from services.fleet_client.utilization_history import UtilizationHistory
 from services.fleet_client.why_answer import WhyAnswer
 from services.gateway.access_tokens import Principal
 from services.gateway.change_bodies import (
@@ -168,6 +169,11 @@ def get_pool_why(name: str) -> ApiCall[WhyAnswer]:
 def get_pool_history(name: str, *, since: str = "24h") -> ApiCall[PoolHistory]:
     """Get a pool's instances and their cost over time; seven days at most."""
     return ApiCall(path=f"{_pool(name)}/history", answer=PoolHistory, query={"since": since})
+
+
+def get_pool_utilization(name: str) -> ApiCall[UtilizationHistory]:
+    """Get how much a pool's GPUs were used in the last fifteen minutes; of 32 nodes at most."""
+    return ApiCall(path=f"{_pool(name)}/utilization", answer=UtilizationHistory)
 
 
 def list_sagas(*, pool: str = "") -> ApiCall[list[Progress]]:

@@ -1,6 +1,7 @@
 """What the gateway answers about samples, evidence, costs, the policy and diagnoses."""
 
 from datetime import timedelta
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -15,7 +16,9 @@ from schemas.node_events import CheckResult, Telemetry
 from schemas.saga_params import LaunchSpec
 from schemas.topology import EVIDENCE
 from services.bus.memory.memory_bus import MemoryBus
+from services.bus.port import Stored
 from services.fleet_client.pool_history import pool_history
+from services.fleet_client.utilization_history import sampled_nodes, utilization_points
 from services.primitives.clock import SystemClock
 from tests.gateway.conftest import NOW, Gateway
 from tests.gateway.test_reading import ask
@@ -91,6 +94,40 @@ async def test_samples_of_a_node_and_the_use_of_its_pool(gateway: Gateway, bus: 
     assert (await ask(gateway, "/pools/training/status"))["utilization"] == 80.0
     assert (await ask(gateway, "/pools/serving/status"))["utilization"] is None
     await ask(gateway, "/nodes/none/samples", 404)
+    [point] = (lately := await ask(gateway, "/pools/training/utilization"))["points"]
+    assert (point["percent"], lately["sampled"], lately["nodes"]) == (65.0, 3, 3)
+    assert (await ask(gateway, "/pools/serving/utilization"))["points"] == []
+    await ask(gateway, "/pools/none/utilization", 404)
+
+
+@pytest.mark.parametrize("count", [2, 32, 33, 1_000])
+def test_a_large_pools_utilization_is_that_of_nodes_all_over_it(count: int) -> None:
+    """Every node of a small one."""
+    names = [f"n{each:03}" for each in range(count)]
+    chosen = sampled_nodes(reversed(names))
+    assert len(chosen) == min(count, 32)
+    gaps = [later - sooner for sooner, later in pairwise(map(names.index, chosen))]
+    assert max(gaps) - min(gaps) <= 1
+    assert sampled_nodes([]) == []
+
+
+def test_utilization_is_the_mean_of_each_half_minute() -> None:
+    """GPUs that do not say it, and what cannot be read, do not count."""
+
+    def sample(seconds: int, *percents: int | None) -> Stored:
+        gpus = tuple(
+            GpuSample(index=index, utilization_percent=each) for index, each in enumerate(percents)
+        )
+        time = NOW.replace(second=0, microsecond=0) + timedelta(seconds=seconds)
+        data = encode(Telemetry(id="s", time=time, pool="training", node="n", gpus=gpus))
+        return Stored(sequence=1, subject="s", data=data, time=time)
+
+    garbled = msgspec.structs.replace(sample(95, 7), data=b"[]")
+    samples = [sample(0, 10, 20), sample(29, 60), sample(30, 5, None), sample(61, None), garbled]
+    found = utilization_points(samples)
+    start = found[0].time
+    seen = [((each.time - start).total_seconds(), each.percent) for each in found]
+    assert seen == [(0, 30.0), (30, 5.0)]
 
 
 async def test_evidence_is_shown_to_who_sees_the_pool(gateway: Gateway, bus: MemoryBus) -> None:

@@ -57,6 +57,7 @@ async def test_every_read_returns_its_type(url: str, manager: Manager) -> None:
         assert (await fleet.get_budget()).desired == 6
         assert (await fleet.get_policy()).rules
         assert (await fleet.get_pool_history("training", since="2h")).pool == "training"
+        assert (await fleet.get_pool_utilization("training")).sampled > 0
         for read in (fleet.list_offerings, fleet.list_incidents, fleet.list_evidence):
             assert await read() == []
         assert await fleet.get_node_samples("training-1") == []

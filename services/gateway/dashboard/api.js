@@ -79,9 +79,9 @@ export const nodeTimeline = (each) => ask(`/nodes/${name(each)}/timeline?limit=2
 export const nodeSamples = (each) => ask(`/nodes/${name(each)}/samples`);
 export const nodeEvidence = (each) => ask(`/nodes/${name(each)}/evidence`);
 export async function poolMeasures(each) {
-  const paths = [`/pools/${name(each)}/history?since=24h`, `/pools/${name(each)}/status`, `/offerings?pool=${name(each)}`];
-  const [history, status, offerings] = await Promise.all(paths.map((path) => ask(path).catch(() => null)));
-  return { history, status, offerings };
+  const paths = [`/pools/${name(each)}/history?since=24h`, `/pools/${name(each)}/status`, `/offerings?pool=${name(each)}`, `/pools/${name(each)}/utilization`];
+  const [history, status, offerings, use] = await Promise.all(paths.map((path) => ask(path).catch(() => null)));
+  return { history, status, offerings, use };
 }
 export const pools = () => ask("/pools");
 export const poolWhy = (each) => ask(`/pools/${name(each)}/why`);

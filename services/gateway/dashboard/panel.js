@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { actionsFor } from "./change.js";
 import { LABELS, conditionOf, words } from "./condition.js";
 import { badge, facts, fill, h, link, problemNotice } from "./elements.js";
-import { costPlots, samplePlots } from "./plots.js";
+import { costPlots, samplePlots, utilizationPlot } from "./plots.js";
 import { limitText, sagaTimeline } from "./overview.js";
 import { age, clock, fullTime, number, span } from "./wording.js";
 
@@ -112,7 +112,7 @@ function offeringsTable(offerings) {
   ];
 }
 
-function poolView(pool, why, { history, status, offerings }, context) {
+function poolView(pool, why, { history, status, offerings, use }, context) {
   const nodes = [...context.fleet.nodes.values()].filter((each) => each.pool === pool.name && conditionOf(each) !== "healthy");
   return [
     head("the pool", "Pool", pool.name, context.close),
@@ -131,6 +131,7 @@ function poolView(pool, why, { history, status, offerings }, context) {
     ]),
     (pool.warnings ?? []).map((each) => h("p", { class: "notice is-warn" }, each)),
     history ? section(spent(history), costPlots(history)) : null,
+    use?.points.length > 1 ? section("Utilization", utilizationPlot(use)) : null,
     pool.open_sagas?.length ? section("Sagas in progress", h("ul", {}, pool.open_sagas.map((each) => h("li", {}, link("saga", each))))) : null,
     nodes.length ? section("Nodes that are not healthy", h("ul", {}, nodes.slice(0, 100).map((each) => h("li", { class: "badges" }, badge(conditionOf(each), LABELS[conditionOf(each)]), link("node", each.id))))) : null,
     whySection(why),

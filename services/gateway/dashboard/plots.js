@@ -69,3 +69,8 @@ export function costPlots(history) {
   if (!history.points.length) return null;
   return h("div", { class: "plots" }, plot("Instances", "running", line((each) => each.instances), { step: true }), history.dollars ? plot("Cost", "$/h", line((each) => each.dollars_per_hour), { step: true }) : null);
 }
+
+export function utilizationPlot({ nodes, sampled, points }) {
+  const title = sampled < nodes ? `${number(sampled)} of ${number(nodes)} nodes` : "All nodes";
+  return h("div", { class: "plots" }, plot(title, "%", [points.map((each) => [Date.parse(each.time), each.percent])], { ceiling: 100 }));
+}
