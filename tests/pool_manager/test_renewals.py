@@ -176,6 +176,13 @@ def test_spares_are_renewed_first_and_one_at_a_time() -> None:
     assert serving.promotes in {"s0", "s1", "s2"} - {renewed.node}
 
 
+def test_a_spare_that_goes_into_service_is_not_renewed_with_it() -> None:
+    """It is due as well: the node whose place it takes is later by far, and so the first."""
+    reserve = aged("s", OLD, spare=True, cordoned=True)
+    [replacing] = decided(reserve, aged("a", OLD + 9), spares=1).start.values()
+    assert (replacing.node, replacing.promotes) == ("a", "s")
+
+
 @pytest.mark.parametrize(("days", "first"), [(OLD, "s"), (OLD + 1, "s"), (OLD + 9, "a")])
 def test_spares_leave_something_of_a_small_rate(days: float, first: str) -> None:
     """Of nodes of one age a spare goes first; one that is late by far is before young spares."""

@@ -1,5 +1,6 @@
 """The dashboard in Chromium, over a live fleet: what it shows, and what it changes."""
 
+import asyncio
 import os
 import signal
 import time
@@ -48,6 +49,7 @@ agent: {{heartbeat_interval: 1s, heartbeat_ttl: 5s, telemetry_interval: 2s}}
 CELL_MS_MAX: Final = 2_000
 """The aim is 100, and 20 to 45 were measured; a machine that tests share may pause for longer."""
 HOSTILE: Final = "<img src=x onerror=document.title=1><script>alert(1)</script>&lt;"
+UTILIZATION_PLOT: Final = '#panel svg[aria-label^="All nodes since "]'
 IN_SERVICE: Final = "[...fleet.nodes.values()].filter(each => each.status === 'active').length >= 3"
 WATCH: Final = """name => {
     const { grid, fleet } = document.documentElement.dashboard;
@@ -260,6 +262,10 @@ async def test_panels_show_what_was_measured_what_it_cost_and_the_evidence(
     assert "what it may launch" in shown
     assert "local, on-demand" in await page.inner_text("#panel table")
     assert "utilization" in shown
+    async with asyncio.timeout(120):  # two points: a minute of samples
+        while not await page.query_selector(UTILIZATION_PLOT):
+            await page.reload()
+            await page.wait_for_selector("#panel .plot path.line", state="attached")
     if folder := os.environ.get("NAVARCH_SCREENSHOTS"):
         for scheme in ("light", "dark"):
             await page.emulate_media(color_scheme=scheme)

@@ -339,8 +339,7 @@ def _remediate_degraded(snapshot: PoolSnapshot, actions: _Actions, now: datetime
     shut = record.breaker.state != "closed" or cordons_wait(record, now)
     if shut or not record.spec.health.auto_replace:
         return actions
-    before = len(actions.start)
-    ramp = breaker.ramp_room(actions.record)
+    before, ramp = len(actions.start), breaker.ramp_room(actions.record)
     for node, choice in remedy_selection.degraded_candidates(snapshot, actions.record, now):
         actions = replace(actions, choices={**actions.choices, node.node: choice})
         if _refusal(actions, node) or not room_for_sagas(actions.record):
@@ -352,10 +351,7 @@ def _remediate_degraded(snapshot: PoolSnapshot, actions: _Actions, now: datetime
 
 
 def _renew(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
-    """Replace healthy nodes that are due, with half of the budget: the rest is for unhealthy ones.
-
-    Nothing begins while a degraded node could: it goes first.
-    """
+    """Replace healthy nodes that are due, after degraded ones, with half of the budget."""
     if not renewals.may_begin(actions.record, now):
         return actions
     before, whole = len(actions.start), actions.allowance
@@ -364,6 +360,8 @@ def _renew(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions
         actions = replace(actions, choices={**actions.choices, node.node: choice})
         if _refusal(actions, node) or not room_for_sagas(actions.record):
             break
+        if node.node in busy(actions.record):
+            continue  # a spare that takes the place of the one before
         saga, actions = _begin(snapshot, actions, node, now)
         opened = renewals.opening(*(actions.start[saga], node, actions.record, choice.reason, what))
         record = with_open(actions.record, saga, opened)
