@@ -264,8 +264,9 @@ async def test_panels_show_what_was_measured_what_it_cost_and_the_evidence(
     assert "utilization" in shown
     async with asyncio.timeout(120):  # two points: a minute of samples
         while not await page.query_selector(UTILIZATION_PLOT):
-            await page.reload()
-            await page.wait_for_selector("#panel .plot path.line", state="attached")
+            for place in (f"node/{other}", "pool/training"):
+                await page.goto(f"{page.url.partition('#')[0]}#/{place}")
+                await page.wait_for_selector("#panel .plots", state="attached")
     if folder := os.environ.get("NAVARCH_SCREENSHOTS"):
         for scheme in ("light", "dark"):
             await page.emulate_media(color_scheme=scheme)
