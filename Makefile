@@ -11,11 +11,11 @@ ROUNDS ?= 5
 SEED ?= 1
 CLUSTER ?= 1
 SEEDS ?= 100
-# Two more than there are processors, because tests of whole fleets mostly wait.
-WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 1) + 2)
+# Three more than there are processors, because tests of whole fleets mostly wait.
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 1) + 3)
 # All tests of a file run on one worker, so that shared fixtures are set up once.
 # Of each table of slow cases `make test` runs one in so many; 1, as in continuous integration: all.
-ONE_IN ?= 3
+ONE_IN ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
 MINUTES ?= 3
 # The tests start hundreds of Python processes; without bytecode each would compile the source again.
