@@ -29,10 +29,9 @@ from services.pool_manager.planner.node_reconstruction import (
     StoredEvent,
     reconstructed_node,
 )
-from services.pool_manager.planner.saga_audit import reopened
+from services.pool_manager.planner.saga_audit import counted_in_rates, reopened
 from services.pool_manager.planner.sizing.open_sagas import highest_serial
 from services.pool_manager.pool_store import Store
-from services.pool_manager.sagas import DEFINITIONS
 from services.primitives.clock import Clock
 from services.primitives.errors import NavarchError
 from services.saga.saga_log import fold_stored, saga_of
@@ -132,7 +131,7 @@ class NodeRebuilder:
             for each in own
             if not each.ended and each.saga not in pool.open
         }
-        began = {(each.started_at, each.kind) for each in own if DEFINITIONS[each.kind].remediates}
+        began = counted_in_rates(own)
         budget = self._store.fleet_budget
         window, now = 0.0 if lifted(budget) else float(budget.window), self._clock.now()
 

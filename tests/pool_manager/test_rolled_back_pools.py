@@ -2,19 +2,26 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
 
+from schemas import subjects
 from schemas.enums import SagaKind
+from schemas.fault_signature import RACK
 from schemas.messages import encode
 from schemas.pool_records import OpenSaga, PoolRecord, pool_key
+from schemas.saga_log_entries import WHOLE, SagaEntry, SagaStarted, SagaUnwinding, SagaUnwound
+from schemas.saga_params import SagaParams
 from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec
 from schemas.topology import POOLS
 from services.bus.nats.nats_bus import NatsBus
+from services.pool_manager.node_rebuilder import NodeRebuilder
 from services.pool_manager.planner.disruption_budget import counted, recounted
 from services.pool_manager.planner.sizing.open_sagas import numbered
 from services.pool_manager.pool_store import Store
+from services.primitives.clock import SystemClock
 
 NOW = datetime(2026, 11, 22, 3, 0, tzinfo=UTC)
 WINDOW = 3600.0
@@ -101,3 +108,51 @@ def test_the_rate_survives_a_rollback(known: int, began: int, expected: int) -> 
     old: tuple[datetime, SagaKind] = (NOW - timedelta(hours=3), "replace")
     found = recounted(record, 0.0, NOW, [*kinds, old])
     assert counted(found.disruptions, WINDOW, NOW) == expected
+
+
+REFUSED: tuple[tuple[type[SagaEntry], str], ...] = (
+    (SagaUnwinding, "unwinding"),
+    (SagaUnwound, "unwound"),
+)
+"""The end of a saga whose node the workload system did not cordon."""
+
+
+@pytest.mark.parametrize(
+    ("params", "ends", "expected"),
+    [
+        pytest.param([{}, {}], (), 2, id="begun in one decision"),
+        pytest.param(
+            [{"fault_signature": RACK, "reason": f"rack {rack}"} for rack in ("r1", "r1", "r2")],
+            (),
+            2,
+            id="the nodes of two racks",
+        ),
+        pytest.param([{}, {"by": "operator"}], (), 1, id="an operator requested one"),
+        pytest.param([{}, {}], REFUSED, 0, id="they were refused their cordons"),
+    ],
+)
+async def test_a_lost_record_counts_what_the_logs_show(
+    bus: NatsBus,
+    params: list[dict[str, Any]],
+    ends: tuple[tuple[type[Any], str], ...],
+    expected: int,
+) -> None:
+    """Each decision that the rate counted, of which several are made at the same moment."""
+    began, store = datetime.now(UTC), Store(bus, FleetBudgetSpec())
+    await store.create_pool(BEFORE)
+    for number, more in enumerate(params):
+        saga = f"replace-n{number}-1"
+        about: dict[str, Any] = {"time": began, "saga": saga}
+        named = SagaParams(pool="training", node=f"n{number}", **more)
+        started = SagaStarted(id=f"{saga}.started", kind="replace", params=named, **about)
+        await bus.publish(subjects.saga_entry(saga, WHOLE, "started"), encode(started))
+        for entry, status in ends:
+            end = entry(id=f"{saga}.{status}", step="cordon", reason="refused", **about)
+            await bus.publish(subjects.saga_entry(saga, WHOLE, status), encode(end))
+    watching = asyncio.create_task(store.nodes.run())
+    await NodeRebuilder(bus, SystemClock(), store).rebuild([BEFORE], outdated=False)
+    watching.cancel()
+    await asyncio.wait([watching])
+    found = await store.pool("training")
+    assert found is not None
+    assert counted(found[0].disruptions, WINDOW, began) == expected

@@ -4,12 +4,14 @@ A record is written from a log that was read before it. A log that ends before w
 seen was therefore lost or cut short, and the record accepts the log as it is now.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
 import msgspec
 
+from schemas.enums import SagaKind
+from schemas.fault_signature import RACK
 from schemas.node_records import NodeRecord
 from schemas.pool_events import SagaCancelled
 from schemas.pool_records import OpenSaga, PoolRecord
@@ -17,6 +19,7 @@ from schemas.saga_params import traits_of
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.saga_projection import ARRIVING, has_come, has_left
 from services.pool_manager.planner.sizing.open_sagas import saga_id
+from services.pool_manager.sagas import DEFINITIONS
 from services.saga.saga_state import SagaState
 
 LOST: Final = "its log is lost"
@@ -75,6 +78,24 @@ def completion(node: str, *, spare: bool, since: datetime) -> dict[str, OpenSaga
 def reopened(state: SagaState) -> OpenSaga:
     """An unfinished saga as a pool's record has it that does not know it."""
     return OpenSaga(kind=state.kind, **traits_of(state.params), since=state.started_at)
+
+
+def counted_in_rates(sagas: Iterable[SagaState]) -> list[tuple[datetime, SagaKind]]:
+    """The remediations that a pool's rates count, by their logs: when each began, and its kind.
+
+    Of the sagas that replace a rack as a whole one counts; their reason, which names it, is the
+    same. Operators' requests are bound by no rate, and a saga that was refused its cordon has
+    disrupted nothing.
+    """
+    began: dict[str, tuple[datetime, SagaKind]] = {}
+    for each in sagas:
+        params = each.params
+        refused = each.status == "unwound" and each.failed_step == "cordon" and not each.cancelled
+        if DEFINITIONS[each.kind].remediates and not params.by and not refused:
+            whole = params.fault_signature == RACK
+            decision = f"{each.started_at} {params.reason}" if whole else each.saga
+            began[decision] = (each.started_at, each.kind)
+    return list(began.values())
 
 
 def is_stranded(record: NodeRecord, pool: PoolRecord) -> bool:
