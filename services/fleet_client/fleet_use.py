@@ -1,6 +1,7 @@
 """How much each node and GPU of a fleet is used: from the newest sample of each node. Pure."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Final, Literal
 
@@ -33,7 +34,14 @@ class Readings(msgspec.Struct, frozen=True):
     gpus: tuple[GpuReading, ...] = ()
 
 
-readings_decoder: Final = LimitedDecoder(Readings)
+class GpuReadings(msgspec.Struct, frozen=True, kw_only=True):
+    """The readings of a node's GPUs at a time."""
+
+    time: datetime
+    gpus: tuple[GpuReading, ...]
+
+
+_readings_decoder: Final = LimitedDecoder(Readings)
 
 
 class UseRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +86,7 @@ class FleetUse:
         """Take in a node's telemetry; what cannot be read is counted."""
         parsed = subjects.parse_node(stored.subject)
         try:
-            readings = readings_decoder.decode(stored.data)
+            readings = _readings_decoder.decode(stored.data)
         except msgspec.DecodeError:
             self.unreadable += 1
             return
@@ -103,6 +111,14 @@ class FleetUse:
         return found
 
 
+def readings_of(samples: Iterable[Stored]) -> Iterator[GpuReadings]:
+    """The readings of stored telemetry; what cannot be read is left out."""
+    for stored in samples:
+        with suppress(msgspec.DecodeError):
+            gpus = _readings_decoder.decode(stored.data).gpus
+            yield GpuReadings(time=stored.time, gpus=gpus)
+
+
 def _row(
     key: str,
     node: tuple[str, str],
@@ -119,8 +135,8 @@ def _row(
         gpus=len(gpus),
         status=node[0],
         health=node[1],
-        utilization_percent=_mean(each.utilization_percent for each in gpus),
-        memory_percent=_mean(map(_memory_percent, gpus)),
+        utilization_percent=mean(each.utilization_percent for each in gpus),
+        memory_percent=mean(map(_memory_percent, gpus)),
         power_watts=_sum(each.power_watts for each in gpus),
         temperature_celsius=max(hottest, default=None),
         sampled_at=at,
@@ -164,7 +180,8 @@ def _memory_percent(gpu: GpuReading) -> float | None:
     return PERCENT * gpu.memory_used_bytes / gpu.memory_total_bytes
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def mean(values: Iterable[float | None]) -> float | None:
+    """The mean of those that are known, to a tenth; None: none is."""
     known = [each for each in values if each is not None]
     return round(sum(known) / len(known), 1) if known else None
 

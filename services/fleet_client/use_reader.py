@@ -3,17 +3,14 @@
 from datetime import datetime, timedelta
 from typing import Final
 
-import msgspec
-
 from schemas import subjects
 from schemas.messages import decoder
 from schemas.node_records import NodeRecord
 from schemas.topology import NODES, TELEMETRY
 from services.bus.port import Bus, Stored
 from services.fleet_client.fleet_client import stored_batches
-from services.fleet_client.fleet_use import FleetUse, GpuReading, readings_decoder
+from services.fleet_client.fleet_use import FleetUse, GpuReadings, readings_of
 from services.fleet_client.utilization_history import (
-    SPAN,
     UtilizationHistory,
     sampled_nodes,
     utilization_points,
@@ -23,13 +20,6 @@ SAMPLE_SECONDS: Final = 35.0
 """Agents send a sample every fifteen seconds: so old ones are read at the start."""
 
 nodes_decoder: Final = decoder(NodeRecord)
-
-
-class GpuReadings(msgspec.Struct, frozen=True, kw_only=True):
-    """The readings of a node's GPUs at a time."""
-
-    time: datetime
-    gpus: tuple[GpuReading, ...]
 
 
 def telemetry_filter(pool: str) -> str:
@@ -54,25 +44,21 @@ async def read_use(bus: Bus, pool: str, now: datetime) -> tuple[FleetUse, int]:
 
 async def node_samples(bus: Bus, pool: str, node: str) -> list[GpuReadings]:
     """A node's stored samples, oldest first: 120 at most, of the last fifteen minutes."""
-    found = []
-    for stored in await bus.read(TELEMETRY.name, subjects.telemetry(pool, node)):
-        try:
-            readings = readings_decoder.decode(stored.data)
-        except msgspec.DecodeError:
-            continue
-        found.append(GpuReadings(time=stored.time, gpus=readings.gpus))
-    return found
+    return list(readings_of(await bus.read(TELEMETRY.name, subjects.telemetry(pool, node))))
 
 
-async def read_utilization(bus: Bus, pool: str, now: datetime) -> UtilizationHistory:
+async def read_utilization(bus: Bus, pool: str) -> UtilizationHistory:
     """How much the GPUs of a pool's nodes in service were used lately."""
     found = [nodes_decoder.decode(each.value) for each in await bus.entries(NODES, f"{pool}.*")]
     active = [each.node for each in found if each.state == "active"]
     chosen = sampled_nodes(active)
     samples: list[Stored] = []
     if filters := [subjects.telemetry(pool, each) for each in chosen]:
-        async for batch in stored_batches(bus, TELEMETRY.name, filters, now - SPAN):
+        async for batch in stored_batches(bus, TELEMETRY.name, filters, 0):
             samples += batch
     return UtilizationHistory(
-        pool=pool, nodes=len(active), sampled=len(chosen), points=utilization_points(samples)
+        pool=pool,
+        nodes=len(active),
+        sampled=len(chosen),
+        points=utilization_points(readings_of(samples)),
     )

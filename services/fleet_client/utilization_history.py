@@ -1,16 +1,13 @@
-"""How much a pool's GPUs were used in the last minutes, from the stored samples. Pure."""
+"""How much a pool's GPUs were used lately, from the samples that are kept. Pure."""
 
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 
-from services.bus.port import Stored
-from services.fleet_client.fleet_use import readings_decoder
+from services.fleet_client.fleet_use import GpuReadings, mean
 
-SPAN: Final = timedelta(minutes=15)
-"""So long samples are kept."""
 STEP_SECONDS: Final = 30
 """Of a point: two samples of each node."""
 NODES_MAX: Final = 32
@@ -44,25 +41,15 @@ def sampled_nodes(nodes: Iterable[str]) -> list[str]:
     return [found[int(each * step)] for each in range(min(len(found), NODES_MAX))]
 
 
-def utilization_points(samples: Iterable[Stored]) -> tuple[UtilizationPoint, ...]:
-    """The mean of all readings of each step; a sample that cannot be read is left out."""
-    steps: dict[int, list[int]] = {}
-    for stored in samples:
-        try:
-            readings = readings_decoder.decode(stored.data)
-        except msgspec.DecodeError:
-            continue
-        at = int(stored.time.timestamp()) // STEP_SECONDS
-        known = (each.utilization_percent for each in readings.gpus)
-        steps.setdefault(at, []).extend(each for each in known if each is not None)
+def utilization_points(samples: Iterable[GpuReadings]) -> tuple[UtilizationPoint, ...]:
+    """The mean of all readings of each step."""
+    steps: dict[int, list[int | None]] = {}
+    for sample in samples:
+        at = int(sample.time.timestamp()) // STEP_SECONDS
+        steps.setdefault(at, []).extend(each.utilization_percent for each in sample.gpus)
+    means = ((at, mean(steps[at])) for at in sorted(steps))
     return tuple(
-        UtilizationPoint(
-            time=datetime.fromtimestamp(at * STEP_SECONDS, UTC), percent=_mean(steps[at])
-        )
-        for at in sorted(steps)
-        if steps[at]
+        UtilizationPoint(time=datetime.fromtimestamp(at * STEP_SECONDS, UTC), percent=percent)
+        for at, percent in means
+        if percent is not None
     )
-
-
-def _mean(values: Sequence[int]) -> float:
-    return round(sum(values) / len(values), 1)

@@ -15,18 +15,13 @@ from schemas.topology import EVIDENCE
 from services.fleet_client.cost_report import CostReport
 from services.fleet_client.evidence_lookup import find_evidence, kept_evidence
 from services.fleet_client.fleet_client import decode_answer
-from services.fleet_client.fleet_use import UseRow
+from services.fleet_client.fleet_use import GpuReadings, UseRow
 from services.fleet_client.instance_reader import fleet_cost, read_instances
 from services.fleet_client.pool_history import SPAN_MAX, PoolHistory, pool_history
 from services.fleet_client.repair_report import RepairReport, repair_report, seen_report
 from services.fleet_client.saga_summaries import SagaSummary, saga_summaries
 from services.fleet_client.service_orders import open_alerts
-from services.fleet_client.use_reader import (
-    GpuReadings,
-    node_samples,
-    read_use,
-    read_utilization,
-)
+from services.fleet_client.use_reader import node_samples, read_use, read_utilization
 from services.fleet_client.utilization_history import UtilizationHistory
 from services.gateway.event_routes import Since, start_of
 from services.gateway.fleet_routes import (
@@ -93,11 +88,11 @@ async def get_pool_history(
 
 @get(f"{ROOT}/pools/{{name:str}}/utilization", tags=["pools"], responses=PROBLEMS)
 async def get_pool_utilization(
-    fleet: Fleet, principal: Caller, now: Now, name: FromPath[str]
+    fleet: Fleet, principal: Caller, name: FromPath[str]
 ) -> UtilizationHistory:
     """Get how much a pool's GPUs were used in the last fifteen minutes; of 32 nodes at most."""
     pool = await visible_pool(fleet, principal, name)
-    return await read_utilization(fleet.bus, pool.name, now)
+    return await read_utilization(fleet.bus, pool.name)
 
 
 @get(f"{ROOT}/sagas/history", tags=["sagas"], responses=PROBLEMS)
@@ -191,13 +186,6 @@ async def get_policy(fleet: Fleet) -> PolicyView:
 
 HISTORY_ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     *(get_node_samples, get_node_evidence, list_evidence, get_pool_history, get_policy),
-    *(
-        get_pool_utilization,
-        list_saga_history,
-        get_report,
-        get_cost,
-        list_alerts,
-        list_use,
-        list_hardware,
-    ),
+    *(list_saga_history, get_report, get_cost, list_alerts, list_use, list_hardware),
+    get_pool_utilization,
 )

@@ -17,6 +17,7 @@ from schemas.saga_params import LaunchSpec
 from schemas.topology import EVIDENCE
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.port import Stored
+from services.fleet_client.fleet_use import readings_of
 from services.fleet_client.pool_history import pool_history
 from services.fleet_client.utilization_history import sampled_nodes, utilization_points
 from services.primitives.clock import SystemClock
@@ -124,7 +125,7 @@ def test_utilization_is_the_mean_of_each_half_minute() -> None:
 
     garbled = msgspec.structs.replace(sample(95, 7), data=b"[]")
     samples = [sample(0, 10, 20), sample(29, 60), sample(30, 5, None), sample(61, None), garbled]
-    found = utilization_points(samples)
+    found = utilization_points(readings_of(samples))
     start = found[0].time
     seen = [((each.time - start).total_seconds(), each.percent) for each in found]
     assert seen == [(0, 30.0), (30, 5.0)]

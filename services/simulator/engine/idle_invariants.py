@@ -2,20 +2,17 @@
 
 from typing import Final
 
-from schemas.messages import decoder
 from schemas.pool_records import OpenSaga, PoolRecord
-from schemas.topology import POOLS
 from services.bus.port import Stored
 from services.simulator.engine.invariants import CLOCK_SECONDS, Invariants
 from services.simulator.engine.simulated_gangs import SimulatedGangs
 from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.stored_records import written_pool
 
 LOOK_SECONDS: Final = 31.0
 """Jobs that begin and end between two questions are not seen."""
 IDLE: Final = "no work since"
 """Begins the reason of such a saga."""
-
-_pools = decoder(PoolRecord)
 
 
 class IdleInvariants:
@@ -32,11 +29,9 @@ class IdleInvariants:
         simulation.watchers.append(self._on_stored)
 
     def _on_stored(self, stream: str, stored: Stored) -> None:
-        if stream != f"KV_{POOLS.name}" or f".{POOLS.name}.pool." not in stored.subject:
+        pool = written_pool(stream, stored)
+        if pool is None:
             return
-        if not stored.data:
-            return
-        pool = _pools.decode(stored.data)
         for saga in pool.open.keys() - self._known:
             self._known.add(saga)
             if pool.open[saga].reason.startswith(IDLE):

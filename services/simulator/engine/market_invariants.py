@@ -10,7 +10,7 @@ from schemas.launch_offers import Offering
 from schemas.messages import decoder
 from schemas.offering_records import INTERRUPTIONS_KEY, Interruption, InterruptionsRecord
 from schemas.pool_records import PoolRecord
-from schemas.topology import INSTANCES, OFFERINGS, POOLS
+from schemas.topology import INSTANCES, OFFERINGS
 from services.bus.port import Stored
 from services.pool_manager.planner.node_counts import nodes_removed
 from services.provisioner.offerings.interruptions import INTERRUPTIONS_MAX, count
@@ -18,12 +18,11 @@ from services.simulator.engine.budget_invariants import budget_count
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulation_context import SimulationContext
-from services.simulator.engine.stored_records import StoredRecords
+from services.simulator.engine.stored_records import StoredRecords, written_pool
 
 KNOWN_SECONDS: Final = 5.0
 """Within so long every replica has read what was recorded, and has acted on what it read before."""
 
-_pools = decoder(PoolRecord)
 _interruptions = decoder(InterruptionsRecord)
 _instances = decoder(InstanceRecord)
 
@@ -48,8 +47,8 @@ class MarketInvariants:
             return
         if stream == f"KV_{INSTANCES.name}":
             self._on_instance(stored)
-        elif stream == f"KV_{POOLS.name}" and f".{POOLS.name}.pool." in stored.subject:
-            self._on_pool(_pools.decode(stored.data))
+        elif (pool := written_pool(stream, stored)) is not None:
+            self._on_pool(pool)
 
     def _on_instance(self, stored: Stored) -> None:
         try:

@@ -7,7 +7,7 @@ from schemas.messages import decoder
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaStarted, StepStarted, StepSucceeded, saga_codec
-from schemas.topology import NODES, POOLS, SAGAS
+from schemas.topology import NODES, SAGAS
 from services.bus.port import Stored
 from services.pool_manager.planner import cloud_notices, rack_units
 from services.pool_manager.planner.disruption_budget import FLEET_LEVEL_MIN
@@ -19,10 +19,9 @@ from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.budget_invariants import budget_count
 from services.simulator.engine.hardware_failures import RECLAIMS
 from services.simulator.engine.invariants import Invariants
-from services.simulator.engine.rack_invariants import POOL_KEY
 from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.engine.simulation_context import SimulationContext
-from services.simulator.engine.stored_records import StoredRecords
+from services.simulator.engine.stored_records import StoredRecords, written_pool
 from services.simulator.engine.virtual_time import moment
 
 WITHIN_SECONDS: Final = 300.0
@@ -33,7 +32,6 @@ TESTED_SECONDS: Final = 10.0
 """What breaks so shortly before a test has passed may have been too late for it."""
 
 _nodes = decoder(NodeRecord)
-_pools = decoder(PoolRecord)
 
 
 class QuarantineInvariants:
@@ -66,8 +64,8 @@ class QuarantineInvariants:
             self._recorded(_nodes.decode(stored.data) if stored.data else None, now)
         elif stream == SAGAS.name:
             self._logged(stored, now)
-        elif stream == f"KV_{POOLS.name}" and POOL_KEY in stored.subject and stored.data:
-            self._decided(stored)
+        elif (pool := written_pool(stream, stored)) is not None:
+            self._decided(pool)
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
             self._look(now)
@@ -112,12 +110,11 @@ class QuarantineInvariants:
         if name not in accused and machine is not None and not machine.broken and not earlier:
             known.fail(f"{name} is subject to {entry.kind}, and is healthy", name, entry.saga)
 
-    def _decided(self, stored: Stored) -> None:
+    def _decided(self, pool: PoolRecord) -> None:
         """A pool's record has changed: what it decides holds by its size, when it is carried out.
 
         A scale-down may lower the cap before the saga of a quarantine that is decided begins.
         """
-        pool = _pools.decode(stored.data)
         for saga, opened in pool.open.items():
             if saga in self._seen:
                 continue

@@ -1,18 +1,14 @@
 """What must hold of racks, in pools whose units they are."""
 
 from schemas.fault_signature import RACK
-from schemas.messages import decoder
 from schemas.pool_records import OpenSaga, PoolRecord
-from schemas.topology import POOLS
 from services.bus.port import Stored
 from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.node_counts import nodes_removed
 from services.simulator.engine.budget_invariants import budget_count
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.simulation_context import SimulationContext
-from services.simulator.engine.stored_records import StoredRecords
-
-POOL_KEY = ".pool."
+from services.simulator.engine.stored_records import StoredRecords, written_pool
 
 
 class RackInvariants:
@@ -25,7 +21,6 @@ class RackInvariants:
         """Report violations to `invariants`, which knows what is broken."""
         self._invariants = invariants
         self._records = StoredRecords(simulation.server)
-        self._pools = decoder(PoolRecord)
         self._seen: dict[str, None] = {}
         """Sagas that were open in an earlier write."""
         self.replaced: list[str] = []
@@ -33,10 +28,8 @@ class RackInvariants:
         simulation.watchers.append(self._on_stored)
 
     def _on_stored(self, stream: str, stored: Stored) -> None:
-        if stream != f"KV_{POOLS.name}" or POOL_KEY not in stored.subject or not stored.data:
-            return
-        pool = self._pools.decode(stored.data)
-        if not rack_units.is_by_rack(pool):
+        pool = written_pool(stream, stored)
+        if pool is None or not rack_units.is_by_rack(pool):
             return
         begun = {saga: each for saga, each in pool.open.items() if saga not in self._seen}
         self._seen |= dict.fromkeys(begun)

@@ -12,14 +12,14 @@ from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import OpenSaga, PoolRecord
-from schemas.topology import INSTANCES, POOLS
+from schemas.topology import INSTANCES
 from services.bus.port import Stored
 from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.node_counts import is_gone
 from services.simulator.engine.budget_invariants import budget_count
 from services.simulator.engine.invariants import CLOCK_SECONDS, Invariants
 from services.simulator.engine.simulation_context import SimulationContext
-from services.simulator.engine.stored_records import StoredRecords
+from services.simulator.engine.stored_records import StoredRecords, written_pool
 
 EARLIEST: Final = 0.9
 """Share of `expire_after` before which no node leaves for its age."""
@@ -28,7 +28,6 @@ CENT: Final = 0.01
 DEAR_FOR: Final = timedelta(minutes=15)
 """So long after a look at prices a dear node is replaced."""
 
-_pools = decoder(PoolRecord)
 _instances = decoder(InstanceRecord)
 
 
@@ -52,10 +51,8 @@ class RenewalInvariants:
         if stream == f"KV_{INSTANCES.name}" and stored.data:
             with suppress(msgspec.DecodeError):
                 self._on_instance(_instances.decode(stored.data))
-        if stream != f"KV_{POOLS.name}" or f".{POOLS.name}.pool." not in stored.subject:
-            return
-        if stored.data:
-            self._look(_pools.decode(stored.data))
+        if (pool := written_pool(stream, stored)) is not None:
+            self._look(pool)
 
     def _look(self, pool: PoolRecord) -> None:
         opened = {

@@ -15,6 +15,7 @@ from schemas.pool_records import PoolRecord, pool_key
 from schemas.stream_specs import BucketSpec
 from schemas.topology import HEALTH, INSTANCES, NODES, POOLS, SAGAS
 from services.bus.memory.memory_server import MemoryServer
+from services.bus.port import Stored
 
 T = TypeVar("T", bound=msgspec.Struct)
 DECODED_MAX: Final = 20_000
@@ -87,6 +88,13 @@ class StoredRecords:
         for sequence in stream.sequences(f"$KV.{bucket.name}.>"):
             if data := stream.messages[sequence].data:
                 yield _decode(of, data)
+
+
+def written_pool(stream: str, stored: Stored) -> PoolRecord | None:
+    """The pool's record that this write stores; None: it stores something else."""
+    is_pool = stream == f"KV_{POOLS.name}" and f".{POOLS.name}.pool." in stored.subject
+    found: PoolRecord | None = _decode(_pools, stored.data) if is_pool and stored.data else None
+    return found
 
 
 @lru_cache(maxsize=DECODED_MAX)
