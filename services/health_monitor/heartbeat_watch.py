@@ -188,12 +188,12 @@ class HeartbeatWatch:
 
     async def _take_stock(self) -> None:
         """Learn who is lost, and who is expected to beat."""
-        alive = {entry.key for entry in await self._bus.entries(HEARTBEATS)}
+        beats = [entry.key for entry in await self._bus.entries(HEARTBEATS)]
         self._silent.clear()
         self._strays.clear()
         self._expected.clear()
-        self._alive = alive
-        for key in alive:
+        self._alive = alive = set(beats)
+        for key in beats:  # in this order nodes are lost that fall silent together
             self._expect(key)
         for key, record in (await self._health_records()).items():
             if unpublished(record):

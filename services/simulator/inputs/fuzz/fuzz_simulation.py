@@ -207,7 +207,7 @@ class FuzzSimulation:
             self._invariants.left_cordoned[name] = None
         for name in self.fleet.at_rest.working_spares():
             self.fleet.workload.cordon(name, REASON)
-        left = self.fleet.at_rest.cordoned() & self._invariants.left_cordoned.keys()
+        left = sorted(self.fleet.at_rest.cordoned() & self._invariants.left_cordoned.keys())
         for name in (*left, *self.fleet.at_rest.gpus_cordoned_elsewhere()):
             self._publish("uncordon", node=name)
         if self.fleet.group is not None:
