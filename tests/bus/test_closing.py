@@ -1,11 +1,13 @@
 """A connection that does not end delays its owner for a limited time."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
 from services.bus.nats import connection_options
 from services.bus.nats.connection_options import end_client, ends_within
+from services.bus.nats.quick_client import QuickClient
 
 
 async def test_a_client_that_never_closes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,6 +43,24 @@ async def test_an_attempt_that_swallows_cancellations_is_given_up() -> None:
 
     assert not await ends_within(connect(), 0.01)
     assert swallowed == 3
+
+
+async def test_a_swallowed_cancellation_ends_the_next_attempt() -> None:
+    """An error in the same moment takes its place, and the client would try on for ever."""
+    client, failing = QuickClient(), asyncio.Event()
+
+    async def failed(_: Exception) -> None:
+        failing.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    nowhere = client.connect(["nats://127.0.0.1:1"], error_cb=failed, max_reconnect_attempts=-1)
+    connecting = asyncio.create_task(nowhere)
+    await failing.wait()
+    connecting.cancel()
+    async with asyncio.timeout(60):
+        await asyncio.wait([connecting])
+    assert connecting.cancelled()
 
 
 async def test_what_connects_in_time_says_how() -> None:

@@ -15,7 +15,8 @@ NAMING_FILES: Final = ("pyproject.toml", "docs/*.md", "config/**/*.yaml", "deplo
 GENERATED: Final = frozenset({"docs/configuration.md", "docs/events.md", "docs/metrics.md"})
 OVERRIDES: Final = frozenset(
     {
-        *("_parse_header_lines", "_connect_command", "_process_err"),  # nats-py calls them
+        # nats-py calls them
+        *("_parse_header_lines", "_connect_command", "_connect_to_server", "_process_err"),
         "max_chunk_size",  # the same
         "capture_signals",  # uvicorn
         "format_commands",  # typer

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final
 
 import nats.errors
-from nats.aio.client import Client
+from nats.aio.client import Client, Srv
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
@@ -70,6 +70,13 @@ class QuickClient(Client):
         finally:
             with suppress(nats.errors.Error):
                 await subscription.unsubscribe()
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        """End where a cancellation was swallowed before: a connection error may take its place."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
+        await super()._connect_to_server(s)
 
     async def _process_err(self, err_msg: str) -> None:
         """Reconnect where credentials expire: the client would close for good."""
