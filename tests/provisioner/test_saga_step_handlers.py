@@ -259,6 +259,22 @@ async def test_the_service_undoes_a_provision(bus: NatsBus) -> None:
         assert isinstance(undone, UndoSucceeded)
 
 
+async def test_a_launch_goes_on_once_its_lost_record_is_there_again(bus: NatsBus) -> None:
+    """INSTANCES is lost after the launch: a step that failed would undo it."""
+    provider = fake()
+    await steps(bus, provider).provision(provision("web-1"))
+    lost = await recorded(bus, "web-1")
+    wanted = command("s", "bootstrap", BootstrapInputs(pool="web", node="web-1"))
+    await bus.delete(INSTANCES, "web.web-1")
+    with pytest.raises(Retry, match="the sweep records it again"):
+        await steps(bus, provider).bootstrap(wanted)
+    await bus.put(INSTANCES, "web.web-1", encode(lost))
+    await steps(bus, provider).bootstrap(wanted)
+    await steps(bus, provider).terminate(terminate("web-1"))
+    with pytest.raises(StepFailure, match="no running instance"):
+        await steps(bus, provider).bootstrap(wanted)
+
+
 async def test_a_launch_that_is_undone_while_it_waits_for_a_list_is_not_requested(
     bus: NatsBus,
 ) -> None:
