@@ -55,10 +55,21 @@ def test_a_return_is_due_until_it_is_published() -> None:
     for number, kind in enumerate((Lost, Registered, Returned, Lost, Returned)):
         about = NODE | {"time": NOW + timedelta(seconds=number)}
         event = kind(id=f"e{number}", instance="training-1", **about)
-        changed = node_projection.apply_event(changed, event, NOW)
+        changed = node_projection.apply_event(changed, event, about["time"])
         assert changed is not None
         found.append((changed.lost, changed.return_due))
     assert found == [(True, True), (False, True), (False, False), (True, True), (False, False)]
+
+
+def test_a_registration_before_a_silence_ends_none_even_by_a_clock_that_is_ahead() -> None:
+    """The service was away in between, and has the events of two streams in another order."""
+    gone = Lost(id="l", instance="training-1", **NODE)
+    about = NODE | {"time": NOW + timedelta(seconds=28)}
+    before = Registered(id="r", instance="training-1", **about)
+    changed = node_projection.apply_event(record(), gone, NOW + timedelta(seconds=2))
+    changed = node_projection.apply_event(changed, before, NOW - timedelta(seconds=9))
+    assert changed is not None
+    assert changed.lost
 
 
 def test_node_record_names_the_job_of_its_verdict() -> None:

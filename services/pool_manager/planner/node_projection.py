@@ -80,7 +80,7 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
         case ProviderNotice():
             return cloud_notices.record_notice(record, event, stored_at)
         case Lost():
-            if record.lost or _stale(record, event):
+            if record.lost or _stale(record, event.time):
                 return record
             return change(
                 record,
@@ -93,7 +93,7 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
         case WorkloadState() | WorkGangs():
             return _with_workload(record, event)
         case Returned():
-            if _stale(record, event):
+            if _stale(record, event.time):
                 return record
             return change(record, **FOUND, return_due=False, liveness_at=event.time)
         case _:
@@ -150,7 +150,8 @@ def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> N
     Workload systems find nodes by these, and later a user's code may be root there.
     """
     kept = record if record.admitted_at is not None else None
-    heard: dict[str, Any] = {} if _stale(record, event) else FOUND
+    # By the server's clock, as a silence is: the agent's own may be ahead of it.
+    heard: dict[str, Any] = {} if _stale(record, stored_at) else FOUND
     return msgspec.structs.replace(
         record,
         state="registered" if record.state == "launching" else record.state,
@@ -167,9 +168,9 @@ def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> N
     )
 
 
-def _stale(record: NodeRecord, event: NodeEvent) -> bool:
+def _stale(record: NodeRecord, at: datetime) -> bool:
     """Whether news of life or death is older than what is known."""
-    return record.liveness_at is not None and event.time < record.liveness_at
+    return record.liveness_at is not None and at < record.liveness_at
 
 
 def launched(record: NodeRecord, made: Mapping[str, Any]) -> LaunchSpec | None:
