@@ -81,7 +81,8 @@ class AdoptionInvariants:
             self._invariants.fail(f"{entry.saga} brings a node, which others make", entry.saga)
         machine = self._agents.machine_of(params.node)
         if machine is not None:
-            self._machines.setdefault(entry.saga, machine.instance.provider_id)
+            # A restored store has forgotten a saga, and its name may be given once more.
+            self._machines[entry.saga] = machine.instance.provider_id
 
     def _replaced(self, event: NodeReplaced) -> None:
         machine = self._agents.machine_of(event.new_node)

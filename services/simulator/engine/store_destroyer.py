@@ -43,16 +43,19 @@ class StoreDestroyer:
         self._on_lost = on_lost
         self._restart = restart
         self._timers: set[asyncio.TimerHandle] = set()
+        self._single: dict[asyncio.TimerHandle, float] = {}
+        """Restores of one stream, and when its backup was taken."""
 
     def inject(self, fault: InjectedFault) -> None:
         """Destroy now, or take a backup now that is restored later."""
         stream, durable = fault.stream, fault.durable
-        later = asyncio.get_running_loop().call_later
+        loop = asyncio.get_running_loop()
+        later, now = loop.call_later, loop.time()
         seconds = SET_BACK_SECONDS if fault.seconds is None else fault.seconds
         if fault.kind in WHOLE_STORE:
             stops = fault.kind == "store_restored"
             backups = self._back_up_all()
-            self._timers.add(later(seconds, partial(self._restore_all, backups, stops=stops)))
+            self._timers.add(later(seconds, partial(self._restore_all, backups, now, stops=stops)))
         elif fault.kind in ("stream_deleted", "stream_purged", "durable_deleted"):
             call = {
                 "stream_deleted": f"STREAM.DELETE.{stream}",
@@ -68,11 +71,11 @@ class StoreDestroyer:
                 self._on_lost(stream)
         elif stream in self._server.state.streams:
             backup = self._server.state.back_up(stream)
-            self._timers.add(later(seconds, partial(self._set_back, fault, backup)))
+            self._single[later(seconds, partial(self._set_back, fault, backup))] = now
 
     def end(self) -> None:
         """Destroy nothing more."""
-        for each in self._timers:
+        for each in (*self._timers, *self._single):
             each.cancel()
 
     def _back_up_all(self) -> Backups:
@@ -83,11 +86,15 @@ class StoreDestroyer:
             if stream.asked.get("storage") != "memory"
         }
 
-    def _restore_all(
-        self, backups: dict[str, tuple[dict[str, Any], StreamBackup]], *, stops: bool
-    ) -> None:
-        """Restart the server with what it had stored before; `stops`: no service runs then."""
+    def _restore_all(self, backups: Backups, taken: float, *, stops: bool) -> None:
+        """Restart the server with what it had stored before; `stops`: no service runs then.
+
+        The backup of one stream that was taken since is of a history that never happened now.
+        """
         self._simulation.note("the whole store is set back")
+        for restore, each in self._single.items():
+            if each > taken:
+                restore.cancel()
         if stops:
             self._restart(STOPPED_SECONDS)
         self._cut(RESTART_SECONDS)
