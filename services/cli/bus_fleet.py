@@ -28,20 +28,14 @@ from services.bus.port import Stored
 from services.fleet_client import service_orders, stored_history
 from services.fleet_client.audit_rows import AUDIT_FILTERS
 from services.fleet_client.cost_report import CostReport
-from services.fleet_client.fleet_client import (
-    HEALTH_FILTERS,
-    FleetClient,
-    decode_answer,
-    decode_nodes,
-    decode_pools,
-    stored_batches,
-)
+from services.fleet_client.fleet_client import HEALTH_FILTERS, FleetClient, stored_batches
 from services.fleet_client.fleet_status import fleet_state
 from services.fleet_client.fleet_use import UseRow, total
 from services.fleet_client.instance_reader import INSTANCES_PAGE, fleet_cost, read_instances
 from services.fleet_client.node_diagnosis import diagnose
 from services.fleet_client.node_timeline import TimelineRow, timeline_rows
 from services.fleet_client.pool_watch import PoolChange, pool_changes
+from services.fleet_client.query_answers import decode_answer, decode_pools
 from services.fleet_client.repair_report import RepairReport, repair_report
 from services.fleet_client.saga_progress import Progress, progress
 from services.fleet_client.saga_summaries import SagaSummary, saga_summaries
@@ -68,12 +62,12 @@ class BusFleet(FleetClient):
         """A pool in numbers."""
         pools, nodes, sagas, (use, _) = await asyncio.gather(
             self.pages("pools", Query(pool=pool)),
-            self.pages("nodes", Query(pool=pool)),
+            self.nodes(Query(pool=pool)),
             self.open_sagas(pool),
             read_use(self.bus, pool, datetime.now(UTC)),
         )
         [view] = decode_pools(pools)
-        return pool_status(view, decode_nodes(nodes), sagas, total(use.rows()).utilization_percent)
+        return pool_status(view, nodes, sagas, total(use.rows()).utilization_percent)
 
     async def pool_events(self, pool: str, start: datetime | None) -> list[Stored]:
         """What was requested of a pool and decided for it, since a time or since ever."""

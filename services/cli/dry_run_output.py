@@ -11,7 +11,7 @@ from services.cli import console
 from services.cli.console import Format
 from services.cli.fleet_access import FleetAccess
 from services.cli.text import tables
-from services.fleet_client.fleet_client import decode_answer
+from services.fleet_client.query_answers import decode_answer
 from services.fleet_client.saga_progress import WAITS
 from services.operator_text.safe_text import escape_line
 

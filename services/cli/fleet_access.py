@@ -44,6 +44,10 @@ class NodeAccess(Protocol):
         """All items of a paged query, as JSON."""
         ...
 
+    async def nodes(self, query: Query) -> list[NodeView]:
+        """All nodes of a query."""
+        ...
+
     async def node(self, node: str) -> tuple[NodeView, bytes]:
         """One node with its recent faults, and as JSON; AnswerError if there is none."""
         ...

@@ -97,11 +97,6 @@ class HttpFleet:
         del who
         found: Sequence[msgspec.Struct]
         match name, query:
-            case "nodes", Query(pool=pool, terminated=terminated, gpus=gpus):
-                nodes = self._client.each_node(
-                    pool=pool, terminated=terminated, gpus=gpus, limit=PAGE
-                )
-                found = [each async for each in nodes]
             case "pools", Query(pool=pool):
                 pools = await self._client.list_pools()
                 found = [each for each in pools if pool in ("", each.name)]
@@ -110,6 +105,13 @@ class HttpFleet:
             case _:
                 raise NavarchError(f"the query {name} {NEEDS_BUS}")
         return [msgspec.Raw(encode(each)) for each in found]
+
+    async def nodes(self, query: Query) -> list[NodeView]:
+        """All nodes of a query."""
+        nodes = self._client.each_node(
+            pool=query.pool, terminated=query.terminated, gpus=query.gpus, limit=PAGE
+        )
+        return [each async for each in nodes]
 
     async def _offerings(self, query: OfferingsQuery) -> list[OfferingView]:
         try:

@@ -12,7 +12,8 @@ import typer
 from schemas.fleet_queries import Query
 from services.cli.bus_client import connect_fleet
 from services.cli.fleet_discovery import find_bus
-from services.fleet_client.fleet_client import PAGE_NODES, FleetClient, decode_nodes
+from services.fleet_client.fleet_client import PAGE_NODES, FleetClient
+from services.fleet_client.query_answers import decode_nodes
 from services.primitives.errors import NavarchError
 
 COMPLETION_SECONDS_MAX: Final = 1.0
@@ -24,7 +25,7 @@ Source = Callable[[FleetClient], AsyncIterator[str]]
 
 async def _nodes(fleet: FleetClient) -> AsyncIterator[str]:
     async for page in fleet.each_page("nodes", Query(limit=PAGE_NODES)):
-        for node in decode_nodes(list(page.items)):
+        for node in decode_nodes(page.items):
             yield node.id
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from schemas.fleet_queries import NodeView, Query
 from services.cli.fleet_access import NodeAccess
-from services.fleet_client.fleet_client import PAGE_NODES, decode_nodes
+from services.fleet_client.fleet_client import PAGE_NODES
 from services.operator_text.quantities import first_of
 from services.primitives.errors import AnswerError, NavarchError
 
@@ -32,7 +32,7 @@ def complete(text: str, names: Iterable[str]) -> str:
 async def full_name(fleet: NodeAccess, text: str, *, terminated: bool = False) -> str:
     """The name of the node whose name is this text or begins with it."""
     query = Query(terminated=terminated, limit=PAGE_NODES)
-    return complete(text, (each.id for each in decode_nodes(await fleet.pages("nodes", query))))
+    return complete(text, (each.id for each in await fleet.nodes(query)))
 
 
 async def find_node(fleet: NodeAccess, text: str) -> tuple[NodeView, bytes]:

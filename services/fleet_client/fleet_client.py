@@ -5,8 +5,7 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
-from functools import cache
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -17,10 +16,9 @@ from schemas.fleet_queries import (
     FleetBudgetView,
     NodeView,
     Page,
-    PoolView,
     Query,
 )
-from schemas.messages import LimitedDecoder, decoder, encode
+from schemas.messages import decoder, encode
 from schemas.names import TOKEN
 from schemas.node_events import FACTS, Drained, WorkRemains
 from schemas.operator_requests import (
@@ -53,6 +51,7 @@ from services.bus.protocol.ordered_pages import read_page
 from services.fleet_client.local_user import requester, token_of, user_name
 from services.fleet_client.node_filter import has_labels, labels_asked
 from services.fleet_client.node_timeline import mentions, sagas_about
+from services.fleet_client.query_answers import decode_answer, decode_nodes
 from services.operator_text.safe_text import escape_line
 from services.operator_text.workload_words import work_words
 from services.primitives.errors import (
@@ -71,6 +70,8 @@ ANSWER_SECONDS_MAX: Final = 10.0
 PAGES_MAX: Final = 1000
 PAGE_NODES: Final = 1000
 """Nodes a page, some 400 bytes each: they must fit one message of the bus."""
+PART_NODES: Final = 100
+"""Nodes decoded at once."""
 HEALTH_FILTERS: Final = (*HEALTH_EVENTS.filters, subjects.node_event_wildcard("verdict"))
 """Under which subjects what the health-monitor decides on is stored, and its verdicts."""
 ANSWERS: Final = ("request-accepted", "request-refused", "scaled", "scale-refused")
@@ -179,13 +180,26 @@ class FleetClient:
             query = msgspec.structs.replace(query, after=page.next)
         raise NavarchError(f"more than {PAGES_MAX} pages of {name}: query one pool at a time")
 
+    async def nodes(self, query: Query) -> list[NodeView]:
+        """All nodes of a query; the next page is under way while one is decoded."""
+        found: list[NodeView] = []
+        page = await self.page("nodes", query)
+        for _ in range(PAGES_MAX):
+            decoding = _decoded(page.items)
+            if not page.next:
+                return found + await decoding
+            query = msgspec.structs.replace(query, after=page.next)
+            page, nodes = await asyncio.gather(self.page("nodes", query), decoding)
+            found += nodes
+        raise NavarchError(f"more than {PAGES_MAX} pages of nodes: query one pool at a time")
+
     async def some_nodes(
         self, query: Query, keep: Callable[[NodeView], bool], limit: int
     ) -> tuple[tuple[NodeView, ...], str]:
         """The first `limit` nodes to keep, and the `after` of what follows; empty: that was all."""
         found: list[NodeView] = []
         async for page in self.each_page("nodes", query):
-            for node in decode_nodes(list(page.items)):
+            for node in decode_nodes(page.items):
                 if keep(node):
                     found.append(node)
                 if len(found) == limit:
@@ -410,34 +424,13 @@ def as_generator(source: AsyncIterator[T]) -> AsyncGenerator[T, None]:
     return source
 
 
-@cache
-def _decoder(kind: Any) -> LimitedDecoder[Any]:
-    return LimitedDecoder(kind)
-
-
-def decode_answer(
-    kind: type[T], data: bytes | msgspec.Raw, query: str, who: str = "pool-manager"
-) -> T:
-    """Decode what a service answered; AnswerError if it is not an answer to this query."""
-    try:
-        found: T = _decoder(cast("Any", kind)).decode(data)
-    except msgspec.DecodeError as error:
-        raise AnswerError(
-            f"the {who} answered the query {query} with something that is no answer to it "
-            f"({error}): check that this command and the {who} are the same release, and with "
-            "`nats micro ls` that nothing else answers its queries"
-        ) from error
+async def _decoded(items: Sequence[msgspec.Raw]) -> list[NodeView]:
+    """Decode a page in parts, between which its successor is asked for and received."""
+    found: list[NodeView] = []
+    for first in range(0, len(items), PART_NODES):
+        found += decode_nodes(items[first : first + PART_NODES])
+        await asyncio.sleep(0)
     return found
-
-
-def decode_nodes(items: list[msgspec.Raw]) -> list[NodeView]:
-    """Decode the items of the query `nodes`."""
-    return [decode_answer(NodeView, each, "nodes") for each in items]
-
-
-def decode_pools(items: list[msgspec.Raw]) -> list[PoolView]:
-    """Decode the items of the query `pools`."""
-    return [decode_answer(PoolView, each, "pools") for each in items]
 
 
 def require_accepted(answer: RequestAnswer) -> PoolEvent:

@@ -9,8 +9,9 @@ import msgspec
 
 from schemas.fleet_queries import CurrentFailure, Expiry, PoolView, Query
 from schemas.instance_records import InstanceRecord
-from services.fleet_client.fleet_client import FleetClient, decode_answer, decode_pools
+from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.instance_reader import INSTANCES_PAGE, read_instances
+from services.fleet_client.query_answers import decode_answer, decode_pools
 from services.primitives.errors import NavarchError
 
 SAGAS_ASKED_MAX: Final = 20

@@ -17,8 +17,9 @@ from schemas.work_done import WorkDone, WorkDoneAccepted
 from schemas.workload_checks import WORKLOAD_CHECK, WorkloadCheckAnswer, WorkloadCheckRequest
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus
-from services.fleet_client.fleet_client import FleetClient, decode_answer
+from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.instance_reader import PROVISIONER
+from services.fleet_client.query_answers import decode_answer
 
 SWEEP_SECONDS_MAX: Final = 110.0
 """Listing one provider may take a minute."""

@@ -14,12 +14,8 @@ from schemas.messages import encode
 from schemas.operator_requests import NodeRequest
 from schemas.pool_events import RequestAccepted, RequestRefused, ScaleRefused
 from schemas.topology import EVENTS
-from services.fleet_client.fleet_client import (
-    FleetClient,
-    Request,
-    RequestAnswer,
-    decode_answer,
-)
+from services.fleet_client.fleet_client import FleetClient, Request, RequestAnswer
+from services.fleet_client.query_answers import decode_answer
 from services.gateway.access_tokens import Principal
 from services.gateway.problems import REQUEST_HEADER, ProblemError
 from services.gateway.views import ChangeAnswer

@@ -18,17 +18,13 @@ from schemas.node_work import JobNodes
 from schemas.offering_records import OfferingsQuery, OfferingView
 from schemas.value_limits import NAME_CHARS_MAX
 from services.fleet_client.explanation import why
-from services.fleet_client.fleet_client import (
-    FleetClient,
-    decode_answer,
-    decode_nodes,
-    decode_pools,
-)
+from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.fleet_status import fleet_state
 from services.fleet_client.fleet_use import total
 from services.fleet_client.instance_reader import PROVISIONER
 from services.fleet_client.node_filter import NodeFilter
 from services.fleet_client.node_timeline import TimelineRow, timeline_rows
+from services.fleet_client.query_answers import decode_answer, decode_pools
 from services.fleet_client.saga_progress import Progress, progress
 from services.fleet_client.service_orders import job_nodes
 from services.fleet_client.stored_history import open_sagas, saga_log
@@ -267,7 +263,7 @@ async def get_pool_status(
 ) -> PoolStatus:
     """Get a pool in numbers."""
     pool = await visible_pool(fleet, principal, name)
-    nodes = decode_nodes(await fleet.pages("nodes", Query(pool=pool.name)))
+    nodes = await fleet.nodes(Query(pool=pool.name))
     sagas = [progress(each) for each in await open_sagas(fleet.bus, pool.name)]
     use, _ = await read_use(fleet.bus, pool.name, now)
     return pool_status(pool, nodes, sagas, total(use.rows()).utilization_percent)

@@ -14,10 +14,10 @@ from schemas.hardware_denylist import HardwareRecord
 from schemas.topology import EVIDENCE
 from services.fleet_client.cost_report import CostReport
 from services.fleet_client.evidence_lookup import find_evidence, kept_evidence
-from services.fleet_client.fleet_client import decode_answer
 from services.fleet_client.fleet_use import GpuReadings, UseRow
 from services.fleet_client.instance_reader import fleet_cost, read_instances
 from services.fleet_client.pool_history import SPAN_MAX, PoolHistory, pool_history
+from services.fleet_client.query_answers import decode_answer
 from services.fleet_client.repair_report import RepairReport, repair_report, seen_report
 from services.fleet_client.saga_summaries import SagaSummary, saga_summaries
 from services.fleet_client.service_orders import open_alerts

@@ -17,17 +17,11 @@ from schemas.topology import EVENTS, NODES
 from services.bus.port import Stored
 from services.fleet_client.cost_report import CostReport
 from services.fleet_client.explanation import why
-from services.fleet_client.fleet_client import (
-    PAGE_NODES,
-    decode_answer,
-    decode_pools,
-    event_filters,
-    is_about,
-    stored_batches,
-)
+from services.fleet_client.fleet_client import PAGE_NODES, event_filters, is_about, stored_batches
 from services.fleet_client.instance_reader import PROVISIONER, fleet_cost
 from services.fleet_client.node_filter import NodeFilter
 from services.fleet_client.node_timeline import TimelineRow, timeline_rows
+from services.fleet_client.query_answers import decode_answer, decode_pools
 from services.fleet_client.repair_report import RepairReport, repair_report
 from services.fleet_client.saga_progress import Progress, progress
 from services.fleet_client.service_orders import open_alerts

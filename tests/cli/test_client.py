@@ -18,7 +18,7 @@ from schemas.saga_params import SagaParams
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Stored
 from services.bus.protocol.ordered_pages import PAGE_MESSAGES_MAX
-from services.fleet_client.fleet_client import FleetClient, decode_nodes, require_accepted
+from services.fleet_client.fleet_client import FleetClient, require_accepted
 from services.fleet_client.node_timeline import timeline_rows
 from services.primitives.errors import AnswerError, NavarchError
 from services.saga.participant import append
@@ -28,7 +28,7 @@ NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
 
 async def test_an_answer_of_many_pages_is_complete(manager: NatsBus) -> None:
     """Pages are requested until the last one."""
-    nodes = decode_nodes(await FleetClient(manager).pages("nodes", Query()))
+    nodes = await FleetClient(manager).nodes(Query())
     assert [each.id for each in nodes] == ["training-1", "training-2", "training-3"]
 
 

@@ -17,7 +17,7 @@ from agent.sources.kernel_log_parser import parse_kmsg, split_records
 from schemas.messages import Message, decoder, encode
 from schemas.node_events import Fault
 from schemas.stored_messages import decode_stored, message_subject
-from services.fleet_client.fleet_client import decode_answer
+from services.fleet_client.query_answers import decode_answer
 from services.health_monitor.rules.policy_file import parse_policy
 from services.operator_text.event_text import describe_stored
 from services.primitives.errors import AnswerError, ConfigurationError

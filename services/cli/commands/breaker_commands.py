@@ -15,8 +15,8 @@ from services.cli.fleet_access import FleetAccess
 from services.cli.fleet_connection import everyday_command
 from services.cli.live_names import complete_pool
 from services.cli.text.tables import rate_text, usage_text
-from services.fleet_client import fleet_client
-from services.fleet_client.fleet_client import decode_pools, require_accepted
+from services.fleet_client.fleet_client import require_accepted
+from services.fleet_client.query_answers import decode_pools
 from services.operator_text.quantities import local_time_text
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
@@ -55,7 +55,7 @@ async def show(fleet: FleetAccess, pool: PoolName = "", output: Output = Format.
     await fleet.check_pool(pool)
     items = await fleet.pages("pools", Query(pool=pool))
     budget = await fleet.budget()
-    views = sorted(fleet_client.decode_pools(items), key=lambda each: each.name)
+    views = sorted(decode_pools(items), key=lambda each: each.name)
     if output.is_data:
         console.write_data(output, {"pools": items, "fleet": budget})
         return

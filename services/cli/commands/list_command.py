@@ -13,7 +13,7 @@ from services.cli.console import Format
 from services.cli.fleet_access import FleetAccess
 from services.cli.fleet_connection import everyday_command
 from services.cli.text import tables
-from services.fleet_client.fleet_client import PAGE_NODES, decode_nodes
+from services.fleet_client.fleet_client import PAGE_NODES
 from services.fleet_client.node_filter import NodeFilter
 
 
@@ -83,19 +83,17 @@ async def list_nodes(
     query = Query(pool=pool, terminated=includes_ended, limit=PAGE_NODES, gpus=output.is_data)
 
     async def view() -> None:
-        items = await fleet.pages("nodes", query)
-        pairs = zip(items, decode_nodes(items), strict=True)
-        kept = wanted
+        nodes, kept = await fleet.nodes(query), wanted
         if job:
             where = await fleet.job_nodes(job, pool)
             for each in where.unknown:
                 console.note(f"not known: {each}")
             kept = msgspec.structs.replace(wanted, nodes=frozenset(where.nodes))
-        found = [pair for pair in pairs if kept.matches(pair[1])]
+        found = [each for each in nodes if kept.matches(each)]
         if output.is_data:
-            console.write_data(output, [item for item, _ in found])
+            console.write_data(output, found)
             return
-        _write([node for _, node in found], output, selected=kept.selects_some and bool(items))
+        _write(found, output, selected=kept.selects_some and bool(nodes))
 
     await fleet_view.show(fleet, view, watch=watch)
 

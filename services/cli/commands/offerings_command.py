@@ -12,7 +12,7 @@ from services.cli.console import Format
 from services.cli.fleet_access import FleetAccess
 from services.cli.fleet_connection import everyday_command
 from services.cli.text.offering_text import HEADERS, no_offerings, offering_rows
-from services.fleet_client.fleet_client import decode_answer
+from services.fleet_client.query_answers import decode_answer
 
 
 @everyday_command

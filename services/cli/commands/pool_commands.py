@@ -13,8 +13,8 @@ from services.cli.fleet_access import FleetAccess
 from services.cli.fleet_connection import everyday_command
 from services.cli.live_names import complete_pool
 from services.cli.text import tables
-from services.fleet_client.fleet_client import decode_pools
 from services.fleet_client.node_timeline import timeline_rows
+from services.fleet_client.query_answers import decode_pools
 from services.operator_text.event_text import describe_stored
 
 commands = typer.Typer(

@@ -25,7 +25,7 @@ from services.cli.progress_board import show_launches, show_removal
 from services.cli.text import tables
 from services.cli.text.launch_plan import LaunchPlan, LaunchRequest, catalogue_offerings, plan
 from services.fleet_client import fleet_client
-from services.fleet_client.fleet_client import decode_answer
+from services.fleet_client.query_answers import decode_answer, decode_pools
 from services.primitives.errors import AnswerError, ConfigurationError, NavarchError
 from services.settings.instance_type_file import load_instance_types
 from services.settings.yaml_document import read_document
@@ -163,7 +163,7 @@ async def _with_current_size(fleet: FleetAccess, request: LaunchRequest) -> Laun
     """The request, with the size of the nodes that the pool already has."""
     if not TOKEN.match(request.name):
         return request
-    pools = fleet_client.decode_pools(await fleet.pages("pools", Query(pool=request.name)))
+    pools = decode_pools(await fleet.pages("pools", Query(pool=request.name)))
     gpus = [each.gpu_count for each in pools if each.desired]
     return msgspec.structs.replace(request, each=gpus[0]) if gpus else request
 
@@ -214,8 +214,7 @@ def plan_text(planned: LaunchPlan, there: dict[str, str]) -> str:
 
 async def _nodes(fleet: FleetAccess, pool: str) -> dict[str, str]:
     """The pool's nodes and their states."""
-    views = fleet_client.decode_nodes(await fleet.pages("nodes", Query(pool=pool)))
-    return {each.id: each.status for each in views}
+    return {each.id: each.status for each in await fleet.nodes(Query(pool=pool))}
 
 
 async def _wait_until_ready(fleet: FleetAccess, pool: str, wanted: int) -> None:
