@@ -227,12 +227,10 @@ def cordons_wait(record: PoolRecord, now: datetime) -> bool:
     return record.cordon_at is not None and now < record.cordon_at
 
 
-def cordon_just_refused(
-    record: PoolRecord, now: datetime, seconds: float = HASTY_CORDON_SECONDS
-) -> bool:
+def cordon_just_refused(record: PoolRecord, now: datetime) -> bool:
     """Whether a cordon was refused so lately that not even what cannot wait long begins now."""
     at = record.cordon_refused_at
-    return at is not None and (now - at).total_seconds() < seconds
+    return at is not None and (now - at).total_seconds() < HASTY_CORDON_SECONDS
 
 
 def automatic(opened: OpenSaga) -> bool:

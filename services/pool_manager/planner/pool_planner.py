@@ -13,7 +13,6 @@ import msgspec
 
 from schemas.fault_signature import RENEWALS
 from schemas.pool_records import OpenSaga, PoolRecord
-from services.pool_manager.planner.announced_restarts import CORDON_AHEAD_SECONDS
 from services.pool_manager.planner.disruption_budget import without_counted
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import drift
@@ -69,9 +68,8 @@ def _next_cordon(record: PoolRecord, now: datetime) -> datetime | None:
     """When a cordon is tried next, after one was refused."""
     found = to_come(record.cordon_at, now)
     if record.cordon_refused_at is not None:
-        for seconds in (HASTY_CORDON_SECONDS, CORDON_AHEAD_SECONDS):
-            at = record.cordon_refused_at + timedelta(seconds=seconds)
-            found = earlier(found, to_come(at, now))
+        at = record.cordon_refused_at + timedelta(seconds=HASTY_CORDON_SECONDS)
+        found = earlier(found, to_come(at, now))
     return found
 
 

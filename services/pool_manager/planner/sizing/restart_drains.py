@@ -24,10 +24,8 @@ def drain_ahead(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolP
     """Begin the drains that are due."""
     if begun.record.breaker.forced or not begun.record.spec.health.auto_replace:
         return begun
-    if cordons_wait(begun.record, now) and cordon_just_refused(
-        begun.record, now, announced_restarts.CORDON_AHEAD_SECONDS
-    ):
-        return begun  # it begins so much earlier than it must
+    if cordons_wait(begun.record, now) and cordon_just_refused(begun.record, now):
+        return begun
     for node, name, notice in _due(begun.record, snapshot, now):
         if not room_for_sagas(begun.record):
             break
