@@ -13,7 +13,7 @@ import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -217,7 +217,7 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
     Collections are at moments of virtual time, so that finalizers run at the same ones every time,
     and look at what the run has made alone: what exists before it is not searched again.
     """
-    collecting, frozen = gc.isenabled(), gc.get_freeze_count() > 0
+    collecting, frozen = gc.isenabled(), _is_frozen()
     gc.disable()
     if frozen:  # by the program, for as long as it runs: little is left to search
         gc.collect()
@@ -231,6 +231,12 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
             gc.unfreeze()
         if collecting:
             gc.enable()
+
+
+@cache
+def _is_frozen() -> bool:
+    """Whether the program froze what it had made; asked once: it counts every such object."""
+    return gc.get_freeze_count() > 0
 
 
 def _run_to_end(work: Callable[[], Awaitable[T]]) -> T:
