@@ -48,6 +48,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Keep what the collection made out of every later search for garbage: a tenth of the time."""
+    _keep_out_of_searches()
+
+
+def _keep_out_of_searches() -> None:
     gc.collect()
     gc.freeze()
 
@@ -61,10 +65,13 @@ def _left_out(slow: list[pytest.Item], one_in: int) -> set[pytest.Item]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol() -> Generator[None, object, object]:
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
     """Take back what a program that a test runs in this process did to the root logger.
 
-    Its handler writes to the standard error of that test, which is closed in the next.
+    Its handler writes to the standard error of that test, which is closed in the next. What the
+    tests of a file leave loaded is kept out of every later search for garbage as well.
     """
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
@@ -73,6 +80,8 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)
+        if nextitem is not None and nextitem.path != item.path:
+            _keep_out_of_searches()
 
 
 @pytest.fixture

@@ -244,3 +244,10 @@ def test_every_command_of_the_readme_exists() -> None:
     named = readme_commands("navarch")
     assert {"serve", "status", "list"} <= named
     assert named - commands == set()
+
+
+def test_no_other_module_names_a_metric() -> None:
+    """A metric that is constructed elsewhere would be missing in the table."""
+    named = re.compile(r"\b(?:Counter|Gauge|Histogram)(?:MetricFamily)?\(\s*\"navarch_")
+    found = [path for path, _, text in modules("services", "agent") if named.search(text)]
+    assert found == []
