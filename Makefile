@@ -15,8 +15,12 @@ SEEDS ?= 100
 WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 1) + 3)
 # All tests of a file run on one worker, so that shared fixtures are set up once.
 # Of each table of slow cases `make test` runs one in so many; 1, as in continuous integration: all.
-ONE_IN ?= 4
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
+ONE_IN ?= 6
+# The stores of the tests' servers lie in memory where there is room, and programs may be run there.
+ROOM_MIB := 4096
+MEMORY := $(shell t=$$(mktemp -p /dev/shm 2>/dev/null) && chmod +x $$t && $$t && \
+	[ $$(df -Pm /dev/shm | awk 'NR == 2 {print $$4}') -ge $(ROOM_MIB) ] && echo /dev/shm; rm -f $$t)
+PYTEST := $(if $(MEMORY),PYTEST_DEBUG_TEMPROOT=$(MEMORY)) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
 MINUTES ?= 3
 # The tests start hundreds of Python processes; without bytecode each would compile the source again.
 unexport PYTHONDONTWRITEBYTECODE
