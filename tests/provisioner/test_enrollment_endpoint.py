@@ -245,18 +245,17 @@ async def test_an_agent_renews_its_credentials_and_loses_no_event(brief: World) 
     keeping = asyncio.create_task(login.run())
     first = life(brief.config.nats_creds_file)[1]
     number = 0
-    while datetime.now(UTC).timestamp() < first + 2.5:
-        with suppress(Unavailable):
-            await bus.publish(f"{OWN}.event.fault", b"%d" % number, msg_id=str(number))
-            number += 1
-        await asyncio.sleep(0.02)
-    last = life(brief.config.nats_creds_file)[1]
+    async with asyncio.timeout(60):
+        while life(brief.config.nats_creds_file)[1] < first + 3:
+            with suppress(Unavailable):
+                await bus.publish(f"{OWN}.event.fault", b"%d" % number, msg_id=str(number))
+                number += 1
+            await asyncio.sleep(0.02)
     stored = await brief.bus.read(EVENTS.name, f"{OWN}.event.fault")
     keeping.cancel()
     await bus.close()
 
     assert [b"%d" % each for each in range(number)] == [each.data for each in stored]
-    assert last > first + 1
     assert [CredentialsIssued] == await brief.published()
 
 
