@@ -136,10 +136,10 @@ class SimulatedCloud:
         """How many machines of a name exist."""
         return self._names[name]
 
-    def runs(self, name: str) -> bool:
-        """Whether a machine of a name exists and is not stopped."""
+    def running(self, name: str) -> int:
+        """How many machines of a name exist and are not stopped."""
         named = (each for each in self.machines.values() if each.instance.name == name)
-        return any(not each.stopped for each in named)
+        return sum(not each.stopped for each in named)
 
     def call_failure(self, call: Call, about: Offering | None = None) -> CallFailure | None:
         """The failure of a call made now; `about`: the offering of a launch."""
