@@ -11,6 +11,7 @@ from schemas.node_records import node_key
 from schemas.pool_records import PoolRecord
 from schemas.topology import ALERTS, DURABLES
 from services.health_monitor.rules.health_state import working_of
+from services.provisioner.instances.instance_decisions import ADOPTED
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.invariants import Invariants
@@ -87,7 +88,9 @@ class FleetAtRest:
         yield from (f"operators have {key} open" for key in left)
 
     def _misplaced(self, pool: PoolRecord, zones: set[str]) -> Iterator[str]:
-        if pool.spec.placement.required and len(zones) > 1:
+        # Operators adopt what the store has lost wherever it is, and others join it there.
+        adopted = any(each.saga == ADOPTED for each in self._records.instances())
+        if pool.spec.placement.required and len(zones) > 1 and not adopted:
             yield f"nodes that must be together are in {', '.join(sorted(zones))}"
         lost = self._invariants.restored or self._invariants.destroyed
         if (spot := spot_words(pool, self._cloud)) and not lost:
