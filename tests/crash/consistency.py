@@ -188,10 +188,18 @@ def _states(seen: Evidence) -> list[SagaState]:
 
 
 def _counted(seen: Evidence) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
-    """(kind, node) -> how many sagas there are, and how many are wanted."""
+    """(kind, node) -> how many sagas there are, and how many are wanted.
+
+    A node whose repair waits for the end of another one is quarantined until then, once.
+    """
     wanted = Counter((each.kind, each.node) for each in seen.expected_sagas)
     found: Counter[tuple[str, str]] = Counter()
+    broken, quarantined = {each.node for each in seen.expected_sagas}, set[str]()
     for state in _states(seen):
+        node = state.params.node
+        if state.kind == "quarantine" and node in broken - quarantined:
+            quarantined.add(node)
+            continue
         exact = (state.kind, state.params.node)
         found[exact if exact in wanted else (state.kind, "")] += 1
     return found, wanted

@@ -133,7 +133,24 @@ def test_sound_fleet_has_no_difference() -> None:
     assert is_settled(WELL)
 
 
+def quarantined(name: str, saga: str = "quarantine-1") -> dict[str, Any]:
+    """A node's quarantine, and the order that it gave."""
+    params = SagaParams(pool="training", node=name)
+    orders = {key: {*keys} for key, keys in WELL.orders.items()}
+    orders.setdefault(("cordon", name), set()).add(f"{saga}/cordon")
+    return {
+        "logs": {**WELL.logs, saga: written(saga, "quarantine", params, ("cordon",))},
+        "orders": orders,
+    }
+
+
+def test_a_node_whose_repair_waits_may_be_quarantined() -> None:
+    """Another one's repair, which was cancelled, had not ended when it broke."""
+    assert differences(changed(**quarantined(OLD))) == []
+
+
 CASES = [
+    ("doubled", "a quarantine of a healthy node", quarantined(OTHER)),
     ("lost", "no replacement", {"replaced": ()}),
     ("lost", "a step without its end", {"logs": {**WELL.logs, SAGA: log(drop="drain.succeeded")}}),
     (
