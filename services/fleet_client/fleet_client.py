@@ -182,16 +182,11 @@ class FleetClient:
 
     async def nodes(self, query: Query) -> list[NodeView]:
         """All nodes of a query; the next page is under way while one is decoded."""
-        found: list[NodeView] = []
-        page = await self.page("nodes", query)
-        for _ in range(PAGES_MAX):
-            decoding = _decoded(page.items)
-            if not page.next:
-                return found + await decoding
-            query = msgspec.structs.replace(query, after=page.next)
-            page, nodes = await asyncio.gather(self.page("nodes", query), decoding)
-            found += nodes
-        raise NavarchError(f"more than {PAGES_MAX} pages of nodes: query one pool at a time")
+        decoding = [
+            asyncio.create_task(_decoded(page.items))
+            async for page in self.each_page("nodes", query)
+        ]
+        return [node for nodes in await asyncio.gather(*decoding) for node in nodes]
 
     async def some_nodes(
         self, query: Query, keep: Callable[[NodeView], bool], limit: int

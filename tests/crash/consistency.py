@@ -200,7 +200,7 @@ def _counted(seen: Evidence) -> tuple[Counter[tuple[str, str]], Counter[tuple[st
         if state.kind == "quarantine" and node in broken - quarantined:
             quarantined.add(node)
             continue
-        exact = (state.kind, state.params.node)
+        exact = (state.kind, node)
         found[exact if exact in wanted else (state.kind, "")] += 1
     return found, wanted
 

@@ -246,7 +246,7 @@ async def test_an_agent_renews_its_credentials_and_loses_no_event(brief: World) 
     first = life(brief.config.nats_creds_file)[1]
     number = 0
     async with asyncio.timeout(60):
-        while life(brief.config.nats_creds_file)[1] < first + 3:
+        while (last := life(brief.config.nats_creds_file)[1]) < first + 3:
             with suppress(Unavailable):
                 await bus.publish(f"{OWN}.event.fault", b"%d" % number, msg_id=str(number))
                 number += 1
@@ -256,6 +256,7 @@ async def test_an_agent_renews_its_credentials_and_loses_no_event(brief: World) 
     await bus.close()
 
     assert [b"%d" % each for each in range(number)] == [each.data for each in stored]
+    assert last > first + 1
     assert [CredentialsIssued] == await brief.published()
 
 
