@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -14,6 +14,8 @@ from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
 from schemas.node_events import FACTS, NodeEvent, ProviderNotice, Terminated
 from schemas.node_records import node_key
+from schemas.pool_events import FACTS as POOL_FACTS
+from schemas.pool_events import NodeReplaced, OperatorNeeded, PoolEvent
 from schemas.pool_records import PoolRecord
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, INSTANCES, SAGAS
@@ -31,6 +33,7 @@ from services.pool_manager.planner.node_reconstruction import (
 )
 from services.pool_manager.planner.saga_audit import counted_in_rates, reopened
 from services.pool_manager.planner.sizing.open_sagas import highest_serial
+from services.pool_manager.planner.sizing.successors import awaited_again, forgotten
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
 from services.primitives.errors import NavarchError
@@ -78,8 +81,11 @@ class NodeRebuilder:
         sagas: dict[str, list[SagaState]] = {}
         if lost or not nodes or wanted - nodes.keys():
             sagas = await self._sagas()
+            logs = {each.saga: each for about in sagas.values() for each in about}
             for pool in pools:
-                await self._reopen(pool, (each for about in sagas.values() for each in about))
+                own = [each for each in logs.values() if each.params.pool == pool.name]
+                await self._reopen(pool, own)
+                await self._await_successors(pool, own)
             await self._rebuild_all({*wanted, *nodes, *sagas}, instances, sagas)
         for pool in pools:
             known = {*instances, *nodes, *sagas}
@@ -120,12 +126,11 @@ class NodeRebuilder:
                 found.setdefault(node_key(params.pool, name), []).append(state)
         return found
 
-    async def _reopen(self, pool: PoolRecord, sagas: Iterable[SagaState]) -> None:
+    async def _reopen(self, pool: PoolRecord, own: Sequence[SagaState]) -> None:
         """A pool's record that was lost or rolled back knows its sagas again, and their number.
 
         One that ends meanwhile is closed once more by the audit.
         """
-        own = [each for each in sagas if each.params.pool == pool.name]
         unfinished = {
             each.saga: reopened(each)
             for each in own
@@ -142,6 +147,27 @@ class NodeRebuilder:
         if unfinished:
             log.warning("open sagas recorded again", extra={"sagas": sorted(unfinished)})
         await self._store.change_pool(pool.name, with_sagas)
+
+    async def _await_successors(self, pool: PoolRecord, own: Sequence[SagaState]) -> None:
+        """A pool's record that was lost or rolled back awaits the nodes that others make again.
+
+        Only those whose predecessor's end is in EVENTS: then their own arrival would be, too.
+        """
+        found = []
+        for each in forgotten(pool, own):
+            ended = await last_end(self._bus, pool.name, each.params.node)
+            if ended is not None and ended.saga == each.saga:
+                found.append(each)
+        if not found:
+            return
+        published: set[str] = set()
+        for kind in (NodeReplaced, OperatorNeeded):
+            subject = subjects.pool_event(pool.name, POOL_FACTS[kind])
+            events = (decode_stored(each) for each in await self._bus.read(EVENTS.name, subject))
+            published |= {each.id for each in events if isinstance(each, PoolEvent)}
+        await self._store.change_pool(
+            pool.name, lambda record: awaited_again(record, found, published)
+        )
 
     async def _rebuild_all(
         self,

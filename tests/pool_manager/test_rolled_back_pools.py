@@ -10,11 +10,21 @@ import pytest
 from schemas import subjects
 from schemas.enums import SagaKind
 from schemas.fault_signature import RACK
-from schemas.messages import encode
-from schemas.pool_records import OpenSaga, PoolRecord, pool_key
-from schemas.saga_log_entries import WHOLE, SagaEntry, SagaStarted, SagaUnwinding, SagaUnwound
+from schemas.messages import Message, encode
+from schemas.node_events import Terminated
+from schemas.pool_events import NodeReplaced, OperatorNeeded
+from schemas.pool_records import AwaitedSuccessor, OpenSaga, PoolRecord, pool_key
+from schemas.saga_log_entries import (
+    WHOLE,
+    SagaDone,
+    SagaEntry,
+    SagaStarted,
+    SagaUnwinding,
+    SagaUnwound,
+)
 from schemas.saga_params import SagaParams
 from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec
+from schemas.stored_messages import message_subject
 from schemas.topology import POOLS
 from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager.node_rebuilder import NodeRebuilder
@@ -149,10 +159,60 @@ async def test_a_lost_record_counts_what_the_logs_show(
         for entry, status in ends:
             end = entry(id=f"{saga}.{status}", step="cordon", reason="refused", **about)
             await bus.publish(subjects.saga_entry(saga, WHOLE, status), encode(end))
+    found = await _rebuilt(bus, store, BEFORE)
+    assert counted(found.disruptions, WINDOW, began) == expected
+
+
+async def _rebuilt(bus: NatsBus, store: Store, pool: PoolRecord) -> PoolRecord:
     watching = asyncio.create_task(store.nodes.run())
-    await NodeRebuilder(bus, SystemClock(), store).rebuild([BEFORE], outdated=False)
+    await NodeRebuilder(bus, SystemClock(), store).rebuild([pool], outdated=False)
     watching.cancel()
     await asyncio.wait([watching])
-    found = await store.pool("training")
+    found = await store.pool(pool.name)
     assert found is not None
-    assert counted(found[0].disruptions, WINDOW, began) == expected
+    return found[0]
+
+
+ADOPTED = msgspec.structs.replace(SPEC, nodes="adopted")
+REMOVED_BY = "replace-n1-1"
+ENDED = Terminated(id="ended", time=NOW, pool="training", node="n1", saga=REMOVED_BY)
+JOINED = NodeReplaced(
+    id=f"replaced-{REMOVED_BY}", time=NOW, pool="training", old_node="n1", new_node="n2",
+    saga=REMOVED_BY, reason="XID 79", duration_seconds=9.0,
+)  # fmt: skip
+MISSING = OperatorNeeded(
+    id=f"no-successor-{REMOVED_BY}", time=NOW, pool="training", node="n1", removed=True
+)
+AWAITED = AwaitedSuccessor(saga=REMOVED_BY, since=NOW, began_at=NOW, reason="XID 79")
+
+
+@pytest.mark.parametrize(
+    ("spec", "published", "expected"),
+    [
+        pytest.param(ADOPTED, [ENDED], AWAITED, id="none has joined"),
+        pytest.param(ADOPTED, [ENDED, JOINED], None, id="it has joined"),
+        pytest.param(
+            ADOPTED,
+            [ENDED, MISSING],
+            msgspec.structs.replace(AWAITED, overdue=True),
+            id="operators know that none has joined in time",
+        ),
+        pytest.param(ADOPTED, [], None, id="EVENTS has no end of the node either"),
+        pytest.param(SPEC, [ENDED], None, id="Navarch launches the nodes"),
+    ],
+)
+async def test_a_lost_record_awaits_successors_again(
+    bus: NatsBus, spec: PoolSpec, published: list[Message], expected: AwaitedSuccessor | None
+) -> None:
+    """POOLS was lost after a node's removal, before the node that others make in its place."""
+    store, pool = Store(bus, FleetBudgetSpec()), msgspec.structs.replace(BEFORE, spec=spec)
+    await store.create_pool(pool)
+    params = SagaParams(pool="training", node="n1", reason="XID 79")
+    entries = (
+        SagaStarted(id="1", time=NOW, saga=REMOVED_BY, kind="replace", params=params),
+        SagaDone(id="2", time=NOW, saga=REMOVED_BY),
+    )
+    for event in (*entries, *published):
+        await bus.publish(message_subject(event), encode(event))
+    found = await _rebuilt(bus, store, pool)
+    assert found.awaited.get("n1") == expected

@@ -16,11 +16,13 @@ from schemas.enums import Action, HealthStatus
 from schemas.health_records import HealthRecord, RecordedFault
 from schemas.messages import encode
 from schemas.node_records import NodeRecord
+from schemas.saga_params import LaunchSpec
 from schemas.step_data import CheckInputs, RebootInputs, ResetInputs
 from schemas.subjects import node_command
 from schemas.topology import HEALTH, NODES
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Headers
+from services.primitives.errors import Retry
 from services.provisioner.provider_client.provider import Environment, Instance
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.fake import FakeFault, FakeProvider
@@ -37,6 +39,7 @@ HASTY = dataclasses.replace(
     refusals_seconds=0.2,
     agent_down_seconds=0.1,
 )
+LAUNCH = LaunchSpec(fleet=FLEET, provider="fake", instance_type="t")
 DONE = datetime(2026, 11, 21, 1, 0, tzinfo=UTC)
 
 
@@ -182,6 +185,17 @@ async def test_an_agent_that_refuses_is_not_overruled(bus: NatsBus) -> None:
     await Agent(bus, "reboot", ActionResult(ok=False, refused="not cordoned")).listen()
     failed = await failure(made.actions["reboot"], reboot())
     assert ("refused", []) == (failed.error, provider.calls("reboot"))
+
+
+@pytest.mark.parametrize("launch", [pytest.param(LAUNCH, id="launched"), None])
+async def test_a_reboot_waits_until_a_lost_record_is_there_again(
+    bus: NatsBus, launch: LaunchSpec | None
+) -> None:
+    """A node without a launch is on no provider's instance, so that none will be recorded."""
+    node = NodeRecord(pool="web", node="web-1", boot_id="b1", launch=launch)
+    await bus.put(NODES, "web.web-1", encode(node))
+    with pytest.raises(Retry if launch else StepFailure, match="web-1"):
+        await steps(bus, fake(), HASTY).actions["reboot"](reboot())
 
 
 async def test_a_boot_that_has_ended_is_not_ended_again(bus: NatsBus) -> None:

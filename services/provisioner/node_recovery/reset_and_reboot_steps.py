@@ -22,7 +22,7 @@ from schemas.subjects import node_command
 from schemas.topology import NODES
 from services.bus.port import Bus
 from services.primitives.clock import Clock
-from services.primitives.errors import Unavailable
+from services.primitives.errors import Retry, Unavailable
 from services.provisioner.instances.instance_decisions import instance_of
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider_calls import Providers
@@ -122,6 +122,11 @@ class NodeRecovery:
         node = await self._node(inputs.pool, inputs.node)
         return node is not None and bool(inputs.boot_id) and node.boot_id != inputs.boot_id
 
+    async def _is_launched(self, inputs: RebootInputs) -> bool:
+        """Whether the node is on a provider's instance; else it has no record there."""
+        node = await self._node(inputs.pool, inputs.node)
+        return node is not None and node.launch is not None
+
     async def _node(self, pool: str, node: str) -> NodeRecord | None:
         entry = await self._bus.get(NODES, node_key(pool, node))
         return _nodes.decode(entry.value) if entry is not None else None
@@ -130,6 +135,9 @@ class NodeRecovery:
         self, command: Command, inputs: RebootInputs, record: InstanceRecord | None, why: str
     ) -> ActionOutputs:
         """Request it from the provider, and record the acceptance; retry after a lost answer."""
+        if record is None and await self._is_launched(inputs):
+            # INSTANCES is lost: to fail would replace a node that a reboot can recover.
+            raise Retry(f"INSTANCES has no record of {inputs.node}; the sweep records it again")
         if record is None or record.state != "running":
             raise StepFailure(f"{why}, and there is no running instance {inputs.node}", NO_AGENT)
         tries = 0

@@ -1,5 +1,6 @@
 """Successors of adopted nodes: others make them, and the next node that joins is one. Pure."""
 
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -9,6 +10,7 @@ from schemas.pool_events import NodeReplaced, OperatorNeeded
 from schemas.pool_records import AwaitedSuccessor, OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import size
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
+from services.saga.saga_state import SagaState
 
 AWAITED_MAX: Final = 500
 """Beyond it no successor of a removed node is awaited by name."""
@@ -21,6 +23,50 @@ def await_successor(record: PoolRecord, saga: str, ended: OpenSaga, now: datetim
         return record
     awaited = AwaitedSuccessor(saga=saga, since=now, began_at=ended.since, reason=ended.reason)
     return msgspec.structs.replace(record, awaited={**record.awaited, ended.node: awaited})
+
+
+def forgotten(record: PoolRecord, sagas: Iterable[SagaState]) -> list[SagaState]:
+    """The replacements that launched nothing, of whose nodes no successor is awaited.
+
+    That is as it should be where it has joined; else the pool's record was lost or rolled back.
+    """
+    if record.spec.nodes == "launched":
+        return []
+    return [
+        each
+        for each in sagas
+        if each.kind == "replace" and each.status == "done" and not each.params.new_node
+        if each.params.node not in record.awaited
+    ]
+
+
+def awaited_again(
+    record: PoolRecord, sagas: Iterable[SagaState], published: Collection[str]
+) -> PoolRecord:
+    """The record that awaits the successors of these sagas' nodes again.
+
+    Except of those that have joined, by the IDs of the events that were published.
+    """
+    awaited = dict(record.awaited)
+    for each in sagas:
+        joined = _joined_id(each.saga) in published or each.params.node in awaited
+        if not joined and len(awaited) < AWAITED_MAX:
+            awaited[each.params.node] = AwaitedSuccessor(
+                saga=each.saga,
+                since=each.step("terminate").ended_at or each.started_at,
+                began_at=each.started_at,
+                reason=each.params.reason,
+                overdue=_overdue_id(each.saga) in published,
+            )
+    return msgspec.structs.replace(record, awaited=awaited)
+
+
+def _joined_id(saga: str) -> str:
+    return f"replaced-{saga}"
+
+
+def _overdue_id(saga: str) -> str:
+    return f"no-successor-{saga}"
 
 
 def expect(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
@@ -78,7 +124,7 @@ def _missing(snapshot: PoolSnapshot, desired: int, node: str, now: datetime) -> 
     minutes = float(snapshot.record.spec.launch_timeout) / 60
     known = snapshot.nodes.by_name.get(node)
     return OperatorNeeded(
-        id=f"no-successor-{saga}",
+        id=_overdue_id(saga),
         time=now,
         cause=saga,
         pool=snapshot.record.name,
@@ -120,7 +166,7 @@ def successor_event(record: PoolRecord, new_node: str, now: datetime) -> NodeRep
         return None
     awaited = record.awaited[old]
     return NodeReplaced(
-        id=f"replaced-{awaited.saga}",
+        id=_joined_id(awaited.saga),
         time=now,
         cause=awaited.saga,
         pool=record.name,
