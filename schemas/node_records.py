@@ -39,6 +39,8 @@ class RemediationAttempt(Record, frozen=True, kw_only=True):
     """Whether it was begun: the workload system may not have cordoned the node."""
     cordoned_by_operator: bool = True
     """Whether its node was cordoned before, other than for a quarantine or an earlier attempt."""
+    for_silence: bool = False
+    """Whether it was begun for the node's silence alone."""
 
 
 class CloudNotice(Record, frozen=True, kw_only=True):

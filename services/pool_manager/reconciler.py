@@ -30,13 +30,12 @@ from services.pool_manager.node_use_reader import NodeUseReader
 from services.pool_manager.notice_reader import NoticeReader
 from services.pool_manager.planner import event_outbox, retirements
 from services.pool_manager.planner.admission import admission_refusals
-from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.node_counts import Nodes, is_for_silence
 from services.pool_manager.planner.node_projection import FOUND
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, Rest
 from services.pool_manager.planner.remediation import remedy_selection, renewals
 from services.pool_manager.planner.remediation.quarantine_recheck import diagnostic_of
-from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
 from services.pool_manager.planner.remediator import Remediator
 from services.pool_manager.planner.safety import holds
 from services.pool_manager.planner.safety.budget_claims import claiming

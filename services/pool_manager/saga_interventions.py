@@ -26,11 +26,10 @@ from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.notice_reader import NoticeReader
 from services.pool_manager.planner import cloud_notices, saga_audit
-from services.pool_manager.planner.node_counts import is_gone
+from services.pool_manager.planner.node_counts import is_for_silence, is_gone
 from services.pool_manager.planner.remediation.recovered_nodes import (
     HEALTHY,
     HEARD,
-    is_for_silence,
     recovered,
     unfounded,
 )

@@ -113,7 +113,11 @@ def test_quarantine_depends_on_the_node_alone(
 
 
 def repaired(
-    signature: str = "silence", *, by_operator: bool = False, **changes: object
+    signature: str = "silence",
+    *,
+    by_operator: bool = False,
+    for_silence: bool = False,
+    **changes: object,
 ) -> NodeRecord:
     """A node whose reboot failed an hour ago, and that has been well since."""
     began, ended = NOW - timedelta(hours=1), NOW - timedelta(minutes=50)
@@ -121,6 +125,7 @@ def repaired(
         saga="reboot-a-3",
         kind="reboot",
         fault_signature=signature,
+        for_silence=for_silence,
         at=began,
         ended_at=ended,
         outcome="failed",
@@ -146,6 +151,10 @@ def repaired(
         (repaired(sagas=4), False),
         (repaired(held_until=NOW + timedelta(hours=1)), False),
         (repaired(""), False),
+        # Its provider had listed it as stopped.
+        (repaired("", for_silence=True), True),
+        (repaired("", for_silence=True, health="degraded"), True),
+        (repaired("", for_silence=True, health="unhealthy"), False),
     ],
 )
 def test_a_node_that_is_well_after_a_failed_repair_goes_back_into_service(

@@ -9,18 +9,21 @@ import pytest
 
 from schemas import subjects
 from schemas.duration import Duration
+from schemas.enums import HealthStatus
 from schemas.node_events import Lost, Returned
 from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, PoolSpec
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
+from services.pool_manager.planner.node_counts import is_for_silence
 from services.pool_manager.planner.remediation.recovered_nodes import (
     HEALTHY,
     HEARD,
     recovered,
     unfounded,
 )
+from services.pool_manager.planner.sizing.open_sagas import begin
 from services.pool_manager.service import build
 from tests.pool_manager.fleet import events, nodes, peers, settings, settled, under_way
 from tests.support.inprocess import Running, eventually
@@ -59,6 +62,36 @@ def test_only_a_replacement_for_silence_is_cancelled(
     heard = NodeRecord(pool="training", node="n1", **({"health": "healthy"} | node))
 
     assert ([("s", heard)] if kept else []) == list(recovered(record, {"n1": heard}))
+
+
+@pytest.mark.parametrize(
+    ("health", "down_reason", "expected"),
+    [
+        pytest.param("healthy", "", True, id="silent"),
+        pytest.param("degraded", "", True, id="degraded, then silent"),
+        pytest.param("degraded", "stopped", True, id="degraded, then stopped"),
+        pytest.param("unhealthy", "", False, id="unhealthy, then silent"),
+    ],
+)
+def test_what_degraded_a_node_is_no_reason_to_repair_it(
+    health: HealthStatus, down_reason: str, expected: bool
+) -> None:
+    """Such a node is given back when it is heard again."""
+    record = PoolRecord(name="training", spec=SPEC, desired=2)
+    node = NodeRecord(
+        pool="training",
+        node="n1",
+        state="active",
+        lost=True,
+        lost_at=NOW,
+        provider_state="present",
+        down_reason=down_reason,
+        health=health,
+        health_fault="f",
+        health_kind="maintenance",
+    )
+    _, opened, _ = begin("f", record, "reboot", NOW, node=node)
+    assert is_for_silence(opened.kind, opened) == expected
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 GRACE = timedelta(seconds=60)
 LONG_AGO = NOW - timedelta(hours=1)
 KEY = "web.web-1"
+ON_DEMAND = Offering(provider="p", instance_type="t")
+SPOT = replace(ON_DEMAND, market="spot")
 
 
 def record(state: InstanceState = "intended", **changes: object) -> InstanceRecord:
@@ -103,6 +105,29 @@ def test_the_token_of_an_intention_is_the_same_for_every_try() -> None:
 def test_settlement_of_a_launch(state: InstanceState, made: str, expected: str) -> None:
     """Only a current intention keeps the instance that was launched for it."""
     assert expected == decisions.settle(record(state), instance(made), NOW).outcome
+
+
+@pytest.mark.parametrize(
+    ("now_at", "expected"),
+    [
+        pytest.param("", ON_DEMAND, id="another replica was refused there meanwhile"),
+        pytest.param("p", SPOT, id="another replica has gone on to another market"),
+        pytest.param("q", None, id="another replica has gone on to another provider"),
+    ],
+)
+def test_a_launch_keeps_the_offering_that_it_was_requested_from(
+    now_at: str, expected: Offering | None
+) -> None:
+    """A node whose market is unknown counts as spot, and an on-demand one too many is removed."""
+    requested = replace(record("intended"), provider="p", offering=ON_DEMAND, dollars_per_hour=3.0)
+    current = replace(requested, offering=None, dollars_per_hour=0.0)
+    if now_at:
+        current = replace(current, offering=SPOT, provider=now_at)
+    settled = decisions.settle(current, instance("i-1"), NOW, requested)
+    kept = settled.record.offering if settled.outcome == "running" else None
+    assert kept == expected
+    if not now_at:
+        assert settled.record.dollars_per_hour == 3.0
 
 
 def test_a_superseded_launch_is_recorded_as_terminating_again() -> None:

@@ -6,10 +6,11 @@ from datetime import datetime
 from functools import cached_property
 from typing import Final
 
-from schemas.enums import IncidentScope
-from schemas.fault_signature import SHARED
+from schemas.enums import IncidentScope, SagaKind
+from schemas.fault_signature import SHARED, SILENCE
 from schemas.node_records import NodeRecord, RemediationAttempt
 from schemas.pool_records import OpenSaga, PoolRecord
+from schemas.saga_params import SagaTraits
 from services.pool_manager.planner import rack_units
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.sagas.saga_steps import HASTY_CORDON_SECONDS
@@ -126,6 +127,14 @@ def in_place_attempts(
 ) -> list[RemediationAttempt]:
     """Of the attempts at a node those that kept it; `but`: without this saga's."""
     return [each for each in attempts if DEFINITIONS[each.kind].in_place and each.saga != but]
+
+
+def is_for_silence(kind: SagaKind, saga: SagaTraits) -> bool:
+    """Whether silence is the only reason for a remediation."""
+    if not DEFINITIONS[kind].remediates or saga.by or saga.notice:
+        return False
+    # A node whose instance the provider reports gone is silent, too, and has no signature.
+    return saga.fault_signature == SILENCE or not (saga.fault_signature or saga.fault)
 
 
 def is_left_by_repair(record: NodeRecord) -> bool:

@@ -14,7 +14,11 @@ from schemas.enums import NO_ROOM, STOPPED, AttemptOutcome, HealthStatus, NodeSt
 from schemas.names import saga_number
 from schemas.node_records import NodeRecord, Quarantine, RemediationAttempt
 from schemas.pool_records import OpenSaga, PoolRecord
-from services.pool_manager.planner.node_counts import in_place_attempts, is_left_by_repair
+from services.pool_manager.planner.node_counts import (
+    in_place_attempts,
+    is_for_silence,
+    is_left_by_repair,
+)
 from services.pool_manager.planner.node_projection import launched, with_gpu_cordon
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.saga_state import SagaState
@@ -285,6 +289,7 @@ def _attempts(record: NodeRecord, state: SagaState) -> tuple[RemediationAttempt,
         if state.ended
         else None,
         reason=state.reason,
+        for_silence=is_for_silence(state.kind, state.params),
     )
     return (*in_place_attempts(record.attempts, but=state.saga), attempt)[-ATTEMPTS_MAX:]
 

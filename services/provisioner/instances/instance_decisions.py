@@ -158,13 +158,25 @@ class Settlement:
     record: InstanceRecord
 
 
-def settle(record: InstanceRecord, made: Instance, now: datetime, provider: str = "") -> Settlement:
+def settle(
+    record: InstanceRecord, made: Instance, now: datetime, requested: InstanceRecord | None = None
+) -> Settlement:
     """Decide what happens to an instance just launched or adopted, by the current record.
 
-    `provider` launched it; if the record names another provider by now, it is surplus.
+    `requested`: the record with the offering that it was requested from. If the record names
+    another provider by now, it is surplus; if it names no offering, another replica was refused.
     """
-    if provider and record.offering is not None and record.provider != provider:
-        return Settlement("surplus", record)
+    if requested is not None and record.offering is not None:
+        if record.provider != requested.provider:
+            return Settlement("surplus", record)
+    elif requested is not None and record.state == "intended":
+        record = replace(
+            record,
+            offering=requested.offering,
+            provider=requested.provider,
+            chosen=requested.chosen,
+            dollars_per_hour=requested.dollars_per_hour,
+        )
     if record.state == "intended":
         return Settlement(
             "running",

@@ -313,7 +313,7 @@ class Launcher:
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             nonlocal settled
-            settled = settle(record or progress.record, made, self._clock.now(), provider)
+            settled = settle(record or progress.record, made, self._clock.now(), progress.record)
             return settled.record
 
         await self._store.change(key, decide)

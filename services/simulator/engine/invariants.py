@@ -42,7 +42,7 @@ from schemas.topology import (
     SAGAS,
 )
 from services.bus.port import Stored
-from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
+from services.pool_manager.planner.node_counts import is_for_silence
 from services.pool_manager.sagas import DEFINITIONS
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.agent_machines import AgentMachines

@@ -9,7 +9,7 @@ from schemas.saga_log_entries import SagaStarted
 from schemas.topology import HEARTBEATS
 from services.bus.memory.jetstream.publish_rules import ttl_seconds
 from services.bus.port import Stored
-from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
+from services.pool_manager.planner.node_counts import is_for_silence
 
 _STREAM: Final = f"KV_{HEARTBEATS.name}"
 _PREFIX: Final = f"$KV.{HEARTBEATS.name}."

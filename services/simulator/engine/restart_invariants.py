@@ -18,8 +18,7 @@ from schemas.topology import EVENTS, NODES, SAGAS
 from services.bus.port import Stored
 from services.pool_manager.planner import announced_restarts as restarts
 from services.pool_manager.planner.cloud_notices import doubted_until
-from services.pool_manager.planner.node_counts import busy
-from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
+from services.pool_manager.planner.node_counts import busy, is_for_silence
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulation_context import SimulationContext

@@ -14,19 +14,11 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.saga_params import SagaTraits
 from services.pool_manager.planner import cloud_notices
-from services.pool_manager.planner.node_counts import automatic, is_left_by_repair
+from services.pool_manager.planner.node_counts import automatic, is_for_silence, is_left_by_repair
 from services.pool_manager.sagas import DEFINITIONS
 
 HEARD: Final = "the node is heard again"
 HEALTHY: Final = "the node is healthy again"
-
-
-def is_for_silence(kind: SagaKind, saga: SagaTraits) -> bool:
-    """Whether silence is the only reason for a remediation."""
-    if not DEFINITIONS[kind].remediates or saga.by or saga.notice:
-        return False
-    # A node whose instance the provider reports gone is silent, too, and has no signature.
-    return saga.fault_signature == SILENCE or not (saga.fault_signature or saga.fault)
 
 
 def recovered(
@@ -63,13 +55,14 @@ def is_well_after_repair(node: NodeRecord) -> bool:
     A host may come up after the deadline of its reboot. Silence is over with a heartbeat, any other
     fault with a verdict that came later. An operator's cordon stays.
     """
-    if not node.cordoned or not is_left_by_repair(node) or node.health_at is None:
+    if not node.cordoned or node.lost or not is_left_by_repair(node):
         return False
     last = node.attempts[-1]
-    if last.ended_at is None or not last.fault_signature:
+    if last.for_silence or last.fault_signature == SILENCE:  # as earlier releases say
+        return last.ended_at is not None and not has_other_reason(node)
+    if last.ended_at is None or node.health_at is None or not last.fault_signature:
         return False
-    judged = last.fault_signature == SILENCE or node.health_at > last.ended_at
-    return judged and node.health == "healthy" and not node.lost
+    return node.health == "healthy" and node.health_at > last.ended_at
 
 
 def has_other_reason(node: NodeRecord) -> bool:

@@ -62,6 +62,8 @@ def begin(
     """
     if kind == "replace" and node is not None:
         workload_name = name_of(node)
+    # What degrades a node is no reason to take it out of service; its silence is.
+    silent = node is not None and node.lost and node.health != "unhealthy"
     forced = lacks_room(node, record.spec, now)
     new_node = ""
     launches = record.spec.nodes == "launched" and not with_rack
@@ -76,7 +78,7 @@ def begin(
         spare=spare or (kind == "replace" and bool(promotes)) or _renews(kind, node),
         promotes=promotes,
         action=node.health_action if node else "none",
-        fault=node.health_fault if node else "",
+        fault=node.health_fault if node and not silent else "",
         fault_signature=fault_signature(node) if node else "",
         gpus=_gpus(node) if node and kind == "reset-gpu" else (),
         boot_id=node.boot_id if node else "",
