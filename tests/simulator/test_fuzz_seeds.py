@@ -5,7 +5,7 @@ import pytest
 from services.simulator.inputs.fuzz.fuzz_runner import MINUTES, FuzzOptions, fuzz
 
 SEEDS = 30
-TOGETHER = 15
+TOGETHER = 5
 
 
 @pytest.mark.slow

@@ -15,12 +15,12 @@ from zlib import crc32
 import msgspec
 
 from schemas.duration import format_duration
-from schemas.fault_signature import CONSOLIDATED, DRIFTED, EXPIRED
+from schemas.fault_signature import CONSOLIDATED, DRIFTED, EXPIRED, RENEWALS
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
-from services.pool_manager.planner import cloud_notices
-from services.pool_manager.planner.disruption_budget import allowance
-from services.pool_manager.planner.node_counts import busy, cordons_wait
+from services.pool_manager.planner import cloud_notices, rack_units
+from services.pool_manager.planner.disruption_budget import Allowance, allowance
+from services.pool_manager.planner.node_counts import Nodes, busy, cordons_wait
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import (
     consolidation,
@@ -126,6 +126,18 @@ def may_begin(record: PoolRecord, now: datetime) -> bool:
     if record.renew_at is not None and now < record.renew_at:
         return False
     return not (cordons_wait(record, now) or obstacles.launches_fail(record, now))
+
+
+def rack_waits(record: PoolRecord, nodes: Nodes, node: NodeRecord, left: Allowance) -> bool:
+    """Whether as many racks are out as may be for renewals, and the node's is not one of these.
+
+    A rack that is out already, for a broken node, is not emptied at leisure because of that.
+    """
+    if node.spare or not rack_units.is_by_rack(record) or not left.refusal(cordoned=False):
+        return False
+    renewed = (each for each in record.open.values() if each.fault_signature in RENEWALS)
+    units = {rack_units.unit_of_saga(record, each, nodes.racks) for each in renewed}
+    return rack_units.unit_of(record, node, nodes.racks) not in units
 
 
 def opening(

@@ -357,6 +357,8 @@ def _renew(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions
     before, whole = len(actions.start), actions.allowance
     actions = replace(actions, allowance=whole.halved())
     for node, choice, what in renewals.candidates(snapshot, actions.record, now):
+        if renewals.rack_waits(actions.record, actions.nodes, node, actions.allowance):
+            continue
         actions = replace(actions, choices={**actions.choices, node.node: choice})
         if _refusal(actions, node) or not room_for_sagas(actions.record):
             break
