@@ -96,6 +96,8 @@ class Coordinator:
         self._cache: OrderedDict[str, SagaState] = OrderedDict()
         self._highest = 0
         """The highest sequence that was seen in SAGAS."""
+        self._last_received: tuple[int, datetime] | None = None
+        """Sequence of the last entry of SAGAS that was received, and when it was stored."""
         self.shortened = False
         """Whether sequences are given again: SAGAS has lost its end, or was rolled back."""
 
@@ -183,6 +185,19 @@ class Coordinator:
             await self._remind(state, entry, WHOLE, entry.time + timedelta(seconds=KEPT_SECONDS))
         await self._project(state, entry)
         await self.advance(entry.saga)
+
+    def _notice_loss(self, stored: Stored) -> None:
+        """Forget what is cached where an entry was stored after one of a higher sequence.
+
+        Else an entry of the log as it is now would be taken for one of the log that is gone.
+        """
+        last = self._last_received
+        if last is not None and stored.sequence <= last[0] and stored.time > last[1]:
+            self.shortened = True
+            self.forget_cached()
+        elif last is not None and stored.sequence <= last[0]:
+            return
+        self._last_received = stored.sequence, stored.time
 
     async def _make_up_for(self, received: Received[SagaEntry]) -> None:
         """Bring about what a dead letter's entry would have, and no other does."""
@@ -273,6 +288,7 @@ class Coordinator:
 
     async def _state_with(self, entry: SagaEntry, stored: Stored) -> SagaState:
         """The folded log, with this entry in it."""
+        self._notice_loss(stored)
         cached = self._cache.get(entry.saga)
         if cached is not None:
             if cached.sequence > stored.sequence or _ends_with(cached, stored):

@@ -163,6 +163,38 @@ async def test_a_log_that_was_set_back_is_read_again() -> None:
     assert seen == ["succeeded"]
 
 
+async def test_an_entry_stored_again_is_not_one_of_the_log_that_is_gone() -> None:
+    """The participant repeats its answer in a log that was set back before it.
+
+    Of what had followed it nothing is known any more, and the records must not say so.
+    """
+    server = MemoryServer(SystemClock())
+    bus, seen = MemoryBus(server, PerfectLink()), []
+    await set_up(bus, SystemClock(), replicas=1)
+
+    async def project(state: SagaState, _: Any) -> None:
+        seen.append(state.status)
+
+    coordinator = Coordinator(bus, SystemClock(), DEFINITIONS, _nothing, project, "pool-manager")
+    await coordinator.start("s", "cordon", BEGUN.params, cause="", headers={})
+    begun = server.state.back_up(SAGAS.name)
+    answer = StepSucceeded(id="done", cause="s.cordon.started", **STEP)
+
+    async def handle_the_answer() -> None:
+        sequence = await append(bus, answer, 2, {})
+        *_, stored = await bus.read(SAGAS.name, subjects.saga_tree("s"))
+        assert stored.sequence == sequence
+        await coordinator.handle(Received(decode_entry(stored), stored))
+
+    await handle_the_answer()
+    *_, end = await bus.read(SAGAS.name, subjects.saga_tree("s"))
+    await coordinator.handle(Received(decode_entry(end), end))
+    server.restore(SAGAS.name, begun)
+    await handle_the_answer()
+    assert seen == ["running", "done", "running"]
+    assert coordinator.shortened
+
+
 async def test_a_sequence_that_is_given_twice_shows_that_a_log_was_set_back() -> None:
     """Logs that are open are then looked for; from there on sequences count again."""
     server = MemoryServer(SystemClock())
