@@ -77,7 +77,7 @@ def commands_page() -> str:
 
 def paths_page() -> str:
     """Every path of the HTTP API with its parameters and answers."""
-    from services.gateway.http_app import api_description  # noqa: PLC0415
+    from services.gateway.api_description import api_description  # noqa: PLC0415
 
     description = api_description()
     lines = ["# Paths of the HTTP API", "", "From `/api/v1/openapi.json`, which has the schemas."]

@@ -9,7 +9,7 @@ import pytest
 
 from schemas.agent_commands import DiagnoseRequest
 from schemas.dry_run import DryRun
-from services.gateway.http_app import DESCRIBED_ROUTES, api_description
+from services.gateway.api_description import DESCRIBED_ROUTES, api_description
 from services.http_client import AsyncNavarch, Navarch, gateway_calls, order_calls
 from services.http_client.api_call import ApiCall, ApiStream
 from services.http_client.gateway_calls import DryRunVerb

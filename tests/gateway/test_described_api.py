@@ -20,7 +20,7 @@ from schemas import subjects
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.topology_setup import set_up
-from services.gateway.http_app import api_description
+from services.gateway.api_description import api_description
 from services.gateway.views import STREAM_TYPE
 from services.primitives.clock import SystemClock
 from tests.cli.test_http_commands import CONFIG, SAGA, fill
