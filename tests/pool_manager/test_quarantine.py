@@ -151,6 +151,8 @@ def repaired(
         (repaired(sagas=4), False),
         (repaired(held_until=NOW + timedelta(hours=1)), False),
         (repaired(""), False),
+        # A spare had taken its place, and there was no capacity for another spare.
+        (repaired("drifted", health_at=NOW - timedelta(hours=2)), True),
         # Its provider had listed it as stopped.
         (repaired("", for_silence=True), True),
         (repaired("", for_silence=True, health="degraded"), True),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from schemas.enums import SagaKind
-from schemas.fault_signature import RACK, SILENCE
+from schemas.fault_signature import RACK, RENEWALS, SILENCE
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.saga_params import SagaTraits
@@ -53,12 +53,12 @@ def is_well_after_repair(node: NodeRecord) -> bool:
     """Whether a node that a failed repair has left cordoned turned out to be well since.
 
     A host may come up after the deadline of its reboot. Silence is over with a heartbeat, any other
-    fault with a verdict that came later. An operator's cordon stays.
+    fault with a verdict that came later, and a renewal is for no fault. An operator's cordon stays.
     """
     if not node.cordoned or node.lost or not is_left_by_repair(node):
         return False
     last = node.attempts[-1]
-    if last.for_silence or last.fault_signature == SILENCE:  # as earlier releases say
+    if last.for_silence or last.fault_signature in {SILENCE, *RENEWALS}:
         return last.ended_at is not None and not has_other_reason(node)
     if last.ended_at is None or node.health_at is None or not last.fault_signature:
         return False
