@@ -40,8 +40,9 @@ class BudgetInvariants:
         """Whether a node has run a job with one of these, about which a saga began at the time."""
         self._disrupting: dict[str, dict[str, None]] = {}
         """Pool -> its sagas that count against the budget."""
-        self._begun: dict[tuple[str, bool], dict[str, float]] = {}
-        """Pool, and whether it is a reset or reboot -> timestamps of its sagas' decisions."""
+        self._begun: dict[tuple[str, bool], dict[str, tuple[float, bool]]] = {}
+        """Pool, and whether it is a reset or reboot -> when its sagas were decided on, and whether
+        the cloud takes their nodes."""
         self._decisions: dict[str, str] = {}
         """Saga of a node that leaves with its rack -> the decision about the rack."""
         self._restores = 0
@@ -158,12 +159,18 @@ class BudgetInvariants:
             self._decisions[entry.saga] = name
         if name in begun:
             return
-        recent = [each for each in begun.values() if abs(decided - each) < window]
-        begun[name] = decided
+        preempted = entry.params.node in self._invariants.preempted
+        # What the cloud took after the decision was no part of it, whichever log is stored first.
+        recent = [
+            at
+            for at, unbound in begun.values()
+            if abs(decided - at) < window and not (unbound and at > decided)
+        ]
+        begun[name] = decided, preempted
         limit: int | str = budget.max_replacements
         if resets and budget.max_resets is not None:
             limit = budget.max_resets
-        if limit == "unlimited" or entry.params.node in self._invariants.preempted:
+        if limit == "unlimited" or preempted:
             return
         wanted = rack_units.units(pool, pool.desired)
         most = times * budget_count(limit, wanted, least=3)
