@@ -97,7 +97,7 @@ class Coordinator:
         self._highest = 0
         """The highest sequence that was seen in SAGAS."""
         self._last_received: tuple[int, datetime] | None = None
-        """Sequence of the last entry of SAGAS that was received, and when it was stored."""
+        """Sequence of the last entry of SAGAS that was received, and when the latest was stored."""
         self.shortened = False
         """Whether sequences are given again: SAGAS has lost its end, or was rolled back."""
 
@@ -191,13 +191,14 @@ class Coordinator:
 
         Else an entry of the log as it is now would be taken for one of the log that is gone.
         """
-        last = self._last_received
-        if last is not None and stored.sequence <= last[0] and stored.time > last[1]:
+        sequence, time = self._last_received or (0, stored.time)
+        if stored.sequence <= sequence:
+            if stored.time <= time:
+                return  # redelivered
             self.shortened = True
             self.forget_cached()
-        elif last is not None and stored.sequence <= last[0]:
-            return
-        self._last_received = stored.sequence, stored.time
+        # Another server of a cluster, whose clock is behind, may have stored this one.
+        self._last_received = stored.sequence, max(time, stored.time)
 
     async def _make_up_for(self, received: Received[SagaEntry]) -> None:
         """Bring about what a dead letter's entry would have, and no other does."""
