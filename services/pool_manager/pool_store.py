@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -70,7 +70,7 @@ class Store:
         """Held by a decision that lost its claim to another pool's: of many one wins at a time."""
         self._deciding: dict[str, asyncio.Lock] = {}
         self._changes: dict[str, list[tuple[PoolChange, asyncio.Future[None]]]] = {}
-        self._read: dict[str, tuple[PoolRecord, int]] = {}
+        self._read: dict[str, _ReadPool] = {}
         """Each pool's record and revision as this process last read or wrote it."""
         self._pool_losses = 0
         self._rolled_back: set[str] = set()
@@ -224,23 +224,25 @@ class Store:
         if entry is None:
             return None
         known = self._read.get(pool)
-        if known is not None and known[1] == entry.revision:
+        if known is None or (known.revision, known.value) != (entry.revision, entry.value):
             # With a thousand open sagas the record is large; decode each revision once.
-            return known
-        self._read[pool] = self._pool_records.decode(entry), entry.revision
-        return self._read[pool]
+            known = _ReadPool(self._pool_records.decode(entry), entry.revision, entry.value)
+            self._read[pool] = known
+        return known.record, known.revision
 
-    def _note_loss(
-        self, pool: str, before: tuple[PoolRecord, int] | None, entry: Entry | None
-    ) -> None:
-        """Count a record that is gone, or older than it was before it was read."""
-        if before is not None and (entry is None or entry.revision < before[1]):
+    def _note_loss(self, pool: str, before: "_ReadPool | None", entry: Entry | None) -> None:
+        """Count a record that is gone, older than it was before, or another of its revision."""
+        if before is None:
+            return
+        now = (entry.revision, entry.value) if entry is not None else (0, b"")
+        if now[0] < before.revision or (now[0] == before.revision and now[1] != before.value):
             self._pool_losses += 1
             self._read.pop(pool, None)
 
     def last_read(self, pool: str) -> tuple[PoolRecord, int] | None:
         """A pool's record as this process last read or wrote it; replicas may have changed it."""
-        return self._read.get(pool)
+        found = self._read.get(pool)
+        return (found.record, found.revision) if found is not None else None
 
     async def pools(self) -> list[PoolRecord]:
         """Every pool's record that can be read, fresh from the server."""
@@ -271,8 +273,9 @@ class Store:
 
     async def save_pool(self, record: PoolRecord, revision: int) -> int:
         """Write a pool's record and return its revision; Conflict where it was written before."""
-        written = await self._bus.update(POOLS, pool_key(record.name), encode(record), revision)
-        self._read[record.name] = record, written
+        value = encode(record)
+        written = await self._bus.update(POOLS, pool_key(record.name), value, revision)
+        self._read[record.name] = _ReadPool(record, written, value)
         return written
 
     async def removal(self, pool: str) -> CompletedRequest | None:
@@ -382,6 +385,15 @@ class Store:
     async def save_claims(self, claims: FleetBudgetRecord, revision: int) -> None:
         """Write the claims unless another replica has; else Conflict."""
         await self._claim_records.write(FLEET_BUDGET_KEY, claims, revision)
+
+
+class _ReadPool(NamedTuple):
+    """A pool's record as it was read or written."""
+
+    record: PoolRecord
+    revision: int
+    value: bytes
+    """As stored: a store that was set back gives a revision to another record."""
 
 
 def _openings_key(pool: str) -> str:

@@ -261,9 +261,16 @@ class SagaStepHandlers:
     def _supersession(self, command: Command, *, undo: bool = False) -> IsSuperseded:
         """Return a check whether the saga has gone on and no longer needs this command."""
         wanted = "undo-started" if undo else "started"
+        removes = undo or command.step == "terminate"
+
+        had_log = False
 
         async def is_superseded() -> bool:
+            nonlocal had_log
             state = await read_state(self._bus, command.saga)
+            had_log |= state is not None
+            if removes and had_log and state is None:
+                raise Retry(f"{command.saga} has no log: SAGAS is lost, or was set back")
             return state is not None and state.step(command.step).status != wanted
 
         return is_superseded

@@ -26,7 +26,11 @@ from schemas.saga_params import SagaParams
 from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec
 from schemas.stored_messages import message_subject
 from schemas.topology import POOLS
+from services.bus.memory.memory_bus import MemoryBus
+from services.bus.memory.memory_server import MemoryServer
+from services.bus.memory.transport import PerfectLink
 from services.bus.nats.nats_bus import NatsBus
+from services.bus.topology_setup import set_up
 from services.pool_manager.node_rebuilder import NodeRebuilder
 from services.pool_manager.planner.disruption_budget import counted, recounted
 from services.pool_manager.planner.sizing.open_sagas import numbered
@@ -59,6 +63,21 @@ async def test_a_replica_that_never_read_the_newer_record_knows_that_it_was_roll
     assert not other.trusted
     watching.cancel()
     await asyncio.wait([watching])
+
+
+async def test_another_record_of_the_same_revision_is_a_loss() -> None:
+    """A store that was set back gives revisions again; a decision on the old record would win."""
+    server = MemoryServer(SystemClock())
+    bus = MemoryBus(server, PerfectLink())
+    await set_up(bus, SystemClock(), replicas=1)
+    stream, store = f"KV_{POOLS.name}", Store(bus, FleetBudgetSpec())
+    empty = server.state.back_up(stream)
+    await store.create_pool(OPENED)
+    assert await store.pool("training") == (OPENED, 1)
+    losses = store.losses
+    server.restore(stream, empty)
+    await bus.put(POOLS, pool_key("training"), encode(BEFORE))
+    assert (await store.pool("training"), store.losses) == ((BEFORE, 1), losses + 1)
 
 
 async def test_what_happens_meanwhile_hides_no_rollback(bus: NatsBus) -> None:

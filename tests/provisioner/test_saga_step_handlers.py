@@ -6,15 +6,23 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
+from schemas import subjects
 from schemas.fleet_queries import Page, Query
 from schemas.messages import encode
 from schemas.node_records import HeartbeatRecord
 from schemas.pool_events import InstanceLeaked, pool_codec
 from schemas.pool_records import FLEET_KEY, FleetRecord
-from schemas.saga_log_entries import StepFailed, StepSucceeded, UndoSucceeded
+from schemas.saga_log_entries import (
+    SagaStarted,
+    StepFailed,
+    StepStarted,
+    StepSucceeded,
+    UndoSucceeded,
+)
+from schemas.saga_params import SagaParams
 from schemas.step_data import BootstrapInputs, ProvisionOutputs
 from schemas.subjects import pool_event_wildcard
-from schemas.topology import EVENTS, HEARTBEATS, INSTANCES, POOLS
+from schemas.topology import EVENTS, HEARTBEATS, INSTANCES, POOLS, SAGAS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.errors import Retry
@@ -22,6 +30,7 @@ from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.providers.fake import FakeFault
 from services.provisioner.service import answer_instances
 from services.saga.participant import StepFailure
+from services.saga.saga_log import append
 from tests.provisioner.provisioner_parts import (
     FLEET,
     Held,
@@ -133,6 +142,28 @@ async def test_a_record_that_is_lost_during_the_removal_ends_nothing(bus: NatsBu
     await bus.purge(f"KV_{INSTANCES.name}", ">")
     await removing
     assert await provider.list() == []
+
+
+async def test_a_removal_ends_where_the_log_of_its_saga_is_gone(bus: NatsBus) -> None:
+    """The store was set back to when the instance was in service, and it is to stay there."""
+    await record_fleet(bus)
+    provider = fake(faults=(FakeFault(call="terminate", kind="THROTTLE", times=1000),))
+    made = await steps(bus, provider).provision(provision("web-1"))
+    order = terminate("web-1")
+    params = SagaParams(pool="web", node="web-1")
+    began = SagaStarted(
+        id="began", time=datetime.now(UTC), saga=order.saga, kind="scale-down", params=params
+    )
+    ordered = StepStarted(id=order.id, time=began.time, saga=order.saga, step=order.step)
+    await append(bus, began, 0, {})
+    await append(bus, ordered, 1, {})
+    removing = asyncio.create_task(steps(bus, provider).terminate(order))
+    while len(provider.calls("terminate")) < 3:
+        await asyncio.sleep(0)
+    await bus.purge(SAGAS.name, subjects.saga_tree(order.saga))
+    with pytest.raises(Retry, match="has no log"):
+        await removing
+    assert [made.provider_id] == [each.provider_id for each in await provider.list()]
 
 
 async def test_without_record_and_fleet_id_nothing_is_concluded(bus: NatsBus) -> None:

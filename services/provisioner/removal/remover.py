@@ -85,9 +85,10 @@ class Remover:
             ):
                 return True
             tries += 1
+            await self._clock.sleep(self._limits.backoff_seconds(tries))
+            # Meanwhile the store may have been set back, to when the instance was in service.
             if await is_superseded():
                 return False
-            await self._clock.sleep(self._limits.backoff_seconds(tries))
 
     def _freed_within(self, record: InstanceRecord) -> float:
         """How long a launch in its place waits for its capacity; 0: it can have another."""
