@@ -35,7 +35,7 @@ from services.pool_manager.planner.safety.published_conditions import (
     CONDITION_EVENTS,
     with_published,
 )
-from services.pool_manager.planner.saga_audit import counted_in_rates, reopened
+from services.pool_manager.planner.saga_audit import counted_in_rates, has_ended, reopened
 from services.pool_manager.planner.sizing.open_sagas import highest_serial
 from services.pool_manager.planner.sizing.successors import awaited_again, forgotten
 from services.pool_manager.pool_store import Store
@@ -138,12 +138,13 @@ class NodeRebuilder:
     async def _reopen(self, pool: PoolRecord, own: Sequence[SagaState]) -> None:
         """A pool's record that was lost or rolled back knows its sagas again, and their number.
 
-        One that ends meanwhile is closed once more by the audit.
+        One that ends meanwhile is closed once more by the audit. One that has ended by the records
+        of its nodes has a log that was set back: it must not go on.
         """
         unfinished = {
             each.saga: reopened(each)
             for each in own
-            if not each.ended and each.saga not in pool.open
+            if not (each.ended or each.saga in pool.open or self._has_ended(each))
         }
         began = counted_in_rates(own)
         budget = self._store.fleet_budget
@@ -156,6 +157,11 @@ class NodeRebuilder:
         if unfinished:
             log.warning("open sagas recorded again", extra={"sagas": sorted(unfinished)})
         await self._store.change_pool(pool.name, with_sagas)
+
+    def _has_ended(self, state: SagaState) -> bool:
+        params, records = state.params, self._store.nodes.records
+        node, new = (records.get(node_key(params.pool, e)) for e in (params.node, params.new_node))
+        return has_ended(state, node, new)
 
     async def _await_successors(self, pool: PoolRecord, own: Sequence[SagaState]) -> None:
         """A pool's record that was lost or rolled back awaits the nodes that others make again.

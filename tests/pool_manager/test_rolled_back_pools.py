@@ -376,3 +376,22 @@ async def test_a_spare_that_is_being_promoted_counts_where_the_pool_was_lost(bus
     began = SagaStarted(id="1", time=NOW, saga=REMOVED_BY, kind="replace", params=params)
     await bus.publish(message_subject(began), encode(began))
     assert (await _rebuilt(bus, store, pool)).desired == 2
+
+
+@pytest.mark.parametrize(
+    ("sagas", "expected"),
+    [pytest.param(0, [REMOVED_BY], id="open"), pytest.param(1, [], id="it has ended")],
+)
+async def test_a_saga_whose_log_lost_its_end_is_not_opened_again(
+    bus: NatsBus, sagas: int, expected: list[str]
+) -> None:
+    """POOLS and the end of SAGAS were lost: the node's record says whether its saga goes on."""
+    store = Store(bus, FleetBudgetSpec())
+    await store.create_pool(BEFORE)
+    node = NodeRecord(pool="training", node="n1", state="active", sagas=sagas)
+    await bus.create(NODES, node_key("training", "n1"), encode(node))
+    await _runs(bus, "n1", "n2")
+    params = SagaParams(pool="training", node="n1")
+    began = SagaStarted(id="1", time=NOW, saga=REMOVED_BY, kind="replace", params=params)
+    await bus.publish(message_subject(began), encode(began))
+    assert sorted((await _rebuilt(bus, store, BEFORE)).open) == expected
