@@ -31,11 +31,7 @@ from services.notifier.workload.workload_notifier import (
     WorkloadOrder,
 )
 from services.notifier.workload_availability import WorkloadAvailability
-from services.notifier.workload_steps import (
-    RECORDED_SECONDS_MAX,
-    WorkloadSteps,
-    read_reference,
-)
+from services.notifier.workload_steps import WorkloadSteps, read_reference
 from services.primitives.errors import BusError
 from services.primitives.race import race
 from services.runtime.failure_register import FailureRegister
@@ -419,66 +415,6 @@ def test_an_uncordon_leaves_cordoned_the_gpus_that_are_recorded(recorded: tuple[
         await steps(bus, unable).return_node(command("p"))
         (order,) = able.gpu_orders
         assert (tuple(each.index for each in order.gpus), order.key) == (recorded, "s/drain/gpus")
-
-    with_bus(work)
-
-
-STEPS: dict[str, Callable[[WorkloadSteps, Command], Awaitable[object]]] = {
-    "cordon": WorkloadSteps.cordon,
-    "drain": WorkloadSteps.drain,
-    "vacate": WorkloadSteps.start_drain,
-    "uncordon": WorkloadSteps.return_node,
-    "cordon-gpus": WorkloadSteps.cordon_gpus,
-    "open": WorkloadSteps.uncordon,
-    "promote": WorkloadSteps.promote,
-}
-
-
-@pytest.mark.parametrize(
-    ("step", "seconds", "after", "waited"),
-    [
-        *((each, 600.0, 10.0, 10.0) for each in STEPS),
-        *((each, 600.0, None, RECORDED_SECONDS_MAX) for each in STEPS),
-        ("vacate", 5.0, None, 2.5),
-        ("cordon", None, None, RECORDED_SECONDS_MAX),
-    ],
-)
-def test_a_step_waits_while_its_nodes_record_is_lost(
-    step: str, seconds: float | None, after: float | None, waited: float
-) -> None:
-    """By our name its workload system does not know it, and takes it for one without work.
-
-    One that is not recorded again is named as it can be: it may be gone for good.
-    """
-
-    class Naming(Cordoning):
-        async def drain(self, order: WorkloadOrder) -> None:
-            orders.append((order.node.hostname, clock.monotonic() - begun))
-
-        cordon = uncordon = cordon_gpus = drain
-
-    orders: list[tuple[str, float]] = []
-    clock = VirtualClock()
-    begun = 0.0
-
-    async def work(bus: MemoryBus) -> None:
-        nonlocal begun
-        begun = clock.monotonic()
-        await bus.delete(NODES, node_key("p", "n"))
-
-        async def rebuild() -> None:
-            if after is not None:
-                await clock.sleep(after)
-                record = NodeRecord(pool="p", node="n", hostname="gpu-7", spare=step == "promote")
-                await bus.put(NODES, node_key("p", "n"), encode(record))
-
-        more = {"gpus": [1]} if step == "cordon-gpus" else {}
-        act = STEPS[step](steps(bus, Naming()), command("p", seconds, **more))
-        await asyncio.gather(act, rebuild())
-        named = "gpu-7" if after is not None else ""
-        assert orders
-        assert {each for each, _ in orders} == {named}
-        assert [at for _, at in orders] == [pytest.approx(waited, abs=1.0)] * len(orders)
 
     with_bus(work)
 

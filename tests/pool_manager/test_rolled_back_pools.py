@@ -305,7 +305,7 @@ FORCED = msgspec.structs.replace(_open("operator", "we look", forced=True), by="
         ),
     ],
 )
-async def test_a_lost_record_knows_what_operators_were_told_is_open(
+async def test_a_lost_record_knows_what_is_open_by_its_events(
     bus: NatsBus, published: list[Message], expected: PoolRecord
 ) -> None:
     """An operator's order holds, and what is over is published: else its alert would stay."""
@@ -321,7 +321,7 @@ async def test_a_lost_record_knows_what_operators_were_told_is_open(
     [
         pytest.param(Breaker(since=LATER), id="closed since, which is not published yet"),
         pytest.param(FORCED, id="open by an operator's order"),
-        pytest.param(_open("level", "", forced=False), id="open, and nobody ordered it"),
+        pytest.param(_open("level", "", forced=False), id="open by itself"),
     ],
 )
 def test_a_breaker_that_is_known_stays_as_it_is(known: Breaker) -> None:
