@@ -46,6 +46,9 @@ EVICTION_SECONDS_MAX: Final = 10.0
 is evicted: so it is requeued, and not lost."""
 EVICTION_SHARE_MAX: Final = 0.1
 """The same as a share of the time between the order and the deadline."""
+RECORDED_SECONDS_MAX: Final = 30.0
+"""How long a node's lost record is waited for; without it the node has no other name than ours."""
+RECORDED_AGAIN_SECONDS: Final = 0.5
 LOOK_SECONDS: Final = 10.0
 """How often a drain looks whether the cloud takes its node earlier than it ends."""
 
@@ -84,7 +87,9 @@ class WorkloadSteps:
         A store that was rolled back or restored knows nothing of the GPUs cordoned since. They are
         first: where an order is refused the node takes no work, as its record goes on to say.
         """
-        notifier, order = await self._order(command)
+        await self._return(*await self._order(command))
+
+    async def _return(self, notifier: Notifier, order: WorkloadOrder) -> None:
         if isinstance(notifier, GpuCordoningNotifier):
             gpus = await read_gpus(self._bus, order.node.pool, order.node.node)
             await notifier.cordon_gpus(
@@ -99,13 +104,15 @@ class WorkloadSteps:
         and an operator may have cordoned the node since.
         """
         about = command.inputs_as(NodeInputs)
+        await self._await_record(command, about)
         record = await read_node(self._bus, about.pool, about.node)
         if record is None or record.spare or record.state != "active":
-            await self.return_node(command)
+            await self._return(*await self._order_now(command))
 
     async def cordon_gpus(self, command: Command) -> None:
         """Keep new work off GPUs of the node, and off no others."""
         about = command.inputs_as(GpuInputs)
+        await self._await_record(command, about)
         notifier, reference, gpus = await asyncio.gather(
             self._notifiers.of(about.pool),
             read_reference(self._bus, about.pool, about.node),
@@ -221,10 +228,32 @@ class WorkloadSteps:
 
     async def _order(self, command: Command) -> tuple[Notifier, WorkloadOrder]:
         about = command.inputs_as(NodeInputs)
+        await self._await_record(command, about)
+        return await self._order_now(command)
+
+    async def _order_now(self, command: Command) -> tuple[Notifier, WorkloadOrder]:
+        about = command.inputs_as(NodeInputs)
         notifier, reference = await asyncio.gather(
             self._notifiers.of(about.pool), read_reference(self._bus, about.pool, about.node)
         )
         return notifier, WorkloadOrder(node=reference, reason=about.reason, key=command.key)
+
+    async def _await_record(self, command: Command, about: NodeInputs | GpuInputs) -> None:
+        """Wait while NODES has lost a node that a saga is about: it is recorded again.
+
+        By our name a workload system may not know it, and what it does not know has no work. Half
+        of the step's time is left for the step.
+        """
+        waits = RECORDED_SECONDS_MAX
+        if command.deadline is not None:
+            left = (command.deadline - self._clock.now()).total_seconds()
+            waits = min(waits, left / 2)
+        until = self._clock.monotonic() + waits
+        while await self._bus.get(NODES, node_key(about.pool, about.node)) is None:
+            if self._clock.monotonic() >= until:
+                log.warning("a node has no record", extra={"pool": about.pool, "node": about.node})
+                return
+            await self._clock.sleep(RECORDED_AGAIN_SECONDS)
 
     def participant(self, context: Context) -> Participant:
         """Make the saga participant that performs these steps."""

@@ -23,7 +23,7 @@ from services.bus.bucket_mirror import readable
 from services.bus.port import Bus, Stored
 from services.bus.protocol.endpoint_replies import reply_data
 from services.pool_manager.planner.disruption_budget import lifted, recounted
-from services.pool_manager.planner.node_counts import busy
+from services.pool_manager.planner.node_counts import Nodes, busy, size
 from services.pool_manager.planner.node_reconstruction import (
     AGENT_FACTS,
     REPLAYED_FACTS,
@@ -31,7 +31,11 @@ from services.pool_manager.planner.node_reconstruction import (
     StoredEvent,
     reconstructed_node,
 )
-from services.pool_manager.planner.saga_audit import counted_in_rates, reopened
+from services.pool_manager.planner.safety.published_conditions import (
+    CONDITION_EVENTS,
+    with_published,
+)
+from services.pool_manager.planner.saga_audit import counted_in_rates, has_ended, reopened
 from services.pool_manager.planner.sizing.open_sagas import highest_serial
 from services.pool_manager.planner.sizing.successors import awaited_again, forgotten
 from services.pool_manager.pool_store import Store
@@ -39,6 +43,7 @@ from services.primitives.clock import Clock
 from services.primitives.errors import NavarchError
 from services.saga.saga_log import fold_stored, saga_of
 from services.saga.saga_state import SagaState
+from services.settings.pool_differences import size_within
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +91,11 @@ class NodeRebuilder:
                 own = [each for each in logs.values() if each.params.pool == pool.name]
                 await self._reopen(pool, own)
                 await self._await_successors(pool, own)
+                await self._restore_conditions(pool)
             await self._rebuild_all({*wanted, *nodes, *sagas}, instances, sagas)
+            for pool in pools:
+                if not pool.openings:
+                    await self._restore_size(pool.name)
         for pool in pools:
             known = {*instances, *nodes, *sagas}
             names = (key.partition(".")[2] for key in known if _is_of(key, pool.name))
@@ -129,12 +138,13 @@ class NodeRebuilder:
     async def _reopen(self, pool: PoolRecord, own: Sequence[SagaState]) -> None:
         """A pool's record that was lost or rolled back knows its sagas again, and their number.
 
-        One that ends meanwhile is closed once more by the audit.
+        One that ends meanwhile is closed once more by the audit. One that has ended by the records
+        of its nodes has a log that was set back: it must not go on.
         """
         unfinished = {
             each.saga: reopened(each)
             for each in own
-            if not each.ended and each.saga not in pool.open
+            if not (each.ended or each.saga in pool.open or self._has_ended(each))
         }
         began = counted_in_rates(own)
         budget = self._store.fleet_budget
@@ -148,6 +158,11 @@ class NodeRebuilder:
             log.warning("open sagas recorded again", extra={"sagas": sorted(unfinished)})
         await self._store.change_pool(pool.name, with_sagas)
 
+    def _has_ended(self, state: SagaState) -> bool:
+        params, records = state.params, self._store.nodes.records
+        node, new = (records.get(node_key(params.pool, e)) for e in (params.node, params.new_node))
+        return has_ended(state, node, new)
+
     async def _await_successors(self, pool: PoolRecord, own: Sequence[SagaState]) -> None:
         """A pool's record that was lost or rolled back awaits the nodes that others make again.
 
@@ -160,14 +175,38 @@ class NodeRebuilder:
                 found.append(each)
         if not found:
             return
-        published: set[str] = set()
-        for kind in (NodeReplaced, OperatorNeeded):
-            subject = subjects.pool_event(pool.name, POOL_FACTS[kind])
-            events = (decode_stored(each) for each in await self._bus.read(EVENTS.name, subject))
-            published |= {each.id for each in events if isinstance(each, PoolEvent)}
+        events = await self._pool_events(pool.name, (NodeReplaced, OperatorNeeded))
+        published = {each.id for each in events}
         await self._store.change_pool(
             pool.name, lambda record: awaited_again(record, found, published)
         )
+
+    async def _restore_conditions(self, pool: PoolRecord) -> None:
+        """A pool's record that was lost or rolled back knows again what is open by its events."""
+        events = await self._pool_events(pool.name, CONDITION_EVENTS)
+        await self._store.change_pool(pool.name, lambda record: with_published(record, events))
+
+    async def _pool_events(self, pool: str, kinds: Iterable[type[PoolEvent]]) -> list[PoolEvent]:
+        """All stored events of a pool of these kinds, the oldest first."""
+        stored: list[Stored] = []
+        for kind in kinds:
+            subject = subjects.pool_event(pool, POOL_FACTS[kind])
+            stored += await self._bus.read(EVENTS.name, subject)
+        stored.sort(key=lambda each: each.sequence)
+        return [each for each in map(decode_stored, stored) if isinstance(each, PoolEvent)]
+
+    async def _restore_size(self, pool: str) -> None:
+        """A pool's record that was made again has a place for each node that serves or comes.
+
+        It was recorded before the nodes that NODES had lost, and without its open sagas.
+        """
+        nodes = Nodes(self._store.nodes_of(pool))
+
+        def with_places(record: PoolRecord) -> PoolRecord:
+            places = size_within(record.spec, size(record, nodes))
+            return msgspec.structs.replace(record, desired=max(record.desired, places))
+
+        await self._store.change_pool(pool, with_places)
 
     async def _rebuild_all(
         self,

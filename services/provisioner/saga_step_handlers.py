@@ -200,9 +200,10 @@ class SagaStepHandlers:
         """Start the agent on the instance, if it does not start by itself."""
         inputs = command.inputs_as(BootstrapInputs)
         record = await self._store.get(node_key(inputs.pool, inputs.node))
-        if record is None:
-            # INSTANCES is lost: to fail would undo the launch of a machine that is there.
-            raise Retry(f"INSTANCES has no record of {inputs.node}; the sweep records it again")
+        if record is None or record.state == "intended":
+            # INSTANCES is lost or was set back: to fail would undo the launch of a machine that
+            # is there.
+            raise Retry(f"INSTANCES lacks {inputs.node} as it is; the sweep records it again")
         if record.state != "running":
             raise StepFailure(f"there is no running instance {inputs.node}")
         instance = instance_decisions.instance_of(record)

@@ -14,6 +14,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from schemas import subjects
+from schemas.messages import encode
+from schemas.node_records import NodeRecord, node_key
 from schemas.saga_log_entries import (
     SagaEntry,
     SagaStarted,
@@ -24,7 +26,7 @@ from schemas.saga_log_entries import (
 )
 from schemas.saga_params import SagaParams
 from schemas.settings import PluginSettings, Settings
-from schemas.topology import SAGAS
+from schemas.topology import NODES, SAGAS
 from services.bus.nats.nats_bus import NatsBus
 from services.notifier.service import build
 from services.primitives.clock import SystemClock
@@ -120,6 +122,8 @@ class Sagas:
         """Start a step of a saga about node `training-1`, or its undo."""
         now = datetime.now(UTC)
         if saga not in self.last:
+            node = NodeRecord(pool="training", node="training-1", state="active")
+            await self.bus.put(NODES, node_key("training", "training-1"), encode(node))
             await self._append(
                 SagaStarted(
                     id=f"{saga}.started",

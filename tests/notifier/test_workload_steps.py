@@ -53,12 +53,14 @@ class Evicting(Scheduler):
 
 
 def with_bus(work: Callable[[MemoryBus], Awaitable[None]]) -> None:
-    """Run on a bus with the records' buckets."""
+    """Run on a bus with the records' buckets, and a record of node `n`."""
 
     async def whole() -> None:
         server = MemoryServer(VirtualClock())
         bus = MemoryBus(server, PerfectLink())
         await set_up(bus, VirtualClock(), replicas=1)
+        record = NodeRecord(pool="p", node="n", state="active")
+        await bus.put(NODES, node_key("p", "n"), encode(record))
         await work(bus)
         server.close()
 

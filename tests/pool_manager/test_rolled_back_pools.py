@@ -8,11 +8,24 @@ import msgspec
 import pytest
 
 from schemas import subjects
-from schemas.enums import SagaKind
+from schemas.breaker_state import Breaker, OpenIncident
+from schemas.enums import BreakerCause, SagaKind
 from schemas.fault_signature import RACK
+from schemas.instance_records import InstanceRecord
 from schemas.messages import Message, encode
 from schemas.node_events import Terminated
-from schemas.pool_events import NodeReplaced, OperatorNeeded
+from schemas.node_records import NodeRecord, node_key
+from schemas.pool_events import (
+    BreakerClosed,
+    BreakerHalfOpened,
+    BreakerOpened,
+    Incident,
+    NodeReplaced,
+    OnDemandShort,
+    OperatorNeeded,
+    PoolRemoved,
+    QuarantineFull,
+)
 from schemas.pool_records import AwaitedSuccessor, OpenSaga, PoolRecord, pool_key
 from schemas.saga_log_entries import (
     WHOLE,
@@ -22,10 +35,10 @@ from schemas.saga_log_entries import (
     SagaUnwinding,
     SagaUnwound,
 )
-from schemas.saga_params import SagaParams
+from schemas.saga_params import LaunchSpec, SagaParams
 from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec
 from schemas.stored_messages import message_subject
-from schemas.topology import POOLS
+from schemas.topology import INSTANCES, NODES, POOLS
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
@@ -33,6 +46,7 @@ from services.bus.nats.nats_bus import NatsBus
 from services.bus.topology_setup import set_up
 from services.pool_manager.node_rebuilder import NodeRebuilder
 from services.pool_manager.planner.disruption_budget import counted, recounted
+from services.pool_manager.planner.safety.published_conditions import with_published
 from services.pool_manager.planner.sizing.open_sagas import numbered
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import SystemClock
@@ -235,3 +249,168 @@ async def test_a_lost_record_awaits_successors_again(
         await bus.publish(message_subject(event), encode(event))
     found = await _rebuilt(bus, store, pool)
     assert found.awaited.get("n1") == expected
+
+
+SINCE = NOW - timedelta(minutes=5)
+LATER = NOW + timedelta(minutes=1)
+COUNTS: dict[str, Any] = {"pool": "training", "unavailable": 1, "limit": 1}
+BY_HAND = BreakerOpened(
+    id="b1", time=NOW, cause="r1", reason="we look", by="ada", breaker_cause="operator", **COUNTS
+)
+BY_ITSELF = BreakerOpened(id="b2", time=NOW, reason="spent", breaker_cause="rate", **COUNTS)
+HALF_OPEN = BreakerHalfOpened(
+    id="b3", time=LATER, pool="training", saga="reboot-n1-1", breaker_cause="rate"
+)
+RESTORED = BreakerOpened(id="b4", time=NOW, reason="old", breaker_cause="restored", **COUNTS)
+CLOSED = BreakerClosed(id="b5", time=LATER, by="ada", **COUNTS)
+REMOVED = PoolRemoved(id="gone", time=LATER, pool="training")
+FULL = QuarantineFull(id="q1", time=NOW, pool="training", status="opened", quarantined=1, limit=1)
+ROOM = msgspec.structs.replace(FULL, id="q2", status="closed")
+SHORT = OnDemandShort(id="o1", time=NOW, pool="training", status="opened", nodes=0, required=1)
+ENOUGH = msgspec.structs.replace(SHORT, id="o2", status="closed")
+WAVE = Incident(
+    id="i1", time=NOW, cause="f1", pool="training", incident="xid-79-1795316100",
+    status="opened", kind="xid", code=79, nodes=3, first=SINCE, last=NOW,
+)  # fmt: skip
+WAVE_OVER = msgspec.structs.replace(WAVE, id="i2", status="closed")
+OF_RACK = msgspec.structs.replace(
+    WAVE, id="i3", incident="fabric-r-1-1795316100", scope="rack", within="r-1"
+)
+OPEN_WAVE = OpenIncident(kind="xid", code=79, nodes=3, since=SINCE, last=NOW, fault="f1")
+OPEN_RACK = msgspec.structs.replace(OPEN_WAVE, scope="rack", within="r-1", as_unit=True)
+
+
+def _with(**changes: object) -> PoolRecord:
+    return msgspec.structs.replace(BEFORE, **changes)
+
+
+def _open(cause: BreakerCause, reason: str, *, forced: bool, since: datetime = NOW) -> Breaker:
+    return Breaker(state="open", since=since, cause=cause, reason=reason, forced=forced)
+
+
+FORCED = msgspec.structs.replace(_open("operator", "we look", forced=True), by="ada", request="r1")
+
+
+@pytest.mark.parametrize(
+    ("published", "expected"),
+    [
+        pytest.param([BY_HAND], _with(breaker=FORCED), id="an operator opened the breaker"),
+        pytest.param([BY_HAND, CLOSED], BEFORE, id="and closed it"),
+        pytest.param([BY_HAND, REMOVED], BEFORE, id="of an earlier pool of the name"),
+        pytest.param(
+            [BY_ITSELF], _with(breaker=_open("rate", "spent", forced=False)), id="it opened"
+        ),
+        pytest.param(
+            [BY_ITSELF, HALF_OPEN],
+            _with(breaker=_open("rate", "", forced=False, since=LATER)),
+            id="a probe was under way",
+        ),
+        pytest.param(
+            [RESTORED], _with(breaker=_open("restored", "old", forced=True)), id="a restored store"
+        ),
+        pytest.param([FULL], _with(quarantine_full=True), id="the quarantine was full"),
+        pytest.param([FULL, ROOM], BEFORE, id="and has room again"),
+        pytest.param([SHORT], _with(on_demand_short=True), id="too few nodes on demand"),
+        pytest.param([SHORT, ENOUGH], BEFORE, id="and enough again"),
+        pytest.param([WAVE], _with(incidents={"xid-79": OPEN_WAVE}), id="an incident"),
+        pytest.param([WAVE, WAVE_OVER], BEFORE, id="that is over"),
+        pytest.param(
+            [WAVE, CLOSED],
+            _with(incidents={"xid-79": msgspec.structs.replace(OPEN_WAVE, released=True)}),
+            id="that an operator let go",
+        ),
+        pytest.param(
+            [OF_RACK, CLOSED], _with(incidents={"fabric-r-1": OPEN_RACK}), id="a rack's incident"
+        ),
+    ],
+)
+async def test_a_lost_record_knows_what_is_open_by_its_events(
+    bus: NatsBus, published: list[Message], expected: PoolRecord
+) -> None:
+    """An operator's order holds, and what is over is published: else its alert would stay."""
+    store = Store(bus, FleetBudgetSpec())
+    await store.create_pool(BEFORE)
+    for event in published:
+        await bus.publish(message_subject(event), encode(event))
+    assert await _rebuilt(bus, store, BEFORE) == expected
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        pytest.param(Breaker(since=LATER), id="closed since, which is not published yet"),
+        pytest.param(FORCED, id="open by an operator's order"),
+        pytest.param(_open("level", "", forced=False), id="open by itself"),
+    ],
+)
+def test_a_breaker_that_is_known_stays_as_it_is(known: Breaker) -> None:
+    """What its last event says is no news to a record that was not lost."""
+    record = _with(breaker=known)
+    assert with_published(record, [BY_ITSELF]) == record
+
+
+def test_an_operators_order_is_kept_where_the_record_was_rolled_back() -> None:
+    """The breaker of the older record had opened by itself."""
+    record = _with(breaker=_open("level", "", forced=False, since=SINCE))
+    found = with_published(record, [BY_HAND]).breaker
+    assert (found.forced, found.by, found.since) == (True, "ada", SINCE)
+
+
+async def _runs(bus: NatsBus, *names: str) -> None:
+    """Have INSTANCES record these instances."""
+    for name in names:
+        record = InstanceRecord(
+            pool="training", instance=name, state="running", provider="p", token=name,
+            launch=LaunchSpec(fleet="f", provider="p", instance_type="t"), intended_at=NOW,
+            running_at=NOW,
+        )  # fmt: skip
+        await bus.create(INSTANCES, node_key("training", name), encode(record))
+
+
+@pytest.mark.parametrize(
+    ("openings", "desired"),
+    [
+        pytest.param(0, 3, id="the record was made again, without NODES"),
+        pytest.param(4, 1, id="the record is that of before"),
+    ],
+)
+async def test_no_node_is_surplus_where_both_nodes_and_pools_were_lost(
+    bus: NatsBus, openings: int, desired: int
+) -> None:
+    """A pool that is recorded before its nodes are has the least size."""
+    store, pool = Store(bus, FleetBudgetSpec()), _with(desired=1, openings=openings)
+    await store.create_pool(pool)
+    await _runs(bus, "n1", "n2", "n3")
+    assert (await _rebuilt(bus, store, pool)).desired == desired
+
+
+async def test_a_spare_that_is_being_promoted_counts_where_the_pool_was_lost(bus: NatsBus) -> None:
+    """Neither it nor the node in whose place it comes was counted when the pool was recorded."""
+    store, pool = Store(bus, FleetBudgetSpec()), _with(desired=1, openings=0)
+    await store.create_pool(pool)
+    await _runs(bus, "n1", "n2", "s1")
+    spare = NodeRecord(pool="training", node="s1", state="active", spare=True, cordoned=True)
+    await bus.create(NODES, node_key("training", "s1"), encode(spare))
+    params = SagaParams(pool="training", node="n1", promotes="s1", new_node="n4", spare=True)
+    began = SagaStarted(id="1", time=NOW, saga=REMOVED_BY, kind="replace", params=params)
+    await bus.publish(message_subject(began), encode(began))
+    assert (await _rebuilt(bus, store, pool)).desired == 2
+
+
+@pytest.mark.parametrize(
+    ("sagas", "expected"),
+    [pytest.param(0, [REMOVED_BY], id="open"), pytest.param(1, [], id="it has ended")],
+)
+async def test_a_saga_whose_log_lost_its_end_is_not_opened_again(
+    bus: NatsBus, sagas: int, expected: list[str]
+) -> None:
+    """POOLS and the end of SAGAS were lost: the node's record says whether its saga goes on."""
+    store = Store(bus, FleetBudgetSpec())
+    await store.create_pool(BEFORE)
+    node = NodeRecord(pool="training", node="n1", state="active", sagas=sagas)
+    await bus.create(NODES, node_key("training", "n1"), encode(node))
+    await _runs(bus, "n1", "n2")
+    params = SagaParams(pool="training", node="n1")
+    began = SagaStarted(id="1", time=NOW, saga=REMOVED_BY, kind="replace", params=params)
+    await bus.publish(message_subject(began), encode(began))
+    assert sorted((await _rebuilt(bus, store, BEFORE)).open) == expected

@@ -14,12 +14,13 @@ from msgspec.structs import replace
 from schemas.agent_commands import ActionResult, Diagnosis
 from schemas.enums import Action, HealthStatus
 from schemas.health_records import HealthRecord, RecordedFault
+from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
 from schemas.node_records import NodeRecord
 from schemas.saga_params import LaunchSpec
 from schemas.step_data import CheckInputs, RebootInputs, ResetInputs
 from schemas.subjects import node_command
-from schemas.topology import HEALTH, NODES
+from schemas.topology import HEALTH, INSTANCES, NODES
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Headers
 from services.primitives.errors import Retry
@@ -196,6 +197,35 @@ async def test_a_reboot_waits_until_a_lost_record_is_there_again(
     await bus.put(NODES, "web.web-1", encode(node))
     with pytest.raises(Retry if launch else StepFailure, match="web-1"):
         await steps(bus, fake(), HASTY).actions["reboot"](reboot())
+
+
+async def test_a_reboot_waits_where_nodes_has_lost_the_node_as_well(bus: NatsBus) -> None:
+    """Whether it was launched is known once it is recorded again."""
+    with pytest.raises(Retry, match="web-1"):
+        await steps(bus, fake(), HASTY).actions["reboot"](reboot())
+
+
+async def test_a_reboot_waits_where_the_record_is_that_of_before_the_launch(bus: NatsBus) -> None:
+    """INSTANCES was set back: the sweep adopts the instance of an unfinished launch."""
+    provider = fake()
+    made = await launched(bus, provider)
+    entry = await bus.get(INSTANCES, "web.web-1")
+    assert entry is not None
+    record = msgspec.json.decode(entry.value, type=InstanceRecord)
+    intended = replace(record, state="intended", provider_id="")
+    await bus.put(INSTANCES, "web.web-1", encode(intended))
+    with pytest.raises(Retry, match="web-1"):
+        await made.actions["reboot"](reboot())
+    assert provider.calls("reboot") == []
+
+
+async def test_a_record_without_a_boot_says_nothing_of_a_reboot(bus: NatsBus) -> None:
+    """NODES was lost, and the node's agent has not registered again: its boot is still to end."""
+    provider = fake()
+    made = await launched(bus, provider)
+    await bus.put(NODES, "web.web-1", encode(NodeRecord(pool="web", node="web-1")))
+    outputs = await made.actions["reboot"](reboot())
+    assert ("fake", 1) == (outputs.by, len(provider.calls("reboot")))
 
 
 async def test_a_boot_that_has_ended_is_not_ended_again(bus: NatsBus) -> None:

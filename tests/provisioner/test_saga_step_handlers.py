@@ -291,12 +291,16 @@ async def test_the_service_undoes_a_provision(bus: NatsBus) -> None:
 
 
 async def test_a_launch_goes_on_once_its_lost_record_is_there_again(bus: NatsBus) -> None:
-    """INSTANCES is lost after the launch: a step that failed would undo it."""
+    """INSTANCES is lost or set back after the launch: a step that failed would undo it."""
     provider = fake()
     await steps(bus, provider).provision(provision("web-1"))
     lost = await recorded(bus, "web-1")
     wanted = command("s", "bootstrap", BootstrapInputs(pool="web", node="web-1"))
     await bus.delete(INSTANCES, "web.web-1")
+    with pytest.raises(Retry, match="the sweep records it again"):
+        await steps(bus, provider).bootstrap(wanted)
+    before = msgspec.structs.replace(lost, state="intended", provider_id="")
+    await bus.put(INSTANCES, "web.web-1", encode(before))
     with pytest.raises(Retry, match="the sweep records it again"):
         await steps(bus, provider).bootstrap(wanted)
     await bus.put(INSTANCES, "web.web-1", encode(lost))

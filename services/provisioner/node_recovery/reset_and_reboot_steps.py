@@ -120,12 +120,17 @@ class NodeRecovery:
 
     async def _another_boot(self, inputs: RebootInputs) -> bool:
         node = await self._node(inputs.pool, inputs.node)
-        return node is not None and bool(inputs.boot_id) and node.boot_id != inputs.boot_id
+        # A record that NODES had lost has no boot before its agent has registered again.
+        known = node is not None and "" not in (inputs.boot_id, node.boot_id)
+        return node is not None and known and node.boot_id != inputs.boot_id
 
     async def _is_launched(self, inputs: RebootInputs) -> bool:
-        """Whether the node is on a provider's instance; else it has no record there."""
+        """Whether the node is on a provider's instance; else it has no record there.
+
+        Of one that NODES has lost as well that is known once it is recorded again.
+        """
         node = await self._node(inputs.pool, inputs.node)
-        return node is not None and node.launch is not None
+        return node is None or node.launch is not None
 
     async def _node(self, pool: str, node: str) -> NodeRecord | None:
         entry = await self._bus.get(NODES, node_key(pool, node))
@@ -135,9 +140,11 @@ class NodeRecovery:
         self, command: Command, inputs: RebootInputs, record: InstanceRecord | None, why: str
     ) -> ActionOutputs:
         """Request it from the provider, and record the acceptance; retry after a lost answer."""
-        if record is None and await self._is_launched(inputs):
-            # INSTANCES is lost: to fail would replace a node that a reboot can recover.
-            raise Retry(f"INSTANCES has no record of {inputs.node}; the sweep records it again")
+        is_lost = record is None and await self._is_launched(inputs)
+        if is_lost or (record is not None and record.state == "intended"):
+            # INSTANCES is lost or was set back: to fail would replace a node that a reboot
+            # can recover.
+            raise Retry(f"INSTANCES lacks {inputs.node} as it is; the sweep records it again")
         if record is None or record.state != "running":
             raise StepFailure(f"{why}, and there is no running instance {inputs.node}", NO_AGENT)
         tries = 0

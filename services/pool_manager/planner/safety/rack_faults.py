@@ -52,7 +52,7 @@ def of_fabric(record: PoolRecord, nodes: Nodes) -> tuple[UnhealthyNode, ...]:
 
 def incident_of(record: PoolRecord, rack: str) -> OpenIncident | None:
     """The open incident for which a rack is replaced as a whole."""
-    return record.incidents.get(_key(rack)) if rack else None
+    return record.incidents.get(incident_key(rack)) if rack else None
 
 
 def decided_at(record: PoolRecord, node: NodeRecord) -> datetime | None:
@@ -86,10 +86,10 @@ def find(
     for each in of_racks:
         units.setdefault(rack_units.unit_of(record, each.node, there), []).append(each)
     found = [
-        FaultWave(what=_key(rack), scope="rack", within=rack, members=at_once, as_unit=True)
+        FaultWave(what=incident_key(rack), scope="rack", within=rack, members=at_once, as_unit=True)
         for members in units.values()
         if rack_units.is_rack(record, rack := members[0].node.rack, there)
-        and _key(rack) not in known
+        and incident_key(rack) not in known
         and (at_once := _at_once(record, members))
     ]
     wave = _of_many_racks(record, nodes, units, known, now)
@@ -108,7 +108,8 @@ def _shows_fabric_fault(record: PoolRecord, node: NodeRecord) -> bool:
     )
 
 
-def _key(rack: str) -> str:
+def incident_key(rack: str) -> str:
+    """Under which a rack's incident is in its pool's record."""
     return f"fabric-{rack}"
 
 
