@@ -140,6 +140,9 @@ OTHER_ZONE = replace(CLEARED, offering=replace(ON_DEMAND, zone="b"), dollars_per
             SPOT,
             id="adopted, and its record was lost",
         ),
+        pytest.param(
+            REQUESTED, {"market": "spot"}, None, SPOT, id="adopted, and its record was restored"
+        ),
     ],
 )
 def test_an_instance_keeps_the_offering_that_it_was_requested_from(

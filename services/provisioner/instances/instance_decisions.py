@@ -220,10 +220,14 @@ def _with_offering(
         for each in (*own, *requested_offering(record), *reversed(record.refused))
         if each.offering.provider == record.provider
     ]
-    fitting = (each for each in known if _may_be_from(made, each.offering))
-    found = next(fitting, known[0] if known else None)
-    if found is None:
+    found = next((each for each in known if _may_be_from(made, each.offering)), None)
+    if found is None and not known:
         return replace(record, offering=offering_of(record.provider, made))
+    if found is None:
+        # A restored store may lack what was requested last; a market is not mistaken.
+        found = known[0]
+        if made.market not in ("", found.offering.market):
+            found = RequestedOffering(offering=replace(found.offering, market=made.market))
     return replace(
         record,
         offering=found.offering,
