@@ -223,6 +223,20 @@ async def test_what_an_earlier_delivery_launched_elsewhere_is_adopted_without_it
     assert await market.existing() == {"fake": [], "dear": ["web-0", "web-1"]}
 
 
+async def test_a_launch_requests_nothing_that_another_replica_has_passed_over(bus: NatsBus) -> None:
+    """It waited for a list meanwhile; the machine would be removed at once."""
+    market = Market(bus)
+    held = Held(market.providers["fake"], "list")
+    one = asyncio.create_task(market.steps(fake=held).provision(provision("web-1", choice=BOTH)))
+    await held.entered.wait()
+    market.order("fake", "CAPACITY")
+    outputs = await market.steps().provision(provision("web-1", choice=BOTH))
+    held.go_on.set()
+    assert await one == outputs
+    assert outputs.provider == "dear"
+    assert market.providers["fake"].calls("provision") == ["web-1"]
+
+
 # --- what is recorded of an instance -------------------------------------------------------------
 
 

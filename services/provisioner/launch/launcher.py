@@ -271,14 +271,15 @@ class Launcher:
         """Launch and record it; None: another replica has changed the launch, decide again."""
         calls = self._providers.get(progress.record.provider)
         if calls.provider.capabilities.idempotency_token:
-            return await self._settle(key, progress, await self._adopt_or_launch(calls, progress))
+            made = await self._adopt_or_launch(key, calls, progress)
+            return await self._settle(key, progress, made) if made is not None else None
         seconds_max = progress.until - self._clock.monotonic()
         try:
             async with self._leases.acquired(key, seconds_max) as lease:
                 if not await self._record_request(key, progress):
                     return None
-                made = await lease.run(self._adopt_or_launch(calls, progress))
-                return await self._settle(key, progress, made)
+                made = await lease.run(self._adopt_or_launch(key, calls, progress))
+                return await self._settle(key, progress, made) if made is not None else None
         except ProviderError as error:
             progress.in_doubt = progress.in_doubt or error.rule.in_doubt
             raise
@@ -306,8 +307,13 @@ class Launcher:
         progress.record, progress.requests = record, record.launch_calls
         return True
 
-    async def _adopt_or_launch(self, calls: ProviderCalls, progress: _Progress) -> _Made:
-        """Adopt the instance of an earlier attempt, or request one from the provider."""
+    async def _adopt_or_launch(
+        self, key: str, calls: ProviderCalls, progress: _Progress
+    ) -> _Made | None:
+        """Adopt the instance of an earlier attempt, or request one from the provider.
+
+        None: another replica has changed the launch.
+        """
         can = calls.provider.capabilities
         if progress.in_doubt or await self._unrecorded.may_include(progress.record, calls):
             if not can.idempotency_token:
@@ -316,7 +322,10 @@ class Launcher:
             if found is not None:
                 log.info("adopted", extra={"instance": found.name, "id": found.provider_id})
                 return _Made(found, adopted=True)
-        await self._stop_if_undone(progress.record)  # lists may take a minute
+        current = await self._store.get(key)  # lists may take a minute
+        if current is not None and not may_request(current, progress.record.offering):
+            await self._continue_with(progress, current)
+            return None
         try:
             made = await calls.provision(
                 request_of(progress.record, self._user_data(progress.record)),
@@ -326,12 +335,6 @@ class Launcher:
             progress.in_doubt = progress.in_doubt or error.rule.in_doubt
             raise
         return _Made(made, adopted=False)
-
-    async def _stop_if_undone(self, record: InstanceRecord) -> None:
-        """Raise where the launch was undone meanwhile."""
-        found = await self._store.get(node_key(record.pool, record.instance))
-        if found is not None and found.state not in ("intended", "running"):
-            raise StepFailure(f"the instance is {found.state}: {found.error or 'it was undone'}")
 
     async def _settle(self, key: str, progress: _Progress, made: _Made) -> ProvisionOutputs | None:
         """Record the new instance, or remove it if it is no longer needed.
