@@ -1,10 +1,20 @@
 """Records of instances: bucket INSTANCES, key `<pool>.<node>`."""
 
+import msgspec
+
 from schemas.enums import InstanceState
 from schemas.launch_offers import Offering
 from schemas.messages import Record
 from schemas.saga_params import LaunchSpec
 from schemas.value_limits import Address, AgentKey, Float, HostKey, Identifier, Int, Token, UtcTime
+
+
+class RequestedOffering(msgspec.Struct, frozen=True, kw_only=True):
+    """An offering that a launch requested, and what was recorded with it."""
+
+    offering: Offering
+    dollars_per_hour: Float = 0.0
+    chosen: str = ""
 
 
 class InstanceRecord(Record, frozen=True, kw_only=True):
@@ -22,6 +32,9 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     """The chosen offering, recorded before the provider call; None: no call was made."""
     chosen: str = ""
     """Which offerings came later than it, as their instances had been interrupted."""
+    refused: tuple[RequestedOffering, ...] = ()
+    """Offerings that refused the launch, the last one at the end: an instance that is found late
+    may be of any of them."""
     provider_id: Identifier = ""
     region: Identifier = ""
     zone: Identifier = ""

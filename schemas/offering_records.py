@@ -88,6 +88,8 @@ class SpendReservation(msgspec.Struct, frozen=True, kw_only=True):
     """Dollars per hour reserved for a launch until its instance record counts."""
 
     dollars_per_hour: Float
+    offering: Offering | None = None
+    """Whose price it is: another one's refusal does not release it."""
     at: UtcTime
 
 

@@ -161,8 +161,8 @@ def test_what_was_made_after_it_was_given_up_is_new_to_the_list() -> None:
     """Its age counts from when its id was learnt, and not from when its removal began."""
     made = Instance(name="web-1", provider_id="i-9", fleet=FLEET, pool="web", status="running")
     late = NOW + timedelta(minutes=1)
-    settled = instance_decisions.settle(going(), made, late)
-    again = instance_decisions.settle(settled.record, made, late + LAG)
+    settled = instance_decisions.settle(going(), made, late, "fake")
+    again = instance_decisions.settle(settled.record, made, late + LAG, "fake")
 
     assert "removed" == settled.outcome
     assert not instance_decisions.is_absent(settled.record, (), late + LAG / 2, LAG)

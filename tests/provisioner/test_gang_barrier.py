@@ -1,6 +1,7 @@
 """Launches of a gang on the bus: all in one zone, or none; and no instance stays."""
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from schemas.launch_offers import Choice, Offer
 from schemas.messages import decoder
 from schemas.offering_records import BLOCKED, BlockRecord, PlacementRecord, placement_key
 from schemas.step_data import ProvisionOutputs
-from schemas.topology import OFFERINGS
+from schemas.topology import INSTANCES, OFFERINGS
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.record_bucket import RecordBucket
+from services.primitives.errors import Retry
+from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.saga_step_handlers import SagaStepHandlers
 from services.saga.participant import Command, StepFailure
 from tests.provisioner.provisioner_parts import (
@@ -23,6 +26,7 @@ from tests.provisioner.provisioner_parts import (
     lapsed,
     provision,
     recorded,
+    until,
 )
 from tests.provisioner.test_offering_allocator import Market
 
@@ -139,6 +143,26 @@ async def test_an_unreadable_place_is_decided_again(bus: NatsBus, garbage: bytes
     await bus.put(OFFERINGS, placement_key("web"), garbage)
     await replicas[0].provision(member(4, gang=""))
     assert len(set(await zones(market))) == 1
+
+
+async def test_a_gang_waits_for_a_launch_whose_record_is_lost(bus: NatsBus) -> None:
+    """Its command is delivered again and adopts the machine; a failure would give all back."""
+    market = Market(bus)
+    steps = market.steps()
+    one, two = (member(number, size=2) for number in (1, 2))
+    waiting = asyncio.ensure_future(steps.provision(one))
+
+    async def runs() -> bool:
+        found = await InstanceStore(bus).get("web.web-1")
+        return found is not None and found.state == "running"
+
+    await until(runs)
+    await bus.delete(INSTANCES, "web.web-1")
+    with pytest.raises(Retry):
+        await waiting
+    placed = await launched([steps, market.steps()], [two, dataclasses.replace(one, deliveries=2)])
+    assert [type(each) for each in placed] == [ProvisionOutputs] * 2, placed
+    assert len(await zones(market)) == 2
 
 
 async def test_killed_anywhere_a_gang_is_whole_or_nothing(bus: NatsBus) -> None:

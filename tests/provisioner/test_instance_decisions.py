@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from schemas.enums import NOT_LISTED, InstanceState
-from schemas.instance_records import InstanceRecord
+from schemas.instance_records import InstanceRecord, RequestedOffering
 from schemas.launch_offers import Offering
 from services.provisioner.instances import instance_decisions as decisions
 from services.provisioner.provider_client.provider import Instance
@@ -104,35 +104,115 @@ def test_the_token_of_an_intention_is_the_same_for_every_try() -> None:
 )
 def test_settlement_of_a_launch(state: InstanceState, made: str, expected: str) -> None:
     """Only a current intention keeps the instance that was launched for it."""
-    assert expected == decisions.settle(record(state), instance(made), NOW).outcome
+    assert expected == decisions.settle(record(state), instance(made), NOW, "fake").outcome
+
+
+REFUSED = RequestedOffering(offering=ON_DEMAND, dollars_per_hour=3.0, chosen="before it")
+REQUESTED = replace(
+    record(), provider="p", offering=ON_DEMAND, dollars_per_hour=3.0, chosen="before it"
+)
+CLEARED = decisions.refused(REQUESTED, ON_DEMAND, "CAPACITY: none")
+GONE_ON = replace(CLEARED, offering=SPOT, dollars_per_hour=1.0)
+OTHER_ZONE = replace(CLEARED, offering=replace(ON_DEMAND, zone="b"), dollars_per_hour=2.0)
 
 
 @pytest.mark.parametrize(
-    ("now_at", "expected"),
+    ("current", "made", "requested", "expected"),
     [
-        pytest.param("", ON_DEMAND, id="another replica was refused there meanwhile"),
-        pytest.param("p", SPOT, id="another replica has gone on to another market"),
-        pytest.param("q", None, id="another replica has gone on to another provider"),
+        pytest.param(CLEARED, {}, REQUESTED, ON_DEMAND, id="another replica was refused there"),
+        pytest.param(GONE_ON, {}, REQUESTED, ON_DEMAND, id="it has gone on to another market"),
+        pytest.param(
+            replace(GONE_ON, provider="q"),
+            {},
+            REQUESTED,
+            None,
+            id="it has gone on to another cloud",
+        ),
+        pytest.param(CLEARED, {}, None, ON_DEMAND, id="adopted after the refusal"),
+        pytest.param(GONE_ON, {"market": "on-demand"}, None, ON_DEMAND, id="adopted by its market"),
+        pytest.param(GONE_ON, {"market": "spot"}, REQUESTED, SPOT, id="a token that was used"),
+        pytest.param(OTHER_ZONE, {"zone": "a"}, None, ON_DEMAND, id="adopted by its zone"),
+        pytest.param(GONE_ON, {}, None, SPOT, id="adopted, and nothing else is known"),
+        pytest.param(
+            replace(record(), provider="p"),
+            {"market": "spot", "instance_type": "t"},
+            None,
+            SPOT,
+            id="adopted, and its record was lost",
+        ),
+        pytest.param(
+            REQUESTED, {"market": "spot"}, None, SPOT, id="adopted, and its record was restored"
+        ),
     ],
 )
-def test_a_launch_keeps_the_offering_that_it_was_requested_from(
-    now_at: str, expected: Offering | None
+def test_an_instance_keeps_the_offering_that_it_was_requested_from(
+    current: InstanceRecord,
+    made: dict[str, str],
+    requested: InstanceRecord | None,
+    expected: Offering | None,
 ) -> None:
     """A node whose market is unknown counts as spot, and an on-demand one too many is removed."""
-    requested = replace(record("intended"), provider="p", offering=ON_DEMAND, dollars_per_hour=3.0)
-    current = replace(requested, offering=None, dollars_per_hour=0.0)
-    if now_at:
-        current = replace(current, offering=SPOT, provider=now_at)
-    settled = decisions.settle(current, instance("i-1"), NOW, requested)
+    settled = decisions.settle(current, instance("i-1", **made), NOW, "p", requested)
     kept = settled.record.offering if settled.outcome == "running" else None
     assert kept == expected
-    if not now_at:
-        assert settled.record.dollars_per_hour == 3.0
+    if kept == ON_DEMAND:
+        assert (settled.record.dollars_per_hour, settled.record.chosen) == (3.0, "before it")
+        assert settled.record.refused == ()
+
+
+def test_a_refused_offering_is_remembered_once_and_costs_nothing() -> None:
+    """Refused by two replicas at once, or again after a probe."""
+    again = decisions.refused(replace(CLEARED, offering=ON_DEMAND), ON_DEMAND, "CAPACITY: none")
+    assert (CLEARED.offering, CLEARED.dollars_per_hour, CLEARED.refused) == (None, 0.0, (REFUSED,))
+    assert [each.offering for each in again.refused] == [ON_DEMAND]
+    late = decisions.refused(GONE_ON, ON_DEMAND, "CAPACITY: none")
+    assert (late.offering, late.dollars_per_hour, late.attempts) == (SPOT, 1.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("current", "made", "expected"),
+    [
+        pytest.param(
+            replace(record("running"), provider="q", offering=replace(ON_DEMAND, provider="q")),
+            "i-1",
+            "running",
+            id="two names of one account show the same instance",
+        ),
+        pytest.param(
+            replace(record("running"), provider="q", offering=replace(ON_DEMAND, provider="q")),
+            "i-2",
+            "surplus",
+            id="another cloud has launched another one",
+        ),
+        pytest.param(
+            replace(record("running"), provider="q"), "i-2", "surplus", id="adopted there"
+        ),
+        pytest.param(record("orphaned", provider_id="i-1"), "i-1", "kept", id="an operator's"),
+        pytest.param(record("orphaned", provider_id="i-1"), "i-2", "surplus", id="beside that"),
+    ],
+)
+def test_settlement_of_a_launch_that_others_have_settled(
+    current: InstanceRecord, made: str, expected: str
+) -> None:
+    """What is recorded stays, and what is left to an operator is not touched."""
+    settled = decisions.settle(current, instance(made), NOW, "p", REQUESTED)
+    assert (settled.outcome, settled.record) == (expected, current)
+
+
+def test_an_instance_launched_after_the_last_refusal_is_removed_where_it_is() -> None:
+    """The record names the provider that refused last, and no offering."""
+    ended = replace(record("terminated"), provider="q", refused=(REFUSED,))
+    settled = decisions.settle(ended, instance("i-1"), NOW, "p", REQUESTED)
+    assert (settled.outcome, settled.record.provider, settled.record.state) == (
+        "removed",
+        "p",
+        "terminating",
+    )
 
 
 def test_a_superseded_launch_is_recorded_as_terminating_again() -> None:
     """An instance made after its absence was confirmed is not forgotten."""
-    settled = decisions.settle(record("terminated"), instance("i-9"), NOW)
+    settled = decisions.settle(record("terminated"), instance("i-9"), NOW, "fake")
     assert "removed" == settled.outcome
     assert (settled.record.state, settled.record.provider_id) == ("terminating", "i-9")
     assert settled.record.terminating_at == NOW

@@ -1,6 +1,8 @@
 """The tags by which an instance is found again."""
 
-from services.provisioner.instances.instance_tags import tags_of, with_tags
+import pytest
+
+from services.provisioner.instances.instance_tags import MARKET_TAG, tags_of, with_tags
 from services.provisioner.provider_client.provider import Instance
 from tests.provisioner.provisioner_parts import FLEET, request
 
@@ -14,6 +16,17 @@ def test_what_is_tagged_comes_back() -> None:
         *(read.name, read.fleet, read.pool, read.token),
         read.tags["team"],
     )
+
+
+@pytest.mark.parametrize(
+    ("tags", "market"),
+    [(tags_of(request(market="spot")), "spot"), ({MARKET_TAG: "by the hour"}, ""), ({}, "")],
+)
+def test_the_market_comes_back_unless_the_tag_was_changed(
+    tags: dict[str, str], market: str
+) -> None:
+    """It is what a record may contain, or not known."""
+    assert market == with_tags(Instance(name="i-1", provider_id="i-1"), tags).market
 
 
 def test_what_carries_no_tags_is_nobodys() -> None:

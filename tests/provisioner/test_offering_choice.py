@@ -24,6 +24,7 @@ from services.provisioner.offerings.offering_choice import (
 )
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
+OFFERING = Offering(provider="p", instance_type="t")
 SOON, LATER = NOW + timedelta(seconds=30), NOW + timedelta(seconds=300)
 
 
@@ -179,7 +180,7 @@ def test_the_pace_doubles_while_nothing_is_found_wrong() -> None:
 
 def record(node: str, dollars: float, **changes: Any) -> InstanceRecord:
     """An instance that costs something."""
-    of = Offering(provider="p", instance_type="t")
+    of = OFFERING
     values: dict[str, Any] = {"state": "running", "offering": of} | changes
     return InstanceRecord(
         pool="web",
@@ -219,8 +220,19 @@ def test_each_instance_is_counted_once() -> None:
 
 def test_reservations_outlive_the_records_that_replicas_may_not_know_yet() -> None:
     """They go after a while, so that the record stays small."""
-    kept = spend.add_reservation(SpendRecord(), "web.1", 2.0, NOW)
-    kept = spend.add_reservation(kept, "web.2", 2.0, NOW + timedelta(seconds=100))
+    kept = spend.add_reservation(SpendRecord(), "web.1", 2.0, OFFERING, NOW)
+    kept = spend.add_reservation(kept, "web.2", 2.0, OFFERING, NOW + timedelta(seconds=100))
     assert set(kept.reserved) == {"web.1", "web.2"}
-    kept = spend.add_reservation(kept, "web.3", 2.0, NOW + timedelta(seconds=130))
+    kept = spend.add_reservation(kept, "web.3", 2.0, OFFERING, NOW + timedelta(seconds=130))
     assert set(kept.reserved) == {"web.2", "web.3"}
+
+
+def test_a_refusal_releases_the_reservation_of_its_own_offering() -> None:
+    """One without an offering is of an earlier version."""
+    spot = msgspec.structs.replace(OFFERING, market="spot")
+    record = spend.add_reservation(SpendRecord(), "web.1", 2.0, OFFERING, NOW)
+    assert spend.without_reservation(record, "web.1", spot) == record
+    assert spend.without_reservation(record, "web.2", OFFERING) == record
+    assert spend.without_reservation(record, "web.1", OFFERING) == SpendRecord()
+    old = SpendRecord(reserved={"web.1": SpendReservation(dollars_per_hour=2.0, at=NOW)})
+    assert spend.without_reservation(old, "web.1", spot) == SpendRecord()

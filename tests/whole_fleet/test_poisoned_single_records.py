@@ -29,7 +29,12 @@ from services.metrics.evidence.repair_totals import families
 from services.pool_manager.planner.disruption_budget import noted, others, room_at
 from services.pool_manager.queries import fleet_view
 from services.provisioner.offerings.interruptions import count, with_interruption
-from services.provisioner.offerings.spend import add_reservation, price_limits, sum_costs
+from services.provisioner.offerings.spend import (
+    add_reservation,
+    price_limits,
+    sum_costs,
+    without_reservation,
+)
 from tests.whole_fleet.poison import HOSTILE, NOT_PUBLISHED, extremes, variations
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -62,7 +67,7 @@ def budget(record: FleetBudgetRecord) -> None:
 def spend(record: SpendRecord) -> None:
     """What launches under a cap read of it."""
     price_limits(sum_costs({}, record.reserved, ""), "a", 7.0, 70.0)
-    add_reservation(record, "a.n", 5.0, NOW)
+    without_reservation(add_reservation(record, "a.n", 5.0, SPOT, NOW), "a.m", SPOT)
 
 
 def interruptions(record: InterruptionsRecord) -> None:

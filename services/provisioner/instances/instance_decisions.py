@@ -19,7 +19,8 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from schemas.enums import ProviderErrorKind
-from schemas.instance_records import InstanceRecord
+from schemas.instance_records import InstanceRecord, RequestedOffering
+from schemas.launch_offers import Offering
 from schemas.saga_params import LaunchSpec
 from services.provisioner.instances.visibility import may_be_hidden
 from services.provisioner.provider_client.instance_list import InstanceList
@@ -28,6 +29,8 @@ from services.provisioner.provider_client.provider_errors import RULES
 
 TOKEN_CHARS: Final = 32
 ERROR_CHARS_MAX: Final = 500
+REFUSED_MAX: Final = 32
+"""Of a launch's refused offerings, those that are remembered."""
 
 TERMINATING_STATES: Final = ("terminating", "leaked")
 ADOPTABLE_STATUSES: Final = ("pending", "running")
@@ -152,52 +155,134 @@ def find_adoptable(record: InstanceRecord, listed: Iterable[Instance]) -> Instan
 class Settlement:
     """What happens to an instance just launched or adopted, and the record to write."""
 
-    outcome: Literal["running", "surplus", "removed"]
+    outcome: Literal["running", "surplus", "removed", "kept"]
     """It is recorded; another one is recorded, so remove it; its removal was requested
-    meanwhile."""
+    meanwhile; it was left to an operator meanwhile."""
     record: InstanceRecord
 
 
 def settle(
-    record: InstanceRecord, made: Instance, now: datetime, requested: InstanceRecord | None = None
+    record: InstanceRecord,
+    made: Instance,
+    now: datetime,
+    provider: str,
+    requested: InstanceRecord | None = None,
 ) -> Settlement:
     """Decide what happens to an instance just launched or adopted, by the current record.
 
-    `requested`: the record with the offering that it was requested from. If the record names
-    another provider by now, it is surplus; if it names no offering, another replica was refused.
+    `provider` has it: if the record names another one by now, it is surplus. `requested`: the
+    record with the offering that it was requested from; None: it was adopted.
     """
-    if requested is not None and record.offering is not None:
-        if record.provider != requested.provider:
+    # Two names of the configuration may lead into one account.
+    same = bool(record.provider_id) and record.provider_id == made.provider_id
+    if record.state == "orphaned":
+        return Settlement("kept" if same or requested is None else "surplus", record)
+    if record.provider != provider and not same:
+        if record.offering is not None or record.provider_id:
             return Settlement("surplus", record)
-    elif requested is not None and record.state == "intended":
-        record = replace(
-            record,
-            offering=requested.offering,
-            provider=requested.provider,
-            chosen=requested.chosen,
-            dollars_per_hour=requested.dollars_per_hour,
-        )
-    if record.state == "intended":
-        return Settlement(
-            "running",
-            replace(
-                record,
-                state="running",
-                provider_id=made.provider_id,
-                region=made.region
-                or (record.offering.region if record.offering else "")
-                or record.launch.region,
-                zone=made.zone,
-                address=made.address,
-                host=made.host,
-                dollars_per_hour=made.dollars_per_hour or record.dollars_per_hour,
-                error="",
-                running_at=now,
-            ),
-        )
-    if record.state != "running":
+        record = replace(record, provider=provider)
+    if record.state == "running":
+        return Settlement("running" if same else "surplus", record)
+    if record.state != "intended":
         return Settlement("removed", mark_listed(record, made, now))
-    return Settlement("running" if record.provider_id == made.provider_id else "surplus", record)
+    record = _with_offering(record, made, requested)
+    return Settlement(
+        "running",
+        replace(
+            record,
+            state="running",
+            provider_id=made.provider_id,
+            region=made.region
+            or (record.offering.region if record.offering else "")
+            or record.launch.region,
+            zone=made.zone,
+            address=made.address,
+            host=made.host,
+            dollars_per_hour=made.dollars_per_hour or record.dollars_per_hour,
+            refused=(),
+            error="",
+            running_at=now,
+        ),
+    )
+
+
+def _with_offering(
+    record: InstanceRecord, made: Instance, requested: InstanceRecord | None
+) -> InstanceRecord:
+    """Return the record with the offering that an instance was launched from, as far as known.
+
+    Another replica may have gone on to the next offering, or an answer came late: of those that
+    were requested it is one that agrees with what the provider reports of the instance.
+    """
+    own = requested_offering(requested) if requested is not None else ()
+    known = [
+        each
+        for each in (*own, *requested_offering(record), *reversed(record.refused))
+        if each.offering.provider == record.provider
+    ]
+    found = next((each for each in known if _may_be_from(made, each.offering)), None)
+    if found is None and not known:
+        return replace(record, offering=offering_of(record.provider, made))
+    if found is None:
+        # A restored store may lack what was requested last; a market is not mistaken.
+        found = known[0]
+        if made.market not in ("", found.offering.market):
+            found = RequestedOffering(offering=replace(found.offering, market=made.market))
+    return replace(
+        record,
+        offering=found.offering,
+        dollars_per_hour=found.dollars_per_hour,
+        chosen=found.chosen,
+    )
+
+
+def requested_offering(record: InstanceRecord) -> tuple[RequestedOffering, ...]:
+    """Return the offering that a record names, if it names one."""
+    if record.offering is None:
+        return ()
+    requested = RequestedOffering(
+        offering=record.offering,
+        dollars_per_hour=record.dollars_per_hour,
+        chosen=record.chosen,
+    )
+    return (requested,)
+
+
+def _may_be_from(made: Instance, offering: Offering) -> bool:
+    """Whether nothing that is known of an instance differs from an offering."""
+    pairs = (
+        (made.instance_type, offering.instance_type),
+        (made.market, offering.market),
+        (made.region, offering.region),
+        (made.zone, offering.zone),
+    )
+    return all(one == other or not (one and other) for one, other in pairs)
+
+
+def offering_of(provider: str, made: Instance) -> Offering | None:
+    """Return the offering that an instance is of; None where its market is not known."""
+    if not made.market:
+        return None
+    return Offering(
+        provider=provider,
+        region=made.region,
+        zone=made.zone,
+        instance_type=made.instance_type,
+        market=made.market,
+    )
+
+
+def refused(record: InstanceRecord, offering: Offering | None, reason: str) -> InstanceRecord:
+    """Return the record of a launch that was refused, which costs nothing any more.
+
+    Another replica may have gone on from `offering` since: then what it chose stays.
+    """
+    counted = replace(record, attempts=record.attempts + 1, error=reason[:ERROR_CHARS_MAX])
+    if offering is None or record.offering != offering:
+        return counted
+    others = (each for each in record.refused if each.offering != offering)
+    late = (*others, *requested_offering(record))[-REFUSED_MAX:]
+    return replace(counted, offering=None, dollars_per_hour=0.0, chosen="", refused=late)
 
 
 def mark_terminating(record: InstanceRecord, now: datetime, error: str = "") -> InstanceRecord:

@@ -15,6 +15,7 @@ from schemas.node_records import node_key
 from schemas.offering_records import PlacementRecord, placement_key
 from schemas.step_data import ProvisionInputs
 from services.primitives.clock import Clock
+from services.primitives.errors import Retry
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.launch.launcher import SUPERSEDED, IsSuperseded
 from services.provisioner.offerings import placement_choice
@@ -63,7 +64,10 @@ class GangBarrier:
 
     async def _is_whole(self, inputs: ProvisionInputs) -> bool:
         mine = await self._store.get(node_key(inputs.pool, inputs.node))
-        if mine is None or mine.state != "running":
+        if mine is None:
+            # INSTANCES is lost: to fail would give back a gang that is there.
+            raise Retry(f"INSTANCES has no record of {inputs.node}; its launch is repeated")
+        if mine.state != "running":
             raise StepFailure(f"the instance {inputs.node} was removed")
         key, owner = placement_key(inputs.pool), placement_choice.owner_of(mine)
         instances = await self._placements.instances(inputs.pool)

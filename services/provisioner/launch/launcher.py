@@ -11,11 +11,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, get_args
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from schemas.enums import LaunchRefusal
 from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering
 from schemas.node_records import node_key
@@ -24,14 +23,13 @@ from services.primitives.clock import Clock
 from services.primitives.race import race
 from services.provisioner.bootstrap.user_data import UserDataError
 from services.provisioner.instances.instance_decisions import (
-    ERROR_CHARS_MAX,
     Settlement,
     find_adoptable,
     intended_record,
     mark_terminated,
     mark_terminating,
+    refused,
     settle,
-    type_of,
 )
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.launch.launch_lease import (
@@ -40,15 +38,16 @@ from services.provisioner.launch.launch_lease import (
     is_only_requester,
     may_request,
 )
+from services.provisioner.launch.launch_outcome import outcome_of, request_of
 from services.provisioner.launch.unrecorded_launches import UnrecordedLaunches
 from services.provisioner.offerings.offering_allocator import (
     Allocation,
     LaunchRefusedError,
     OfferingAllocator,
 )
-from services.provisioner.provider_client.provider import Instance, ProvisionRequest
+from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
-from services.provisioner.provider_client.provider_errors import RULES, ProviderError
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.removal.remover import Remover
 from services.provisioner.time_limits import TimeLimits
 from services.saga.participant import StepFailure
@@ -63,7 +62,14 @@ SUPERSEDED: Final = "the saga went on without it"
 
 IsSuperseded = Callable[[], Awaitable[bool]]
 WhyKept = Callable[[str, str, str], Awaitable[str]]
-Decide = Callable[[InstanceRecord | None], InstanceRecord | None]
+
+
+class _Made(NamedTuple):
+    """The instance of a launch."""
+
+    instance: Instance
+    adopted: bool
+    """It was found in a list; it may be of an offering that was requested earlier."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +81,8 @@ class _Progress:
     """By the monotonic clock."""
     allocate_until: float
     """By the same clock: an offering requested later might be answered too late."""
+    again: bool
+    """An earlier delivery of the command may have launched it, at any provider."""
     in_doubt: bool
     """An earlier attempt may have launched it."""
     allocation: Allocation | None = None
@@ -133,27 +141,25 @@ class Launcher:
         if not fresh:
             record = await self._store.get(key) or record
             if record.state != "intended":
-                return _outcome(record)
+                return outcome_of(record)
         until = self._clock.monotonic() + inputs.timeout_seconds
         progress = _Progress(
             record=record,
             until=until,
             allocate_until=until - min(ANSWER_SECONDS, inputs.timeout_seconds / 10),
+            again=again or not fresh,
             in_doubt=again or not fresh,
         )
-        if record.offering is not None:
-            progress.allocation = self._allocator.restore(record)
+        await self._continue_with(progress, record)
         try:
             return await self._attempt_until_launched(key, progress, is_superseded)
         except UserDataError as error:
             # The offering is not at fault.
-            if progress.allocation is not None:
-                await self._allocator.release(progress.allocation)
-            invalid = ProviderError("INVALID", str(error))
-            raise await self._give_up(key, invalid, progress) from error
-        except asyncio.CancelledError:
-            if progress.allocation is not None and progress.allocation.claims:
-                await self._allocator.release(progress.allocation)
+            await self._release(progress)
+            await self._give_up(key, ProviderError("INVALID", str(error)), progress)
+            return outcome_of(progress.record)
+        except (asyncio.CancelledError, StepFailure):
+            await self._release(progress)
             raise
 
     async def _attempt_until_launched(
@@ -163,7 +169,7 @@ class Launcher:
             if progress.allocation is None and progress.record.state == "intended":
                 await self._allocate_unless(key, progress, is_superseded)
             if progress.record.state != "intended":
-                return _outcome(progress.record)
+                return outcome_of(progress.record)
             assert progress.allocation is not None
             progress.attempts += 1
             started = self._clock.monotonic()
@@ -179,8 +185,9 @@ class Launcher:
                 wait = self._limits.retry_seconds(progress.attempts, error.retry_after)
                 if self._clock.monotonic() + wait >= progress.until:
                     await self._allocator.record_failure(progress.allocation, error, ago)
-                    raise await self._give_up(key, error, progress) from error
-                await self._store.change(key, _count_attempt(error))
+                    await self._give_up(key, error, progress)
+                    continue
+                await self._record_error(key, progress, error)
             else:
                 if outputs is not None:
                     return outputs
@@ -188,7 +195,7 @@ class Launcher:
             if await is_superseded():
                 raise StepFailure(SUPERSEDED)
             await self._clock.sleep(wait)
-            progress.record = await self._store.get(key) or progress.record
+            await self._continue_with(progress, await self._store.get(key))
 
     async def _allocate_unless(
         self, key: str, progress: _Progress, is_superseded: IsSuperseded
@@ -209,18 +216,42 @@ class Launcher:
             allocating.result()
             return
         watching.result()
-        if progress.allocation is not None:
-            await self._allocator.release(progress.allocation)
         raise StepFailure(SUPERSEDED)
+
+    async def _record_error(
+        self, key: str, progress: _Progress, error: ProviderError, refusing: Offering | None = None
+    ) -> InstanceRecord | None:
+        """Record a failed attempt; `refusing`: this offering was refused."""
+
+        def decide(found: InstanceRecord | None) -> InstanceRecord | None:
+            record = found or progress.record  # where it is lost, it is recorded again
+            return refused(record, refusing, str(error)) if record.state == "intended" else None
+
+        return await self._store.change(key, decide)
 
     async def _record_refused(self, key: str, progress: _Progress, error: ProviderError) -> None:
         """Record that an offering was refused; another replica may have allocated the next one."""
-        await self._store.change(key, _count_attempt(error, progress.record.offering))
+        record = await self._record_error(key, progress, error, progress.record.offering)
+        progress.allocation = None  # its failure is recorded
+        await self._continue_with(progress, record)
+
+    async def _continue_with(self, progress: _Progress, record: InstanceRecord | None) -> None:
+        """Continue from the record as it is now: another replica may have changed its offering."""
+        record = record or progress.record
+        offering = record.offering if record.state == "intended" else None
+        allocation, progress.record = progress.allocation, record
+        if allocation is not None and allocation.target.offering == offering:
+            return
+        await self._release(progress)
         progress.allocation = None
-        progress.record = await self._store.get(key) or progress.record
-        if progress.record.state == "intended" and progress.record.offering is not None:
-            progress.allocation = self._allocator.restore(progress.record)
+        if offering is not None:
+            progress.allocation = await self._allocator.restore(record)
             progress.in_doubt = True
+
+    async def _release(self, progress: _Progress) -> None:
+        """Leave to others what this launch was to probe, and has not found out."""
+        if progress.allocation is not None and progress.allocation.claims:
+            await self._allocator.release(progress.allocation)
 
     async def _allocate(self, key: str, progress: _Progress) -> None:
         """Choose and record an offering; give up if there is none."""
@@ -228,24 +259,27 @@ class Launcher:
         try:
             allocation = await self._allocator.allocate(before, progress.allocate_until)
         except (ProviderError, LaunchRefusedError) as error:
-            raise await self._give_up(key, error, progress) from error
+            await self._give_up(key, error, progress)
+            return
         elsewhere = allocation.record.provider != before.provider
         progress.allocation, progress.record = allocation, allocation.record
         # A provider that was in doubt has refused by now; the next one has launched nothing yet.
-        progress.in_doubt = allocation.by_other_replica or (progress.in_doubt and not elsewhere)
+        in_doubt = progress.again or (progress.in_doubt and not elsewhere)
+        progress.in_doubt = allocation.by_other_replica or in_doubt
 
     async def _attempt(self, key: str, progress: _Progress) -> ProvisionOutputs | None:
         """Launch and record it; None: another replica has changed the launch, decide again."""
         calls = self._providers.get(progress.record.provider)
         if calls.provider.capabilities.idempotency_token:
-            return await self._settle(key, progress, await self._adopt_or_launch(calls, progress))
+            made = await self._adopt_or_launch(key, calls, progress)
+            return await self._settle(key, progress, made) if made is not None else None
         seconds_max = progress.until - self._clock.monotonic()
         try:
             async with self._leases.acquired(key, seconds_max) as lease:
                 if not await self._record_request(key, progress):
                     return None
-                made = await lease.run(self._adopt_or_launch(calls, progress))
-                return await self._settle(key, progress, made)
+                made = await lease.run(self._adopt_or_launch(key, calls, progress))
+                return await self._settle(key, progress, made) if made is not None else None
         except ProviderError as error:
             progress.in_doubt = progress.in_doubt or error.rule.in_doubt
             raise
@@ -257,15 +291,15 @@ class Launcher:
         """
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
-            return record and count_request(record, progress.record.offering, progress.requests)
+            if record is None:  # it is lost, and with it how many requests there were
+                progress.again = progress.in_doubt = True
+                return replace(progress.record, launch_calls=progress.requests + 1)
+            return count_request(record, progress.record.offering, progress.requests)
 
-        record = await self._store.change(key, decide)
-        if record is None or not may_request(record, progress.record.offering):
-            if progress.allocation is not None:
-                await self._allocator.release(progress.allocation)
-            progress.record, progress.in_doubt = record or progress.record, True
-            named = progress.record.offering is not None
-            progress.allocation = self._allocator.restore(progress.record) if named else None
+        record = await self._store.change(key, decide) or progress.record
+        if not may_request(record, progress.record.offering):
+            progress.in_doubt = True
+            await self._continue_with(progress, record)
             return False
         progress.in_doubt = progress.in_doubt or not is_only_requester(
             record.launch_calls, progress.requests
@@ -273,8 +307,13 @@ class Launcher:
         progress.record, progress.requests = record, record.launch_calls
         return True
 
-    async def _adopt_or_launch(self, calls: ProviderCalls, progress: _Progress) -> Instance:
-        """Adopt the instance of an earlier attempt, or request one from the provider."""
+    async def _adopt_or_launch(
+        self, key: str, calls: ProviderCalls, progress: _Progress
+    ) -> _Made | None:
+        """Adopt the instance of an earlier attempt, or request one from the provider.
+
+        None: another replica has changed the launch.
+        """
         can = calls.provider.capabilities
         if progress.in_doubt or await self._unrecorded.may_include(progress.record, calls):
             if not can.idempotency_token:
@@ -282,64 +321,73 @@ class Launcher:
             found = find_adoptable(progress.record, await calls.list_instances())
             if found is not None:
                 log.info("adopted", extra={"instance": found.name, "id": found.provider_id})
-                return found
-        await self._stop_if_undone(progress.record)  # lists may take a minute
+                return _Made(found, adopted=True)
+        current = await self._store.get(key)  # lists may take a minute
+        if current is not None and not may_request(current, progress.record.offering):
+            await self._continue_with(progress, current)
+            return None
         try:
-            return await calls.provision(
-                _request(progress.record, self._user_data(progress.record)),
+            made = await calls.provision(
+                request_of(progress.record, self._user_data(progress.record)),
                 timeout_seconds=max(progress.until - self._clock.monotonic(), 0.001),
             )
         except ProviderError as error:
             progress.in_doubt = progress.in_doubt or error.rule.in_doubt
             raise
+        return _Made(made, adopted=False)
 
-    async def _stop_if_undone(self, record: InstanceRecord) -> None:
-        """Raise where the launch was undone meanwhile."""
-        found = await self._store.get(node_key(record.pool, record.instance))
-        if found is not None and found.state not in ("intended", "running"):
-            raise StepFailure(f"the instance is {found.state}: {found.error or 'it was undone'}")
-
-    async def _settle(
-        self, key: str, progress: _Progress, made: Instance
-    ) -> ProvisionOutputs | None:
+    async def _settle(self, key: str, progress: _Progress, made: _Made) -> ProvisionOutputs | None:
         """Record the new instance, or remove it if it is no longer needed.
 
         None: another replica has meanwhile launched from another offering; continue with that one.
         """
         assert progress.allocation is not None
-        await self._allocator.record_success(progress.allocation)
-        settled = Settlement("running", progress.record)
-        provider = progress.record.provider
+        requested, instance = progress.record, made.instance
+        if not made.adopted:
+            await self._allocator.record_success(progress.allocation)
+        settled = Settlement("running", requested)
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             nonlocal settled
-            settled = settle(record or progress.record, made, self._clock.now(), progress.record)
+            settled = settle(
+                record or requested,
+                instance,
+                self._clock.now(),
+                requested.provider,
+                None if made.adopted else requested,
+            )
             return settled.record
 
         await self._store.change(key, decide)
         record = settled.record
+        if made.adopted and record.offering == progress.allocation.target.offering:
+            await self._allocator.record_success(progress.allocation)
         match settled.outcome:
-            case "running":
-                return _outputs(record)
             case "surplus":
-                await self._remover.remove_unrecorded(provider, made.provider_id)
-                if record.state != "intended":
-                    return _outcome(record)
-                progress.record, progress.in_doubt = record, True
-                progress.allocation = self._allocator.restore(record)
-                return None
+                await self._remover.remove_unrecorded(requested.provider, instance.provider_id)
+                if record.state == "intended":
+                    progress.in_doubt = True
+                    await self._continue_with(progress, record)
+                    return None
             case "removed":
                 log.info("undone during its launch", extra={"instance": record.instance})
                 await self._remover.try_removal(key)
-                return _outcome(record)
+            case "running" | "kept":
+                pass
+        await self._release(progress)
+        return outcome_of(record)
 
     async def _give_up(
         self, key: str, error: ProviderError | LaunchRefusedError, progress: _Progress
-    ) -> StepFailure:
-        """End the record with the reason; if an attempt may have launched it, remove it."""
+    ) -> None:
+        """End the record with the reason; if an attempt may have launched it, remove it.
+
+        Raise StepFailure, unless another replica or the sweep has recorded it as running meanwhile.
+        """
         in_doubt, launched = progress.in_doubt, progress.record
+        failure = StepFailure(error.message, error=error.kind)
         if in_doubt and await self._why_kept(launched.pool, launched.instance, launched.saga):
-            return StepFailure(error.message, error=error.kind)  # its undo decides what is kept
+            raise failure  # its undo decides what is kept
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             if record is None or record.state != "intended":
@@ -347,76 +395,10 @@ class Launcher:
             ending = mark_terminating(record, self._clock.now(), str(error))
             return ending if in_doubt else mark_terminated(ending, self._clock.now())
 
-        if await self._store.change(key, decide) is not None and in_doubt:
+        record = await self._store.change(key, decide)
+        if record is not None and record.state == "running":
+            progress.record = record
+            return
+        if record is not None and in_doubt:
             await self._remover.try_removal(key)
-        return StepFailure(error.message, error=error.kind)
-
-
-def _count_attempt(error: ProviderError, refused: Offering | None = None) -> Decide:
-    """Count a failed attempt and record why; a refused offering costs nothing any more."""
-
-    def decide(record: InstanceRecord | None) -> InstanceRecord | None:
-        if record is None or record.state != "intended":
-            return None
-        text = str(error)[:ERROR_CHARS_MAX]
-        counted = replace(record, attempts=record.attempts + 1, error=text)
-        if refused is None or record.offering != refused:
-            return counted
-        return replace(counted, offering=None, dollars_per_hour=0.0)
-
-    return decide
-
-
-def _outcome(record: InstanceRecord) -> ProvisionOutputs:
-    """Return the outputs of an earlier attempt, or raise its failure again."""
-    if record.state == "running":
-        return _outputs(record)
-    kind, _, message = record.error.partition(": ")
-    if kind in RULES or kind in get_args(LaunchRefusal):
-        raise StepFailure(message, error=kind)
-    raise StepFailure(f"the instance is {record.state}: {record.error or 'it was undone'}")
-
-
-def _outputs(record: InstanceRecord) -> ProvisionOutputs:
-    return ProvisionOutputs(
-        provider=record.provider,
-        provider_id=record.provider_id,
-        region=record.region,
-        zone=record.zone,
-        address=record.address,
-        host=record.host,
-        instance_type=type_of(record),
-        market=record.offering.market if record.offering is not None else "",
-        dollars_per_hour=record.dollars_per_hour or None,
-        chosen=record.chosen,
-    )
-
-
-def _request(record: InstanceRecord, user_data: str) -> ProvisionRequest:
-    """Return the request for the offering that the record names."""
-    launch, of = record.launch, record.offering
-    assert of is not None
-    choice = launch.choice
-    limits = (
-        [each.max_price for each in choice.offers if each.provider == of.provider]
-        if (choice is not None and of.market == "spot")
-        else []
-    )
-    return ProvisionRequest(
-        name=record.instance,
-        fleet=launch.fleet,
-        pool=record.pool,
-        node=record.instance,
-        token=record.token,
-        instance_type=of.instance_type,
-        region=of.region,
-        zone=of.zone,
-        ssh_keys=launch.ssh_keys,
-        labels=launch.labels,
-        gpu_count=launch.gpu_count,
-        user_data=user_data,
-        market=of.market,
-        max_price=max(limits, default=0.0),
-        placement_group=choice.placement_group if choice is not None else "",
-        options=choice.options_at(of.provider) if choice is not None else {},
-    )
+        raise failure

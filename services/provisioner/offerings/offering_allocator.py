@@ -1,11 +1,11 @@
 """Allocates an offering to each launch: decides by pure functions, waits, and records the choice.
 
-The choice is recorded in the instance's record before the provider is called, so that a replica
-that continues after a crash requests the same offering. Launches with the same options wait in one
-queue, in order of arrival; one decides at a time.
+It is recorded before the provider is called, so that a replica that continues after a crash
+requests the same offering. Launches with the same options wait in one queue, in order of arrival.
 """
 
 import asyncio
+import dataclasses
 import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -28,6 +28,7 @@ from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.offerings import offering_blocks, placement_choice, spend
 from services.provisioner.offerings.offering_catalogue import Candidate, candidates, choice_of
 from services.provisioner.offerings.offering_choice import (
+    REMEDIES,
     Decision,
     FailLaunch,
     LaunchPace,
@@ -124,10 +125,7 @@ class OfferingAllocator:
     # --- allocation ---------------------------------------------------------------------------
 
     async def allocate(self, record: InstanceRecord, until: float) -> Allocation:
-        """Choose and record an offering, waiting at most until then by the monotonic clock.
-
-        Raise ProviderError or LaunchRefusedError if there is none.
-        """
+        """Choose and record an offering until then, or raise ProviderError, LaunchRefusedError."""
         key = node_key(record.pool, record.instance)
         queue = self._queue(record)
         queue.waiting[key] = record
@@ -248,50 +246,66 @@ class OfferingAllocator:
         capped: bool,
     ) -> Allocation | None:
         """Carry out a decision: claim the probes, reserve the price, record the offering."""
-        scored, claims = taken.scored, taken.claims
-        if claims and not await self._offerings.claim_probes(claims, key):
-            return None
-        offering, price = scored.candidate.offering, scored.price or 0.0
-        if capped and not await self._reserve(key, record, queue, price):
+        claims = taken.claims
+        try:
+            if claims and not await self._offerings.claim_probes(claims, key):
+                return None
+            if not capped or await self._reserve(key, record, queue, taken.scored):
+                return await self._record_claimed(key, record, queue, taken)
+        except asyncio.CancelledError:
             await self._offerings.release_probes(claims, key)
-            return None
+            raise
+        await self._offerings.release_probes(claims, key)
+        return None
+
+    async def _record_claimed(
+        self, key: str, record: InstanceRecord, queue: _LaunchQueue, taken: TakeOffering
+    ) -> Allocation:
+        offering = taken.scored.candidate.offering
 
         def decide(old: InstanceRecord | None) -> InstanceRecord | None:
-            if old is None or old.state != "intended" or old.offering != record.offering:
+            old = old or record  # where it is lost, it is recorded again
+            if old.state != "intended" or old.offering != record.offering:
                 return None
             place = {"offering": offering, "provider": offering.provider, "chosen": taken.remark}
-            return replace(old, **place, dollars_per_hour=price)
+            return replace(old, **place, dollars_per_hour=taken.scored.price or 0.0)
 
         written = await self._store.change(key, decide) or record
-        by_other_replica = written.offering != offering
-        if by_other_replica:
-            await self._offerings.release_probes(claims, key)
-            claims = ()
-        else:
+        if written.offering == offering:
             self._scorer.update_record(key, written)
             self._paces[offering] = count_call(self._paces.get(offering, LaunchPace()))
-        target = self._target(record, written.offering or offering, queue)
-        return Allocation(
-            record=written, target=target, claims=claims, by_other_replica=by_other_replica
-        )
+            target = self._target(record, offering, queue)
+            return Allocation(record=written, target=target, claims=taken.claims)
+        found = await self._allocation(written, written.offering or offering, queue)
+        others = tuple(each for each in taken.claims if each not in found.claims)
+        await self._offerings.release_probes(others, key)
+        return dataclasses.replace(found, by_other_replica=True)
 
     async def _reserve(
-        self, key: str, record: InstanceRecord, queue: _LaunchQueue, price: float
+        self, key: str, record: InstanceRecord, queue: _LaunchQueue, scored: ScoredCandidate
     ) -> bool:
         """Reserve the price; False if another launch was faster: decide again."""
+        offering, price = scored.candidate.offering, scored.price or 0.0
         reserved, revision = await self._offerings.read_spend(SPEND_KEY)
         costs = spend.sum_costs(await self._scorer.records(), reserved.reserved, key)
         left = spend.price_limits(costs, record.pool, queue.choice.spend_cap, self._fleet_cap)
         if any(price > room.dollars for room in left):
             return False
-        after = spend.add_reservation(reserved, key, price, self._clock.now())
+        after = spend.add_reservation(reserved, key, price, offering, self._clock.now())
         return await self._offerings.reserve(SPEND_KEY, after, revision)
 
-    def restore(self, record: InstanceRecord) -> Allocation:
-        """Return the allocation that a record names."""
+    async def restore(self, record: InstanceRecord) -> Allocation:
+        """Return the allocation that a record names, with what the launch probes there."""
         assert record.offering is not None
-        target = self._target(record, record.offering, self._queue(record))
-        return Allocation(record=record, target=target)
+        return await self._allocation(record, record.offering, self._queue(record))
+
+    async def _allocation(
+        self, record: InstanceRecord, offering: Offering, queue: _LaunchQueue
+    ) -> Allocation:
+        target, key = self._target(record, offering, queue), node_key(record.pool, record.instance)
+        found = offering_blocks.find_blocks(target, (await self._offerings.records()).blocks)
+        claims = tuple(name for name, each in found if each.probe == key)
+        return Allocation(record=record, target=target, claims=claims)
 
     # --- results ------------------------------------------------------------------------------
 
@@ -319,7 +333,7 @@ class OfferingAllocator:
         )
         choice = choice_of(record.launch)
         if choice.spend_cap or self._fleet_cap:
-            await self._offerings.unreserve(SPEND_KEY, key)
+            await self._offerings.unreserve(SPEND_KEY, key, allocation.target.offering)
         failed = await self._offerings.record_failure(allocation.target, failure)
         await self._offerings.release_probes(
             tuple(each for each in allocation.claims if each != failed), key
@@ -406,16 +420,6 @@ class OfferingAllocator:
         )
 
 
-REMEDIES: Final[dict[LaunchRefusal, str]] = {
-    "nothing-offered": "name a type that one of the pool's providers has: navarch offerings --all",
-    "price-unknown": "give the type a price under `instance_types`, or take the limit away",
-    "above-max-price": "raise the pool's max_price, or name cheaper types",
-    "above-pool-cap": "raise the pool's spend_cap, or make the pool smaller",
-    "above-fleet-cap": "raise the fleet's spend_cap, or make a pool smaller",
-}
-"""What an operator can do about each."""
-
-
 def _candidates_in(queue: _LaunchQueue, chosen: ChosenPlace | None) -> tuple[Candidate, ...]:
     """The candidates where a launch may go; raise where its gang has failed."""
     match chosen.where if chosen is not None else None:
@@ -425,22 +429,21 @@ def _candidates_in(queue: _LaunchQueue, chosen: ChosenPlace | None) -> tuple[Can
             kind = error if error in RULES else "CAPACITY"
             raise ProviderError(kind, reason)
         case placement_choice.FollowPlace(place):
-            together = queue.choice.together
-            found = [
+            found = tuple(
                 each
                 for each in queue.candidates
-                if placement_choice.is_in(each.offering, place, together)
-            ]
+                if placement_choice.is_in(each.offering, place, queue.choice.together)
+            )
             if not found:
                 raise LaunchRefusedError(
                     "nothing-offered", f"the pool's nodes are in {place}, where it offers none"
                 )
-            return tuple(found)
+            return found
         case _:
             return queue.candidates
 
 
 def _capacity_error(blocked: tuple[BlockRecord, ...]) -> ProviderError:
+    waits = describe_blocks(blocked) or "other launches were first"
     kind = blocked[0].kind if blocked else "CAPACITY"
-    waits = describe_blocks(blocked) if blocked else "other launches were first"
     return ProviderError(kind, f"no offering was available in time: {waits}")

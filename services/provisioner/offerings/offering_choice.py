@@ -24,6 +24,14 @@ NAMED_MAX: Final = 6
 PACE_FIRST: Final = 4
 PACE_MAX: Final = 1024
 PACE_SECONDS: Final = 2.0
+REMEDIES: Final[dict[LaunchRefusal, str]] = {
+    "nothing-offered": "name a type that one of the pool's providers has: navarch offerings --all",
+    "price-unknown": "give the type a price under `instance_types`, or take the limit away",
+    "above-max-price": "raise the pool's max_price, or name cheaper types",
+    "above-pool-cap": "raise the pool's spend_cap, or make the pool smaller",
+    "above-fleet-cap": "raise the fleet's spend_cap, or make a pool smaller",
+}
+"""What an operator can do about each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

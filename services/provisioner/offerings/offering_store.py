@@ -27,7 +27,7 @@ from services.bus.port import Bus
 from services.bus.record_bucket import RecordBucket
 from services.primitives.clock import Clock
 from services.primitives.errors import Conflict, UnreadableRecord
-from services.provisioner.offerings import interruptions, offering_blocks
+from services.provisioner.offerings import interruptions, offering_blocks, spend
 
 log = logging.getLogger(__name__)
 
@@ -181,14 +181,8 @@ class OfferingStore:
             return False
         return True
 
-    async def unreserve(self, key: str, launch: str) -> None:
-        """Release the reservation of a launch that failed."""
-
-        def without(old: SpendRecord | None) -> SpendRecord | None:
-            if old is None:
-                return None
-            return SpendRecord(
-                reserved={name: each for name, each in old.reserved.items() if name != launch}
-            )
-
-        await self._spending.change(key, without)
+    async def unreserve(self, key: str, launch: str, offering: Offering) -> None:
+        """Release what a launch has reserved for an offering that refused it."""
+        await self._spending.change(
+            key, lambda old: old and spend.without_reservation(old, launch, offering)
+        )

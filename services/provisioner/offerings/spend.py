@@ -11,6 +11,7 @@ from typing import Final
 
 from schemas.enums import LaunchRefusal
 from schemas.instance_records import InstanceRecord
+from schemas.launch_offers import Offering
 from schemas.offering_records import SpendRecord, SpendReservation
 from services.provisioner.offerings.offering_choice import PriceLimit
 
@@ -52,8 +53,21 @@ def price_limits(
     return tuple(found)
 
 
-def add_reservation(record: SpendRecord, key: str, dollars: float, now: datetime) -> SpendRecord:
+def add_reservation(
+    record: SpendRecord, key: str, dollars: float, offering: Offering, now: datetime
+) -> SpendRecord:
     """Return the record with another reservation, and without the expired ones."""
     oldest = now - timedelta(seconds=KEPT_SECONDS)
     kept = {name: each for name, each in record.reserved.items() if each.at > oldest}
-    return SpendRecord(reserved={**kept, key: SpendReservation(dollars_per_hour=dollars, at=now)})
+    added = SpendReservation(dollars_per_hour=dollars, offering=offering, at=now)
+    return SpendRecord(reserved={**kept, key: added})
+
+
+def without_reservation(record: SpendRecord, key: str, offering: Offering) -> SpendRecord:
+    """Return the record without a launch's reservation, unless it is of another offering."""
+    reserved = record.reserved.get(key)
+    if reserved is None or reserved.offering not in (None, offering):
+        return record
+    return SpendRecord(
+        reserved={name: each for name, each in record.reserved.items() if name != key}
+    )

@@ -77,6 +77,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = ""
     token: str = ""
     instance_type: str = ""
+    market: Market | Literal[""] = ""
+    """Empty: neither its tags nor the provider say."""
     region: str = ""
     zone: str = ""
     address: str = ""

@@ -96,7 +96,7 @@ class Orphans:
             if record is None or record.state != "orphaned":
                 return record
             intended = msgspec.structs.replace(record, state="intended", saga=ADOPTED)
-            return settle(intended, instance, self._clock.now()).record
+            return settle(intended, instance, self._clock.now(), record.provider).record
 
         record = running(await self._store.get(key))
         if record is None or record.state != "running":
@@ -108,7 +108,7 @@ class Orphans:
         """Have the pool-manager record the node of an instance that others made, then record it."""
         now = self._clock.now()
         made = msgspec.structs.replace(record_from_tags(provider, instance, now), saga=ADOPTED)
-        record = settle(made, instance, now).record
+        record = settle(made, instance, now, provider).record
         await self._request(ADOPT_NODE, record)
 
         def adopted(found: InstanceRecord | None) -> InstanceRecord:

@@ -21,7 +21,10 @@ from schemas.pool_events import InstanceLeaked
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.provisioner.instances import instance_decisions
-from services.provisioner.instances.instance_decisions import TERMINATING_STATES
+from services.provisioner.instances.instance_decisions import (
+    TERMINATING_STATES,
+    mark_terminated,
+)
 from services.provisioner.instances.instance_store import Change, InstanceStore
 from services.provisioner.instances.visibility import why_out_of_region
 from services.provisioner.provider_client.provider import Instance
@@ -104,31 +107,37 @@ class Remover:
     async def _try_removal(
         self, key: str, record: InstanceRecord | None, *, again: bool
     ) -> NotRemoved | None:
-        """Try once; None: no instance of the record is left."""
-        if record is None or record.state == "terminated":
+        """Try once; None: no instance of the record is left, or it need not go."""
+        if record is None or record.state not in TERMINATING_STATES:
             return None
-        result = await self._terminate(key, record, again=again)
-        if result is None:
-            await self._store.change(
-                key, lambda now: now and instance_decisions.mark_terminated(now, self._clock.now())
-            )
-            return None
-        await self._record_attempt(key, record, result)
-        return result
+        result, judged = await self._terminate(key, record, again=again)
+        if result is not None:
+            await self._record_attempt(key, record, result)
+            return result
+
+        def gone(now: InstanceRecord | None) -> InstanceRecord | None:
+            # What was launched since is not missing from an earlier list.
+            known = now is not None and now.provider_id == judged.provider_id
+            return now and (mark_terminated(now, self._clock.now()) if known else now)
+
+        now = await self._store.change(key, gone)
+        if now is not None and now.provider_id != judged.provider_id:
+            return NotRemoved(f"{now.provider_id} was launched meanwhile")
+        return None
 
     async def _terminate(
         self, key: str, record: InstanceRecord, *, again: bool
-    ) -> NotRemoved | None:
-        """Terminate it wherever it may be; None: no provider has it."""
+    ) -> tuple[NotRemoved | None, InstanceRecord]:
+        """Terminate it wherever it may be; None: no provider has the instance of this record."""
         for provider in instance_decisions.possible_providers(record, self._providers.calls):
-            result = await self._terminate_at(provider, key, record, again=again)
+            result, record = await self._terminate_at(provider, key, record, again=again)
             if result is not None:
-                return result
-        return None
+                return result, record
+        return None, record
 
     async def _terminate_at(
         self, provider: str, key: str, record: InstanceRecord, *, again: bool
-    ) -> NotRemoved | None:
+    ) -> tuple[NotRemoved | None, InstanceRecord]:
         """Terminate it at one provider; `again`: it was requested before, so the list says first.
 
         Clouds limit the rate of calls, and a GPU machine takes minutes to go.
@@ -137,13 +146,13 @@ class Remover:
             calls = self._providers.get(provider)
             can = calls.provider.capabilities
             if unseen := why_out_of_region(record, can):
-                return NotRemoved(unseen, "INVALID")
+                return NotRemoved(unseen, "INVALID"), record
             lag = timedelta(seconds=can.list_lag_seconds)
             # A list of many pages shows the state at the time it was started.
             asked_at = self._clock.now()
             listed = await calls.list_instances() if again or not record.provider_id else []
             if again and instance_decisions.is_absent(record, listed, asked_at, lag):
-                return None
+                return None, record
             if not record.provider and (found := instance_decisions.find_adoptable(record, listed)):
                 record = await self._record_found(key, record, provider, found)
             wanted = instance_decisions.provider_ids_to_remove(record, listed)
@@ -156,12 +165,12 @@ class Remover:
                     if provider_id not in wanted:
                         await calls.terminate(provider_id)
         except ProviderError as error:
-            return NotRemoved(str(error), error.kind)
+            return NotRemoved(str(error), error.kind), record
         if instance_decisions.is_absent(record, listed, asked_at, lag):
-            return None
+            return None, record
         if instance_decisions.is_stopping(record, listed):
-            return NotRemoved(f"{provider} is removing it", stopping=True)
-        return NotRemoved(f"{provider} still lists it")
+            return NotRemoved(f"{provider} is removing it", stopping=True), record
+        return NotRemoved(f"{provider} still lists it"), record
 
     async def _record_found(
         self, key: str, record: InstanceRecord, provider: str, instance: Instance

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
+from schemas.names import TOKEN
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import (
     FLEET_KEY,
@@ -307,7 +308,7 @@ class Sweeper:
                 await self._store.change(key, self._record_unexpected(provider, instance))
                 return await self._remover.try_removal(key)
             case "remove-surplus":
-                return await self._remover.remove_unrecorded(provider, instance.provider_id)
+                return await self._remove_surplus(action)
             case "retry-removal" | "confirm-removal":
                 return await self._remover.try_removal(key)
             case "mark-down" | "mark-up":
@@ -316,6 +317,15 @@ class Sweeper:
             case "adopt-instance" | "restore-record" | "mark-listed" | "mark-unlisted":
                 await self._store.change(key, lambda record: self._correct(action, record))
         return True
+
+    async def _remove_surplus(self, action: SweepAction) -> bool:
+        """Remove an instance, unless a launch has recorded it since; False: not accepted."""
+        instance = action.instance
+        if TOKEN.match(instance.pool) and TOKEN.match(instance.name):
+            record = await self._store.get(action.key)
+            if record is not None and record.provider_id == instance.provider_id:
+                return True
+        return await self._remover.remove_unrecorded(action.provider, instance.provider_id)
 
     def _mark_down(self, record: InstanceRecord | None, reason: str) -> InstanceRecord | None:
         if record is None or record.state != "running":
@@ -337,7 +347,7 @@ class Sweeper:
             return replace(record, error=error) if record.state == "running" else None
         elif record.state != "intended":
             return None
-        return settle(record, action.instance, self._clock.now()).record
+        return settle(record, action.instance, self._clock.now(), action.provider).record
 
     def _record_unexpected(self, provider: str, instance: Instance) -> Change:
         """Record that it must go, so that operators see it until it is gone."""

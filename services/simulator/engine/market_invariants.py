@@ -28,11 +28,17 @@ _instances = decoder(InstanceRecord)
 
 
 class MarketInvariants:
-    """Looks at every record of a pool in which a launch or a smaller size is new."""
+    """Looks at every record of a pool in which a launch or a smaller size is new.
 
-    def __init__(self, simulation: SimulationContext, invariants: Invariants) -> None:
+    And at every record of a running instance: it has the market that its machine was launched from.
+    """
+
+    def __init__(
+        self, simulation: SimulationContext, cloud: SimulatedCloud, invariants: Invariants
+    ) -> None:
         """Report violations to `invariants`."""
         self._invariants = invariants
+        self._cloud = cloud
         self._records = StoredRecords(simulation.server)
         self._markets: dict[str, str] = {}
         """Instance -> the market that it was last requested from."""
@@ -55,6 +61,15 @@ class MarketInvariants:
             record = _instances.decode(stored.data)
         except msgspec.DecodeError:
             return
+        machine = self._cloud.machines.get(record.provider_id)
+        if machine is not None and record.state == "running" and machine.instance.market:
+            recorded = record.offering.market if record.offering is not None else "unknown"
+            if recorded != machine.instance.market:
+                self._invariants.fail(
+                    f"{record.instance} was launched as {machine.instance.market}, and its market "
+                    f"is recorded as {recorded}",
+                    record.instance,
+                )
         if record.offering is None:
             return
         self._markets[record.instance] = record.offering.market

@@ -283,7 +283,8 @@ class SimulatedProvider:
             await asyncio.sleep(call_failure.seconds)
             await self._process.alive()
         made = self._cloud.make(request, offering)
-        if machine := self._cloud.machines.get(made.provider_id):
+        machine = self._cloud.machines.get(made.provider_id)
+        if machine is not None and machine.provider != self._name:
             machine.provider, machine.offering = self._name, offering
         await self._process.effect("a launch")
         await self._take_time()

@@ -142,7 +142,7 @@ class SimulatedFleet:
         QuarantineInvariants(simulation, self.machines, self.invariants)
         SlowWaveInvariants(simulation, self.invariants)
         RenewalInvariants(simulation, self.invariants)
-        MarketInvariants(simulation, self.invariants)
+        MarketInvariants(simulation, self.cloud, self.invariants)
         InterruptionInvariants(simulation, self.invariants)
         RestartInvariants(simulation, self.cloud, self.invariants)
         self.at_rest = FleetAtRest(
