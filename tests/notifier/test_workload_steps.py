@@ -53,14 +53,15 @@ class Evicting(Scheduler):
 
 
 def with_bus(work: Callable[[MemoryBus], Awaitable[None]]) -> None:
-    """Run on a bus with the records' buckets, and a record of node `n`."""
+    """Run on a bus with the records' buckets, and a record of node `n` of each pool."""
 
     async def whole() -> None:
         server = MemoryServer(VirtualClock())
         bus = MemoryBus(server, PerfectLink())
         await set_up(bus, VirtualClock(), replicas=1)
-        record = NodeRecord(pool="p", node="n", state="active")
-        await bus.put(NODES, node_key("p", "n"), encode(record))
+        for pool in ("p", "configured"):
+            record = NodeRecord(pool=pool, node="n", state="active")
+            await bus.put(NODES, node_key(pool, "n"), encode(record))
         await work(bus)
         server.close()
 
