@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # What `make demo` needs: a third of it. Python compiles the modules that are used when they are.
 DEMO_STAMP := $(VENV)/.installed-demo
+# The environment itself, with nats-server; either of the two installs into it.
 BASE_STAMP := $(VENV)/.made
 COMPILED := $(VENV)/.compiled-tests
 

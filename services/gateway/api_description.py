@@ -55,7 +55,7 @@ def api_description() -> dict[str, Any]:
     """The description, which needs no bus and no fleet; it is not to be changed."""
     app = Litestar(
         DESCRIBED_ROUTES,
-        dependencies={name: _nothing() for name in PROVIDED},
+        dependencies={name: provide(None) for name in PROVIDED},
         logging_config=None,
         openapi_config=_openapi(),
     )
@@ -93,8 +93,9 @@ def _translate_patterns(schema: Schema | Reference) -> None:
         _translate_patterns(each)
 
 
-def _nothing() -> Provide:
-    return Provide(lambda: None, sync_to_thread=False)
+def provide(value: Any) -> Provide:
+    """Give a value to the routes that name it."""
+    return Provide(lambda: value, sync_to_thread=False)
 
 
 def _openapi() -> OpenAPIConfig:

@@ -14,7 +14,7 @@ from schemas.dry_run import DryRun
 from services.bus.port import Bus
 from services.fleet_client.fleet_client import FleetClient
 from services.gateway.access_tokens import Principal
-from services.gateway.api_description import DESCRIBED_ROUTES, DESCRIPTION_ROUTES
+from services.gateway.api_description import DESCRIBED_ROUTES, DESCRIPTION_ROUTES, provide
 from services.gateway.authentication import PUBLIC, Access, authentication, require_role
 from services.gateway.change_audit import DRY_RUN_HEADER, change_audit
 from services.gateway.change_requests import ChangeRequests
@@ -81,10 +81,10 @@ def http_app(
             *(*DESCRIBED_ROUTES, *DESCRIPTION_ROUTES, *more),
         ],
         dependencies={
-            "fleet": _provide(fleet),
-            "changes": _provide(ChangeRequests(fleet, clock.now, new_key)),
-            "histories": _provide(asyncio.Semaphore(HISTORIES_MAX)),
-            "streams": _provide(streams),
+            "fleet": provide(fleet),
+            "changes": provide(ChangeRequests(fleet, clock.now, new_key)),
+            "histories": provide(asyncio.Semaphore(HISTORIES_MAX)),
+            "streams": provide(streams),
             "now": Provide(clock.now, sync_to_thread=False),
             "principal": Provide(principal, sync_to_thread=False),
         },
@@ -101,10 +101,6 @@ def http_app(
         openapi_config=None,
         after_request=_protect,
     )
-
-
-def _provide(value: Any) -> Provide:
-    return Provide(lambda: value, sync_to_thread=False)
 
 
 def _protect(response: Response[Any]) -> Response[Any]:

@@ -103,11 +103,10 @@ class WorkloadSteps:
         One that serves is left as it is: of a saga whose log is lost the step is performed again,
         and an operator may have cordoned the node since.
         """
-        about = command.inputs_as(NodeInputs)
-        await self._await_record(command, about)
-        record = await read_node(self._bus, about.pool, about.node)
+        notifier, order = await self._order(command)
+        record = await read_node(self._bus, order.node.pool, order.node.node)
         if record is None or record.spare or record.state != "active":
-            await self._return(*await self._order_now(command))
+            await self._return(notifier, order)
 
     async def cordon_gpus(self, command: Command) -> None:
         """Keep new work off GPUs of the node, and off no others."""
@@ -229,10 +228,6 @@ class WorkloadSteps:
     async def _order(self, command: Command) -> tuple[Notifier, WorkloadOrder]:
         about = command.inputs_as(NodeInputs)
         await self._await_record(command, about)
-        return await self._order_now(command)
-
-    async def _order_now(self, command: Command) -> tuple[Notifier, WorkloadOrder]:
-        about = command.inputs_as(NodeInputs)
         notifier, reference = await asyncio.gather(
             self._notifiers.of(about.pool), read_reference(self._bus, about.pool, about.node)
         )

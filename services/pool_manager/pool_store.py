@@ -234,8 +234,11 @@ class Store:
         """Count a record that is gone, older than it was before, or another of its revision."""
         if before is None:
             return
-        now = (entry.revision, entry.value) if entry is not None else (0, b"")
-        if now[0] < before.revision or (now[0] == before.revision and now[1] != before.value):
+        same = (before.revision, before.value)
+        kept = entry is not None and (
+            entry.revision > before.revision or (entry.revision, entry.value) == same
+        )
+        if not kept:
             self._pool_losses += 1
             self._read.pop(pool, None)
 

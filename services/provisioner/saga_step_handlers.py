@@ -263,7 +263,6 @@ class SagaStepHandlers:
         """Return a check whether the saga has gone on and no longer needs this command."""
         wanted = "undo-started" if undo else "started"
         removes = undo or command.step == "terminate"
-
         had_log = False
 
         async def is_superseded() -> bool:

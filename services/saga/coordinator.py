@@ -163,8 +163,7 @@ class Coordinator:
         before = self._highest
         sequence = await append(self._bus, entry, expected, headers)
         if sequence <= before:
-            self.shortened = True
-            self.forget_cached()
+            self._note_loss()
         return sequence
 
     async def handle(self, received: Received[SagaEntry]) -> None:
@@ -186,7 +185,11 @@ class Coordinator:
         await self._project(state, entry)
         await self.advance(entry.saga)
 
-    def _notice_loss(self, stored: Stored) -> None:
+    def _note_loss(self) -> None:
+        self.shortened = True
+        self.forget_cached()
+
+    def _compare(self, stored: Stored) -> None:
         """Forget what is cached where an entry was stored after one of a higher sequence.
 
         Else an entry of the log as it is now would be taken for one of the log that is gone.
@@ -195,8 +198,7 @@ class Coordinator:
         if stored.sequence <= sequence:
             if stored.time <= time:
                 return  # redelivered
-            self.shortened = True
-            self.forget_cached()
+            self._note_loss()
         # Another server of a cluster, whose clock is behind, may have stored this one.
         self._last_received = stored.sequence, max(time, stored.time)
 
@@ -289,7 +291,7 @@ class Coordinator:
 
     async def _state_with(self, entry: SagaEntry, stored: Stored) -> SagaState:
         """The folded log, with this entry in it."""
-        self._notice_loss(stored)
+        self._compare(stored)
         cached = self._cache.get(entry.saga)
         if cached is not None:
             if cached.sequence > stored.sequence or _ends_with(cached, stored):

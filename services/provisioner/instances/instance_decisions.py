@@ -214,15 +214,15 @@ def _with_offering(
     Another replica may have gone on to the next offering, or an answer came late: of those that
     were requested it is one that agrees with what the provider reports of the instance.
     """
-    own = requested_offering(requested) if requested is not None else ()
+    own = _requested_offering(requested) if requested is not None else None
     known = [
         each
-        for each in (*own, *requested_offering(record), *reversed(record.refused))
-        if each.offering.provider == record.provider
+        for each in (own, _requested_offering(record), *reversed(record.refused))
+        if each is not None and each.offering.provider == record.provider
     ]
     found = next((each for each in known if _may_be_from(made, each.offering)), None)
     if found is None and not known:
-        return replace(record, offering=offering_of(record.provider, made))
+        return replace(record, offering=_offering_of(record.provider, made))
     if found is None:
         # A restored store may lack what was requested last; a market is not mistaken.
         found = known[0]
@@ -236,16 +236,15 @@ def _with_offering(
     )
 
 
-def requested_offering(record: InstanceRecord) -> tuple[RequestedOffering, ...]:
+def _requested_offering(record: InstanceRecord) -> RequestedOffering | None:
     """Return the offering that a record names, if it names one."""
     if record.offering is None:
-        return ()
-    requested = RequestedOffering(
+        return None
+    return RequestedOffering(
         offering=record.offering,
         dollars_per_hour=record.dollars_per_hour,
         chosen=record.chosen,
     )
-    return (requested,)
 
 
 def _may_be_from(made: Instance, offering: Offering) -> bool:
@@ -259,7 +258,7 @@ def _may_be_from(made: Instance, offering: Offering) -> bool:
     return all(one == other or not (one and other) for one, other in pairs)
 
 
-def offering_of(provider: str, made: Instance) -> Offering | None:
+def _offering_of(provider: str, made: Instance) -> Offering | None:
     """Return the offering that an instance is of; None where its market is not known."""
     if not made.market:
         return None
@@ -278,11 +277,17 @@ def refused(record: InstanceRecord, offering: Offering | None, reason: str) -> I
     Another replica may have gone on from `offering` since: then what it chose stays.
     """
     counted = replace(record, attempts=record.attempts + 1, error=reason[:ERROR_CHARS_MAX])
-    if offering is None or record.offering != offering:
+    late = _requested_offering(record)
+    if late is None or late.offering != offering:
         return counted
     others = (each for each in record.refused if each.offering != offering)
-    late = (*others, *requested_offering(record))[-REFUSED_MAX:]
-    return replace(counted, offering=None, dollars_per_hour=0.0, chosen="", refused=late)
+    return replace(
+        counted,
+        offering=None,
+        dollars_per_hour=0.0,
+        chosen="",
+        refused=(*others, late)[-REFUSED_MAX:],
+    )
 
 
 def mark_terminating(record: InstanceRecord, now: datetime, error: str = "") -> InstanceRecord:

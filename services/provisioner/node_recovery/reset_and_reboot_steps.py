@@ -121,8 +121,8 @@ class NodeRecovery:
     async def _another_boot(self, inputs: RebootInputs) -> bool:
         node = await self._node(inputs.pool, inputs.node)
         # A record that NODES had lost has no boot before its agent has registered again.
-        known = node is not None and "" not in (inputs.boot_id, node.boot_id)
-        return node is not None and known and node.boot_id != inputs.boot_id
+        boots = {inputs.boot_id, node.boot_id if node is not None else ""}
+        return "" not in boots and len(boots) > 1
 
     async def _is_launched(self, inputs: RebootInputs) -> bool:
         """Whether the node is on a provider's instance; else it has no record there.

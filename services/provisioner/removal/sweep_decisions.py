@@ -157,12 +157,17 @@ def due_actions(actions: Sequence[SweepAction], removals_max: int) -> tuple[Swee
     return tuple(each for each in due if id(each) not in left)
 
 
+def is_named(instance: Instance) -> bool:
+    """Whether an instance has the name of a node, so that it may have a record."""
+    return bool(TOKEN.match(instance.pool) and TOKEN.match(instance.name))
+
+
 def _decide_instance(seen: SweepInput, provider: str, instance: Instance) -> SweepAction | None:
     key = node_key(instance.pool, instance.name)
     record = seen.records.get(key)
     waits = _grace_left(seen, seen.first_seen.get((provider, instance.provider_id), seen.now))
     action = partial(SweepAction, key=key, provider=provider, instance=instance)
-    if not (TOKEN.match(instance.pool) and TOKEN.match(instance.name)):
+    if not is_named(instance):
         why = "it has this fleet's tag and no node's name"
         return action("remove-surplus", why=why, waits_seconds=waits)
     if record is not None and record.offering is not None and record.provider != provider:

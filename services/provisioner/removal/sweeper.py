@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
-from schemas.names import TOKEN
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import (
     FLEET_KEY,
@@ -56,6 +55,7 @@ from services.provisioner.removal.sweep_decisions import (
     SweepInput,
     decide_sweep,
     due_actions,
+    is_named,
     is_of_fleet,
     is_unrecorded,
 )
@@ -321,7 +321,7 @@ class Sweeper:
     async def _remove_surplus(self, action: SweepAction) -> bool:
         """Remove an instance, unless a launch has recorded it since; False: not accepted."""
         instance = action.instance
-        if TOKEN.match(instance.pool) and TOKEN.match(instance.name):
+        if is_named(instance):
             record = await self._store.get(action.key)
             if record is not None and record.provider_id == instance.provider_id:
                 return True

@@ -58,11 +58,12 @@ def is_well_after_repair(node: NodeRecord) -> bool:
     if not node.cordoned or node.lost or not is_left_by_repair(node):
         return False
     last = node.attempts[-1]
-    if last.for_silence or last.fault_signature in {SILENCE, *RENEWALS}:
-        return last.ended_at is not None and not has_other_reason(node)
-    if last.ended_at is None or node.health_at is None or not last.fault_signature:
+    if last.ended_at is None:
         return False
-    return node.health == "healthy" and node.health_at > last.ended_at
+    if last.for_silence or last.fault_signature in {SILENCE, *RENEWALS}:
+        return not has_other_reason(node)
+    judged = node.health_at is not None and node.health_at > last.ended_at
+    return bool(last.fault_signature) and judged and node.health == "healthy"
 
 
 def has_other_reason(node: NodeRecord) -> bool:
