@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from schemas.enums import NOT_LISTED
 from schemas.messages import encode
 from schemas.node_events import FACTS, ProviderNotice, Registered, Terminated, Verdict
 from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
@@ -343,6 +344,9 @@ async def test_what_is_decided_about_a_node_is_done_before_its_name_is_given_aga
     for _ in range(2):
         _, [outcome] = await sweeping.sweep()
         assert "replace-a-1 is about this node" in outcome
+        record = await InstanceStore(bus).get("web.a")
+        assert record is not None
+        assert (record.provider_id, record.error) == ("aws:///us-east-1a/i-1", NOT_LISTED)
     await store.change_node("web", "a", lambda found: found and replace(found, state="terminated"))
     await bus.delete(INSTANCES, node_key("web", "a"))
     _, [outcome] = await sweeping.sweep()
@@ -352,6 +356,28 @@ async def test_what_is_decided_about_a_node_is_done_before_its_name_is_given_aga
     record = await InstanceStore(bus).get("web.a")
     assert record is not None
     assert record.provider_id == "aws:///us-east-1a/i-2"
+
+
+async def test_one_that_was_not_listed_for_a_time_is_itself(bus: Bus) -> None:
+    """A saga about it kept it from being retired, and its provider lists it again."""
+    group, store = Group(), Store(bus, FleetBudgetSpec())
+    sweeping = sweeper(bus, group)
+    group.join("a", "aws:///us-east-1a/i-1")
+    await sweeping.sweep()
+    opened = {"replace-a-1": OpenSaga(kind="replace", node="a", since=NOW)}
+    await store.change_pool("web", lambda record: replace(record, open=opened))
+    machine = group.instances.pop("a")
+    await asyncio.sleep(QUICK.sweep_grace_seconds)
+    await sweeping.sweep()
+    group.instances["a"] = machine
+    errors = []
+    for _ in range(2):
+        record = await InstanceStore(bus).get("web.a")
+        assert record is not None
+        errors.append((record.state, record.error))
+        await sweeping.sweep()
+    assert errors == [("running", NOT_LISTED), ("running", "")]
+    assert (await sweeping.sweep())[0].differences == ()
 
 
 @pytest.mark.parametrize("recorded", [{"state": "leaving", "saga": "replace-a-1"}, {}])

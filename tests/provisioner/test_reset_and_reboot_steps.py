@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.agent_commands import ActionResult, Diagnosis
-from schemas.enums import Action, HealthStatus
+from schemas.enums import NOT_LISTED, Action, HealthStatus
 from schemas.health_records import HealthRecord, RecordedFault
 from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
@@ -24,7 +24,8 @@ from schemas.topology import HEALTH, INSTANCES, NODES
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Headers
 from services.primitives.errors import Retry
-from services.provisioner.provider_client.provider import Environment, Instance
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.provider_client.provider import Capabilities, Environment, Instance
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.fake import FakeFault, FakeProvider
 from services.provisioner.saga_step_handlers import SagaStepHandlers
@@ -42,6 +43,7 @@ HASTY = dataclasses.replace(
 )
 LAUNCH = LaunchSpec(fleet=FLEET, provider="fake", instance_type="t")
 DONE = datetime(2026, 11, 21, 1, 0, tzinfo=UTC)
+STEP_VERBS = ("reset-gpu", "reboot")
 
 
 class Agent:
@@ -275,6 +277,32 @@ class WithControllers(FakeProvider):
         self.restarts += 1
         if self.restarts <= self._refuses:
             raise ProviderError("AUTH", "the controller refuses the login")
+
+
+class MadeByOthers(WithControllers):
+    """Its machines are made, and named, by others."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """It adopts."""
+        return replace(super().capabilities, adopts=True)
+
+
+@pytest.mark.parametrize("error", ["", NOT_LISTED])
+async def test_another_machine_of_the_name_is_left_alone(bus: NatsBus, error: str) -> None:
+    """The instance of which the workload system was asked is gone, and the name is given again."""
+    made = await launched(bus, MadeByOthers())
+    agents = [await Agent(bus, each, ActionResult(ok=True)).listen() for each in STEP_VERBS]
+    await InstanceStore(bus).change(
+        "web.web-1", lambda found: found and replace(found, error=error)
+    )
+    for action, order in (("reset", reset()), ("reboot", reboot())):
+        if error:
+            failed = await failure(made.actions[action], order)
+            assert "is another machine" in failed.reason
+        else:
+            await made.actions[action](order)
+    assert [bool(each.asked) for each in agents] == [not error, not error]
 
 
 async def test_a_machine_is_switched_off_and_on_where_no_warm_reboot_helps(bus: NatsBus) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from schemas.agent_commands import ActionResult, RebootRequest, ResetRequest
-from schemas.enums import NO_AGENT, REFUSED
+from schemas.enums import NO_AGENT, NOT_LISTED, REFUSED
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder, encode
 from schemas.node_records import NodeRecord, node_key
@@ -59,6 +59,7 @@ class NodeRecovery:
     async def reset(self, command: Command) -> ActionOutputs:
         """Have the agent reset the GPUs."""
         inputs = command.inputs_as(ResetInputs)
+        self._refuse_successor(await self._store.get(node_key(inputs.pool, inputs.node)))
         request = encode(ResetRequest(key=command.key, gpus=inputs.gpus))
         acted = await self._ask(inputs, "reset-gpu", request, self._limits.reset_reply_seconds)
         if acted is None:
@@ -79,6 +80,7 @@ class NodeRecovery:
         record = await self._store.get(node_key(inputs.pool, inputs.node))
         if record is not None and record.last_reboot == command.key:
             return ActionOutputs(by=record.provider, detail="the provider accepted it before")
+        self._refuse_successor(record)
         if inputs.cold and record is not None and self._can_restart_cold(record):
             try:
                 return await self._by_provider(command, inputs, record, "for a cold restart")
@@ -192,6 +194,21 @@ class NodeRecovery:
     def _can_restart_cold(self, record: InstanceRecord) -> bool:
         calls = self._providers.calls.get(record.provider)
         return calls is not None and calls.can_restart_cold(instance_of(record))
+
+    def _refuse_successor(self, record: InstanceRecord | None) -> None:
+        """Fail where the instance is gone: others give its name again, and its drain was its own.
+
+        Of what Navarch launches no name is given again, and an agent that answers is its own.
+        """
+        calls = self._providers.calls.get(record.provider) if record is not None else None
+        if record is None or calls is None or not calls.provider.capabilities.adopts:
+            return
+        if record.state == "terminated" or record.error == NOT_LISTED:
+            raise StepFailure(
+                f"{record.provider} does not list the instance {record.provider_id} of "
+                f"{record.instance} any more; what has its name now is another machine",
+                NO_AGENT,
+            )
 
     # --- the agent ------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from schemas import subjects
+from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
 from schemas.node_records import node_key
@@ -118,7 +119,14 @@ class Orphans:
 
     async def retire_joined(self, key: str, why: str) -> None:
         """Have the pool-manager retire the node of an instance that others removed."""
-        record = await self._store.get(key)
+
+        def unlisted(found: InstanceRecord | None) -> InstanceRecord | None:
+            if found is None or found.state != "running":
+                return found
+            return msgspec.structs.replace(found, error=NOT_LISTED)
+
+        # First, as a saga about the node may have to end before: it is the machine of no step then.
+        record = await self._store.change(key, unlisted)
         if record is None or record.state != "running":
             return
         await self._request(RETIRE_NODE, record)

@@ -219,6 +219,8 @@ def _decide_joined(seen: SweepInput, provider: str, instance: Instance) -> Sweep
     if record.state == "running" and record.provider_id != instance.provider_id:
         why = f"{instance.provider_id} has its name now"
         return action("retire-joined", instance=instance_of(record), why=why)
+    if record.state == "running" and record.error == NOT_LISTED:
+        return action("mark-listed", instance=instance, why="its provider lists it again")
     return None
 
 
@@ -311,7 +313,7 @@ def _decide_record(
         waits = _grace_left(seen, record.running_at or record.intended_at)
         why = "its node is gone, and its provider no longer lists it"
         return action("forget-instance", why=why, waits_seconds=waits)
-    if listed and record.error == NOT_LISTED:
+    if listed and record.error == NOT_LISTED and not can.adopts:
         return action("mark-listed", why="its provider lists it again")
     if not listed and not record.error:
         waits = _grace_left(seen, record.running_at or record.intended_at)
