@@ -361,6 +361,7 @@ async def test_what_was_reported_since_speaks_against_a_node(
     """An unhealthy fault after the reset, or of the new boot, though every test passes."""
     record = HealthRecord(pool="web", node="web-1", recent=(replace(UNHEALTHY, **changes),))
     await bus.put(HEALTH, "web.web-1", encode(record))
+    await bus.put(NODES, "web.web-1", encode(NodeRecord(pool="web", node="web-1")))
     await Agent(bus, "diagnose", Diagnosis(ok=True)).listen()
     inputs = CheckInputs(pool="web", node="web-1", since=since, boot_id=boot_id)
     check = steps(bus, fake(), HASTY).actions["check"]
@@ -406,3 +407,11 @@ async def test_a_request_repeated_after_a_cut_is_performed_once(bus: NatsBus) ->
     first, second = (steps(bus, fake(), HASTY).actions["reset"] for _ in range(2))
     await asyncio.gather(first(reset()), second(reset()))
     assert {"reset-1/reset"} == {each["key"] for each in agent.asked}
+
+
+async def test_a_lost_record_does_not_say_that_a_node_is_no_worse(bus: NatsBus) -> None:
+    """NODES was lost after the reset: what the policy demands now is known when it is back."""
+    await Agent(bus, "diagnose", Diagnosis(ok=True)).listen()
+    inputs = CheckInputs(pool="web", node="web-1", since=DONE, action="reset_gpu")
+    with pytest.raises(Retry, match="NODES lacks web-1"):
+        await steps(bus, fake(), HASTY).actions["check"](command("reset-1", "check", inputs))

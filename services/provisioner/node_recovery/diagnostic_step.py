@@ -20,7 +20,7 @@ from schemas.step_data import CheckInputs, CheckOutputs
 from schemas.topology import HEALTH, NODES
 from services.bus.port import Bus
 from services.primitives.clock import Clock
-from services.primitives.errors import BusError
+from services.primitives.errors import BusError, Retry
 from services.saga.participant import Command, StepFailure
 
 log = logging.getLogger(__name__)
@@ -63,15 +63,20 @@ class DiagnosticStep:
             await self._clock.sleep(RETRY_SECONDS)
 
     async def _refuse_if_unhealthy(self, inputs: CheckInputs) -> None:
-        """Fail for faults seen since the remediation, whatever the diagnostics say."""
+        """Fail for faults seen since the remediation, whatever the diagnostics say.
+
+        Retry where NODES has lost the node: it may have got worse.
+        """
         if inputs.since is None and not inputs.boot_id:
             return
         key = node_key(inputs.pool, inputs.node)
         found = await self._bus.get(NODES, key)
-        node: NodeRecord | None = _nodes.decode(found.value) if found else None
-        unhealthy = node is not None and node.health == "unhealthy"
+        if found is None:
+            raise Retry(f"NODES lacks {inputs.node}; the pool-manager records it again")
+        node: NodeRecord = _nodes.decode(found.value)
         severity = ACTIONS_BY_SEVERITY.index
-        if node and unhealthy and severity(node.health_action) > severity(inputs.action):
+        unhealthy = node.health == "unhealthy"
+        if unhealthy and severity(node.health_action) > severity(inputs.action):
             reason = f"it has got worse, and the health policy demands {node.health_action}"
             raise StepFailure(f"{reason}: {node.health_reason}", error=NOT_ADMITTED)
         entry = await self._bus.get(HEALTH, key)
