@@ -4,7 +4,7 @@ from schemas.fault_signature import RACK
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.bus.port import Stored
 from services.pool_manager.planner import rack_units
-from services.pool_manager.planner.node_counts import nodes_removed
+from services.pool_manager.planner.node_counts import Nodes, nodes_removed
 from services.simulator.engine.budget_invariants import budget_count
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.simulation_context import SimulationContext
@@ -42,12 +42,17 @@ class RackInvariants:
             self._within_the_level(pool, rack)
 
     def _leaves_whole(self, pool: PoolRecord, rack: str) -> None:
-        """Of a rack that is whole all nodes leave, or those whose own sagas remove them do."""
+        """Of a rack that is whole all nodes leave, or those whose own sagas remove them do.
+
+        What more nodes call their rack than a rack has is none, as in `rack_units`: also where a
+        machine has the place of one whose end is not recorded yet.
+        """
         nodes = [each for each in self._records.live_nodes() if each.pool == pool.name]
         whole = [each.node for each in rack_units.of_rack(nodes, rack)]
         left = sorted(set(whole) - nodes_removed(pool))
+        named = rack_units.is_rack(pool, rack, Nodes(nodes).racks)
         replaced = any(e.rack == rack and e.fault_signature == RACK for e in pool.open.values())
-        if rack and left and (replaced or len(whole) >= pool.spec.rack.nodes):
+        if rack and left and (replaced or (named and len(whole) >= pool.spec.rack.nodes)):
             self._invariants.fail(f"rack {rack} leaves without {', '.join(left)}", *left)
 
     def _within_the_level(self, pool: PoolRecord, rack: str) -> None:
