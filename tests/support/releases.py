@@ -37,6 +37,7 @@ CHANGES: Final = (
     ),
 )
 """File, a place in it, and what the next release has there."""
+CHANGED: Final = tuple(dict.fromkeys(file for file, _, _ in CHANGES))
 
 
 def earlier_release(directory: Path) -> Path:
@@ -56,8 +57,15 @@ def next_release(directory: Path) -> Path:
     """Write this code with a setting, a field, a bucket, a filter and a description more."""
     for each in FOLDERS:
         shutil.copytree(ROOT / each, directory / each, ignore=shutil.ignore_patterns("__pycache__"))
-    for file, place, more in CHANGES:
-        text = (directory / file).read_text("utf-8")
-        assert text.count(place) == 1, (file, place)
-        (directory / file).write_text(text.replace(place, place + more), "utf-8")
+    for file in CHANGED:
+        (directory / file).write_text(as_in_next((directory / file).read_text("utf-8"), file))
     return directory
+
+
+def as_in_next(text: str, file: str) -> str:
+    """The text of a file of `CHANGED`, as the next release has it."""
+    for changed, place, more in CHANGES:
+        if changed == file:
+            assert text.count(place) == 1, (file, place)
+            text = text.replace(place, place + more)
+    return text
