@@ -326,6 +326,22 @@ def test_the_running_record_of_a_node_that_is_gone_ends() -> None:
 
 
 @pytest.mark.parametrize(
+    ("intended_at", "departed", "expected"),
+    [
+        pytest.param(LONG_AGO, frozenset({KEY}), ["end-launch"], id="its node is gone"),
+        pytest.param(LONG_AGO, frozenset(), [], id="its node is not gone"),
+        pytest.param(NOW, frozenset({KEY}), [], id="its node may have its name again"),
+    ],
+)
+def test_the_launch_of_a_node_that_is_gone_ends(
+    intended_at: datetime, departed: frozenset[str], expected: list[str]
+) -> None:
+    """INSTANCES was rolled back to before the launch was undone, and its saga has ended."""
+    records = {KEY: record(intended_at=intended_at)}
+    assert expected == [each.kind for each in due(sighting(records, (), departed=departed))]
+
+
+@pytest.mark.parametrize(
     ("serials", "kind"),
     [
         pytest.param({"web": 3}, "remove-unexpected", id="named by its pool"),

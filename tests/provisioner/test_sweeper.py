@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from schemas.enums import NodeState
 from schemas.messages import encode
 from schemas.node_records import NodeRecord
 from schemas.pool_records import FLEET_KEY, FleetRecord
@@ -15,7 +16,7 @@ from schemas.topology import EVENTS, INSTANCES, NODES, POOLS
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
 from services.primitives.errors import Unavailable, UnreadableRecord
-from services.provisioner.instances.instance_decisions import mark_terminating
+from services.provisioner.instances.instance_decisions import intended_record, mark_terminating
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.providers.fake import FakeFault, FakeProvider
@@ -25,6 +26,7 @@ from tests.provisioner.provisioner_parts import (
     QUICK,
     answer_to,
     fake,
+    launch,
     providers,
     provision,
     request,
@@ -136,6 +138,24 @@ async def test_a_sweep_finishes_an_abandoned_removal(fleet: NatsBus) -> None:
     assert (record.state, await names(provider)) == ("terminated", [])
     stored = await fleet.read(EVENTS.name, pool_event_wildcard("instance-leaked"))
     assert len(stored) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"), [("terminated", "terminated"), ("launching", "intended")]
+)
+async def test_the_launch_of_a_node_that_is_gone_ends(
+    fleet: NatsBus, state: NodeState, expected: str
+) -> None:
+    """INSTANCES was set back to before its undo, and no saga is left that would end it."""
+    provider, store = fake(), InstanceStore(fleet)
+    await store.create(
+        intended_record("web", "web-1", launch(), "scale-up-web-1", SystemClock().now())
+    )
+    await fleet.put(NODES, "web.web-1", encode(NodeRecord(pool="web", node="web-1", state=state)))
+    await sweeper(fleet, provider).sweep()
+    record = await store.get("web.web-1")
+    assert record is not None
+    assert record.state == expected
 
 
 async def test_an_instance_that_appears_after_its_removal_was_confirmed_goes(

@@ -43,7 +43,9 @@ def is_of_fleet(tag: str, fleet: str, name: str) -> bool:
     return tag == fleet or bool(earlier)
 
 
-RemovalKind = Literal["remove-unexpected", "remove-surplus", "retry-removal", "confirm-removal"]
+RemovalKind = Literal[
+    "remove-unexpected", "remove-surplus", "retry-removal", "confirm-removal", "end-launch"
+]
 RecordKind = Literal[
     "adopt-instance", "restore-record", "mark-listed", "mark-unlisted", "mark-down", "mark-up"
 ]
@@ -53,6 +55,7 @@ SweepKind = RemovalKind | RecordKind | OrphanKind | JoinedKind
 """remove-unexpected: record an instance of this fleet as terminating, and remove it.
 remove-surplus: remove an instance beside the recorded one, or one whose tags name no node.
 retry-removal, confirm-removal: a removal is overdue, and its instance is listed, or is not.
+end-launch: a launch has no instance, and its node is gone: its record was rolled back.
 adopt-instance: record the instance of an unfinished launch.
 restore-record: write the record of a node in service, or of one whose instance others removed.
 mark-listed, mark-unlisted: a running instance's record must say whether its provider lists it.
@@ -304,6 +307,10 @@ def _decide_record(
         return None
     if record.state == "orphaned" and not listed:
         return action("forget-instance", why="this orphan is no longer listed")
+    if record.state == "intended" and not listed and key in seen.departed:
+        waits = _grace_left(seen, record.intended_at)
+        why = "its node is gone, and nothing that it launched is listed"
+        return action("end-launch", why=why, waits_seconds=waits)
     if record.state != "running":
         return None
     if not listed and can.adopts:

@@ -13,6 +13,7 @@ VERBS: Final[Mapping[SweepKind, SweepVerb]] = {
     "remove-surplus": "terminate",
     "retry-removal": "terminate",
     "confirm-removal": "forget",
+    "end-launch": "forget",
     "adopt-instance": "adopt",
     "restore-record": "adopt",
     "adopt-joined": "adopt",

@@ -259,8 +259,8 @@ class Sweeper:
     ) -> NodesSeen:
         """The nodes of which records and lists disagree.
 
-        A listed instance has no record, a running one is not listed, or one that others have made
-        is neither recorded nor listed.
+        A listed instance has no record, one that is running or was to be launched is not listed,
+        or one that others have made is neither recorded nor listed.
         """
         can = {name: self._providers.get(name).provider.capabilities for name in listed}
         shown = {
@@ -269,12 +269,12 @@ class Sweeper:
             for each in instances
             if can[provider].adopts or is_of_fleet(each.fleet, fleet, self._fleet_name)
         }
-        running = {
+        wanted = {
             key
             for key, each in records.items()
-            if each.state == "running" and each.provider in listed
+            if each.state in ("intended", "running") and each.provider in listed
         }
-        keys = (shown - records.keys()) | (running - shown)
+        keys = (shown - records.keys()) | (wanted - shown)
         adopts = any(each.adopts for each in can.values())
         if not keys and not adopts:
             return NodesSeen()
@@ -304,8 +304,8 @@ class Sweeper:
                 await self._orphans.adopt_joined(key, provider, instance)
             case "retire-joined":
                 await self._orphans.retire_joined(key, action.why)
-            case "remove-unexpected":
-                await self._store.change(key, self._record_unexpected(provider, instance))
+            case "remove-unexpected" | "end-launch":
+                await self._store.change(key, self._must_go(action))
                 return await self._remover.try_removal(key)
             case "remove-surplus":
                 return await self._remove_surplus(action)
@@ -348,6 +348,18 @@ class Sweeper:
         elif record.state != "intended":
             return None
         return settle(record, action.instance, self._clock.now(), action.provider).record
+
+    def _must_go(self, action: SweepAction) -> Change:
+        """The change of a record by which its instance, if there is one, is removed."""
+        if action.kind == "end-launch":
+            return self._end_launch
+        return self._record_unexpected(action.provider, action.instance)
+
+    def _end_launch(self, record: InstanceRecord | None) -> InstanceRecord | None:
+        """Have it go; its request may still be under way, so lists say when there is nothing."""
+        if record is None or record.state != "intended":
+            return None
+        return mark_terminating(record, self._clock.now())
 
     def _record_unexpected(self, provider: str, instance: Instance) -> Change:
         """Record that it must go, so that operators see it until it is gone."""

@@ -331,8 +331,23 @@ class Invariants:
             if self._cloud.adopts
             else self._cloud.count(record.instance)
         )
-        if record.state == "terminated" and exists:
+        if record.state == "terminated" and exists and not self._came_late(record):
             self.fail(f"{record.instance} is recorded as gone, and exists", record.instance)
+
+    def _came_late(self, record: InstanceRecord) -> bool:
+        """Whether its machine was made too late for the list that a removal waits for.
+
+        A request that has left cannot be stopped. The cloud may act on that of a replica that was
+        cut off once the launch has been given up for longer than lists lag: after the list, and
+        before or after the record is written. A sweep removes the machine. One made earlier than
+        that, or for a replica that was not cut off, must be in the list.
+        """
+        if record.instance not in self._cloud.cut_off or record.terminating_at is None:
+            return False
+        waits = timedelta(seconds=self._cloud.list_lag_seconds - CLOCK_SECONDS)
+        machines = (each.instance for each in self._cloud.machines.values())
+        made = [each.created_at for each in machines if each.name == record.instance]
+        return all(at is not None and at >= record.terminating_at + waits for at in made)
 
     def _health(self, record: HealthRecord) -> None:
         faults = [each.id for each in record.recent]
