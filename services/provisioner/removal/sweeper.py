@@ -259,9 +259,10 @@ class Sweeper:
     ) -> NodesSeen:
         """The nodes of which records and lists disagree.
 
-        A listed instance has no record, one that is running or was to be launched is not listed,
-        or one that others have made is neither recorded nor listed.
+        A listed instance has no record, one that is running or was to be launched long ago is not
+        listed, or one that others have made is neither recorded nor listed.
         """
+        old = self._clock.now() - timedelta(seconds=self._limits.sweep_grace_seconds)
         can = {name: self._providers.get(name).provider.capabilities for name in listed}
         shown = {
             node_key(each.pool, each.name)
@@ -272,7 +273,8 @@ class Sweeper:
         wanted = {
             key
             for key, each in records.items()
-            if each.state in ("intended", "running") and each.provider in listed
+            if each.provider in listed
+            and (each.state == "running" or (each.state == "intended" and each.intended_at < old))
         }
         keys = (shown - records.keys()) | (wanted - shown)
         adopts = any(each.adopts for each in can.values())
