@@ -180,15 +180,20 @@ class ConsumerLoop:
         if decoded is None:
             outcome = await self._settle_suspect(delivery)
         else:
-            outcome = await self._settle(delivery, decoded)
+            outcome = await self._answer(delivery, decoded)
+        if outcome not in ("retried", "set-aside") and self.guard is not None:
+            self.guard.settled(delivery.stored)
+        taken = self.clock.monotonic() - started
+        self._meters.settled(outcome, taken, trace_labels(delivery.stored.headers))
+
+    async def _answer(self, delivery: Delivery, decoded: Decoded) -> str:
+        """Settle one delivery; where it is to come again, it is known to have been answered."""
+        outcome = await self._settle(delivery, decoded)
         if outcome == "retried":
             self._answered[delivery.stored.sequence] = delivery.deliveries
             if len(self._answered) > ANSWERED_MAX:
                 del self._answered[next(iter(self._answered))]
-        elif outcome != "set-aside" and self.guard is not None:
-            self.guard.settled(delivery.stored)
-        taken = self.clock.monotonic() - started
-        self._meters.settled(outcome, taken, trace_labels(delivery.stored.headers))
+        return outcome
 
     async def _settle_suspect(self, delivery: Delivery) -> str:
         """Settle what may have ended the processes that handled it before."""
@@ -198,11 +203,18 @@ class ConsumerLoop:
         if suspect.fatal:
             return await self._set_aside(delivery, guard, suspect)
         try:
-            return await self._settle(delivery, self.consumer.decode(delivery.stored))
+            return await self._answer(delivery, self.consumer.decode(delivery.stored))
         finally:
             guard.end(suspect)
 
     async def _set_aside(self, delivery: Delivery, guard: CrashGuard, suspect: Suspect) -> str:
+        """Dead-letter what ends processes, then report it; until then no handler gets it.
+
+        The report comes second: once its command is run, nothing sets the message aside again.
+        """
+        reason = f"set aside: {suspect.deaths + 1} processes died while they handled it"
+        if not await self._lettered(delivery, reason):
+            return "retried"
         try:
             await guard.set_aside(
                 self.consumer.durable,
@@ -212,18 +224,14 @@ class ConsumerLoop:
             )
         except (BusError, Retry) as error:
             return await self._again(delivery, error)
-        reason = f"set aside: {suspect.deaths + 1} processes died while they handled it"
-        return await self._give_up(delivery, "set-aside", reason)
+        await delivery.term()
+        await self._make_up(delivery)
+        return "set-aside"
 
-    async def _give_up(self, delivery: Delivery, outcome: str, reason: str) -> str:
-        """Dead-letter a message that can be handled, and let the consumer make up for it."""
-        buried = await self._bury(delivery, outcome, reason)
-        if buried == outcome and self.consumer.make_up is not None:
-            await self._make_up(delivery, self.consumer.make_up)
-        return buried
-
-    async def _make_up(self, delivery: Delivery, make_up: Handle) -> None:
+    async def _make_up(self, delivery: Delivery) -> None:
         """Let the consumer do the rest; the message is gone by then, whatever comes of it."""
+        if (make_up := self.consumer.make_up) is None:
+            return None
         message = self.consumer.decode(delivery.stored)
         if not isinstance(message, Message):
             return None
@@ -297,8 +305,9 @@ class ConsumerLoop:
         if failed < most:
             return await self._again(delivery, error)
         reason = f"given up after {failed} failures: {error}"
-        outcome = await self._give_up(delivery, "dead", reason)
+        outcome = await self._bury(delivery, "dead", reason)
         if outcome == "dead":
+            await self._make_up(delivery)
             self._failed.pop(sequence, None)
         return outcome
 
@@ -324,14 +333,20 @@ class ConsumerLoop:
 
     async def _bury(self, delivery: Delivery, outcome: str, reason: str) -> str:
         """Dead-letter a message; it stays in its stream's hands until the letter is stored."""
-        stored, reason = delivery.stored, redacted(reason)
-        log.warning("dead letter", extra={"subject": stored.subject, "reason": reason})
-        letter = self._letter(stored, reason, deliveries=delivery.deliveries)
-        if not await self._stored(letter):
-            await delivery.nak(BACKOFF_MAX_SECONDS)
+        if not await self._lettered(delivery, reason):
             return "retried"
         await delivery.term()
         return outcome
+
+    async def _lettered(self, delivery: Delivery, reason: str) -> bool:
+        """Write the letter of a message, or have it delivered again."""
+        stored, reason = delivery.stored, redacted(reason)
+        log.warning("dead letter", extra={"subject": stored.subject, "reason": reason})
+        letter = self._letter(stored, reason, deliveries=delivery.deliveries)
+        if await self._stored(letter):
+            return True
+        await delivery.nak(BACKOFF_MAX_SECONDS)
+        return False
 
     async def _summarise_for_ever(self) -> None:
         while True:

@@ -19,7 +19,7 @@ from schemas.topology import DEAD, LEASES
 from services.bus.port import Bus
 from services.operator_text.safe_text import escape_line
 from services.primitives.clock import SystemClock
-from services.primitives.errors import Retry, Unavailable
+from services.primitives.errors import Retry, StoreFull, Unavailable
 from services.runtime.crash_guard import AT_ONCE, DEATHS_MAX, TURNS, CrashGuard, Turns
 from services.runtime.process_metrics import Instruments
 from tests.support.fork_server import ForkServer
@@ -102,6 +102,38 @@ class LateAnswers:
         await self._bus.delete(bucket, key)
 
 
+class RefusedWrites:
+    """A bus that refuses the first writes of dead letters, or of records of what is set aside."""
+
+    def __init__(self, bus: Bus, refused: str, count: int) -> None:
+        """Everything else passes through to `bus`."""
+        self._bus = bus
+        self._refused = refused
+        self._left = count
+        self.reported: list[int] = []
+        """How much was reported as set aside, at each attempt to write a letter."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bus, name)
+
+    def _write(self, name: str) -> None:
+        if self._refused in name and self._left:
+            self._left -= 1
+            raise StoreFull("insufficient storage resources available (10047)")
+
+    async def publish(self, subject: str, data: bytes, **more: Any) -> int:
+        """Store a message."""
+        if ".dead." in subject:
+            self.reported.append(len(await self._bus.entries(LEASES, "*.set-aside.>")))
+        self._write(subject)
+        return await self._bus.publish(subject, data, **more)
+
+    async def create(self, bucket: BucketSpec, key: str, value: bytes, **more: Any) -> int:
+        """Write a record that does not exist."""
+        self._write(key)
+        return await self._bus.create(bucket, key, value, **more)
+
+
 async def suspects(bus) -> list[tuple[str, ...]]:
     """The processes named beside each suspect."""
     found = await bus.entries(LEASES, "*.suspect.>")
@@ -153,6 +185,32 @@ async def test_what_is_set_aside_is_reported_until_it_is_replayed(
         await eventually(over)
     (letter,) = await letters(any_bus, spec.name)
     assert (letter.sequence, letter.deliveries) == (sequence, 2)
+
+
+@pytest.mark.parametrize("refused", [".dead.", ".set-aside."])
+async def test_what_is_set_aside_waits_for_its_letter_and_its_report(
+    any_bus, durable, handler, looping, monkeypatch, refused
+):
+    """No process handles it meanwhile, and the report follows the letter that it names."""
+    monkeypatch.setattr("services.runtime.consumer_loop.BACKOFF_MAX_SECONDS", 0.01)
+    spec = await durable(NODES, ack_wait_seconds=30)
+    sequence = await publish(any_bus, 1)
+    await accuse(any_bus, spec.name, sequence, DEATHS_MAX)
+    handler.failures = [Retry("as by a process that died", 0.5)]
+    async with looping(any_bus, spec, handler):  # the first delivery
+        await handler.wait_for(lambda: len(handler.received) == 1)
+    bus = RefusedWrites(any_bus, refused, 2)
+    guard = guard_of(bus, "two", handler.instruments)
+    async with looping(bus, spec, handler, guard=guard):
+
+        async def settled() -> bool:
+            return handler.count(spec.name, "set-aside") > 0
+
+        await eventually(settled)
+    assert (len(handler.received), len(handler.instruments.failures.current)) == (1, 1)
+    assert (bus.reported, handler.count(spec.name, "retried")) == ([0, 0, 0], 3)
+    (letter,) = await letters(any_bus, spec.name)
+    assert letter.sequence == sequence
 
 
 async def test_what_is_made_up_for_is_reported_without_a_replay(any_bus, durable, handler, looping):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from services.runtime.logs import silenced
-from services.simulator.engine.fault_kinds import SERVICES, InjectedFault
+from services.simulator.engine.fault_kinds import BROKER, SERVICES, InjectedFault
 from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep
 from services.simulator.inputs.fuzz.fuzz_runner import simulate_seed
 from services.simulator.inputs.fuzz.fuzz_simulation import simulate
@@ -29,6 +29,17 @@ def test_the_fleet_goes_on_and_each_replay_is_handled() -> None:
     assert (found.violation, found.tail) == ("", ())
     assert found.restarts == PROCESSES * len(SERVICES)
     assert found.made >= FLEET.nodes + len(SERVICES)
+
+
+def test_it_ends_no_more_processes_while_its_letter_cannot_be_stored() -> None:
+    """It is reported once its letter is stored: the replay is the last that is heard of it."""
+    outage = InjectedFault(kind="refused_writes", target=BROKER, stream="DEAD", seconds=300.0)
+    fatal = InjectedFault(kind="fatal_message", target="notifier")
+    steps = (CampaignStep(10.0, outage), CampaignStep(20.0, fatal), CampaignStep(20.1, BROKEN))
+    with silenced():
+        found = simulate("fatal-unwritable", Campaign(SHAPE, steps, 200.0))
+    assert (found.violation, found.tail) == ("", ())
+    assert found.restarts == PROCESSES
 
 
 END_IS_FATAL = (1, 2, 3, 4, 5, 6, 9)
