@@ -22,7 +22,7 @@ from schemas.step_data import ProvisionInputs, TerminateInputs
 from schemas.subjects import saga_tree
 from schemas.topology import LEASES, POOLS, SAGAS
 from services.bus.port import Bus
-from services.primitives.clock import SystemClock
+from services.primitives.clock import Clock, SystemClock
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.launch.gang_barrier import GangBarrier
@@ -143,9 +143,10 @@ def step_handlers(
     types: InstanceTypes = InstanceTypes(),  # noqa: B008 - it is frozen
     fleet_cap: float = 0.0,
     configured: Mapping[str, PluginSettings] = MappingProxyType({}),
+    clock: Clock = SystemClock(),  # noqa: B008 - it has no state
 ) -> SagaStepHandlers:
     """The steps of one replica at these providers."""
-    clock, store = SystemClock(), InstanceStore(bus)
+    store = InstanceStore(bus)
     scorer = OfferingScorer(store, clock, OfferingCatalogue(types, calls.traits()))
     offerings, schedulers = OfferingStore(bus, clock), Schedulers({}, None)
     placements = Placements(clock, store, offerings)

@@ -10,14 +10,26 @@ from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering
 from schemas.step_data import ProvisionOutputs
 from schemas.stream_specs import BucketSpec
-from schemas.topology import LEASES
+from schemas.topology import INSTANCES, LEASES
+from services.bus.leases import LEASE_TTL_SECONDS
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Entry
+from services.primitives.clock import SystemClock
 from services.primitives.errors import Unavailable
 from services.provisioner.instances import instance_decisions
 from services.provisioner.launch.launch_lease import count_request, is_only_requester
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.fake import FakeProvider
-from tests.provisioner.provisioner_parts import Held, fake, launch, provision, steps
+from tests.provisioner.provisioner_parts import (
+    Held,
+    fake,
+    launch,
+    providers,
+    provision,
+    request,
+    step_handlers,
+    steps,
+)
 from tests.provisioner.test_instance_decisions import NOW
 
 SECONDS_MAX = 30.0
@@ -132,3 +144,54 @@ async def test_who_is_cut_off_has_stopped_asking_before_another_asks(bus: NatsBu
     assert await made(provider, "web-1") == [outputs.provider_id]
     cut.cut = False
     assert outputs == await steps(cut, first).provision(asked)
+
+
+class StoppedOnce(SystemClock):
+    """Bus and clock of a process that is stopped once: as it reads, with its request counted."""
+
+    def __init__(self, real: NatsBus) -> None:
+        self._real = real
+        self._counted = self.was_stopped = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def monotonic(self) -> float:
+        """Later by more than a lease lasts, once it has was stopped."""
+        return super().monotonic() + (2 * LEASE_TTL_SECONDS if self.was_stopped else 0.0)
+
+    async def update(
+        self, bucket: BucketSpec, key: str, value: bytes, *more: Any, **ttl: Any
+    ) -> int:
+        """Write as usual, and notice the record in which the request is counted."""
+        revision: int = await self._real.update(bucket, key, value, *more, **ttl)
+        self._counted = self._counted or (bucket is INSTANCES and b'"launch_calls":1' in value)
+        return revision
+
+    async def get(self, bucket: BucketSpec, key: str) -> Entry | None:
+        """Read as usual; the answer is read later."""
+        found = await self._real.get(bucket, key)
+        self.was_stopped = self.was_stopped or (self._counted and bucket is INSTANCES)
+        return found
+
+
+async def test_who_was_stopped_before_the_request_looks_again(bus: NatsBus) -> None:
+    """Another replica may have had the lease meanwhile, and no timer has fired yet."""
+    usual, provider, stopped = fake(idempotent=False), fake(idempotent=False), StoppedOnce(bus)
+    await steps(bus, usual).provision(provision("web-2", timeout_seconds=SECONDS_MAX))
+    made_by = step_handlers(stopped, providers(provider), clock=stopped)
+    await made_by.provision(provision("web-1", timeout_seconds=SECONDS_MAX))
+    assert stopped.was_stopped
+    assert len(provider.calls("list")) == 1 + len(usual.calls("list"))
+    assert ["web-1"] == provider.calls("provision")
+
+
+async def test_a_request_of_the_fake_provider_does_not_wait_for_its_sender(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process that is stopped while it sends one makes nothing when it goes on."""
+    monkeypatch.setattr("services.provisioner.providers.fake.STOPPED_SECONDS", -1.0)
+    provider = fake(latency_seconds=0.001)
+    with pytest.raises(ProviderError, match="was stopped"):
+        await provider.provision(request("web-1"))
+    assert await made(provider, "web-1") == []

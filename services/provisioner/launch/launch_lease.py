@@ -66,6 +66,11 @@ class LaunchLease:
         self._lease = lease
         self._renewal = renewal
 
+    def confirm(self) -> None:
+        """TRANSIENT, and in doubt, where it is lost by now: this process may have been stopped."""
+        if not self._lease.held:
+            raise ProviderError("TRANSIENT", "the launch lease was lost before the request")
+
     async def run(self, call: Awaitable[T]) -> T:
         """Run a call; TRANSIENT, and in doubt, where the lease was lost before it returned."""
         running, _ = await unless(self._renewal, race(call, self._lease.lost()))

@@ -33,6 +33,7 @@ from services.provisioner.instances.instance_decisions import (
 )
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.launch.launch_lease import (
+    LaunchLease,
     LaunchLeases,
     count_request,
     is_only_requester,
@@ -278,7 +279,7 @@ class Launcher:
             async with self._leases.acquired(key, seconds_max) as lease:
                 if not await self._record_request(key, progress):
                     return None
-                made = await lease.run(self._adopt_or_launch(key, calls, progress))
+                made = await lease.run(self._adopt_or_launch(key, calls, progress, lease))
                 return await self._settle(key, progress, made) if made is not None else None
         except ProviderError as error:
             progress.in_doubt = progress.in_doubt or error.rule.in_doubt
@@ -308,7 +309,11 @@ class Launcher:
         return True
 
     async def _adopt_or_launch(
-        self, key: str, calls: ProviderCalls, progress: _Progress
+        self,
+        key: str,
+        calls: ProviderCalls,
+        progress: _Progress,
+        lease: LaunchLease | None = None,
     ) -> _Made | None:
         """Adopt the instance of an earlier attempt, or request one from the provider.
 
@@ -327,6 +332,8 @@ class Launcher:
             await self._continue_with(progress, current)
             return None
         try:
+            if lease is not None:
+                lease.confirm()
             made = await calls.provision(
                 request_of(progress.record, self._user_data(progress.record)),
                 timeout_seconds=max(progress.until - self._clock.monotonic(), 0.001),

@@ -34,6 +34,8 @@ Call = Literal["provision", "terminate", "list", "reboot"]
 CALLS_KEPT_MAX: Final = 10_000
 BUSY_SECONDS_MAX: Final = 30.0
 """How long a call may wait for the file while another process writes to it."""
+STOPPED_SECONDS: Final = 1.0
+"""A process that sends a launch, and takes so much longer than it should, was stopped."""
 
 
 class FakeFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -134,7 +136,12 @@ class FakeProvider:
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Launch an instance, or return the one of this token."""
+        now = asyncio.get_running_loop().time
+        late = now() + self._options.latency_seconds + STOPPED_SECONDS
         await self._take_time()
+        if now() > late:
+            # A request takes effect when it is sent, or never: not when its sender goes on.
+            raise ProviderError("NETWORK", "this process was stopped during the request")
         with self._changing() as database:
             _log(database, "provision", request.name)
             order = _take(database, "provision", request.name, request.zone)
