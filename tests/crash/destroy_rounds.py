@@ -17,13 +17,17 @@ from schemas import subjects
 from schemas.fleet_queries import CurrentFailure
 from schemas.topology import DURABLES
 from services.primitives.errors import BusError, Refused
+from services.provisioner.time_limits import TimeLimits
 from tests.crash import consistency
 from tests.crash.destroyer import STREAM_NAMES, Destroyer, Destruction, draw_destruction
 from tests.crash.fleet_shape import TOOK_EFFECT, Moment
 from tests.crash.rig import LOOK_SECONDS, SERVICES, Rig
 from tests.crash.scripted_agents import GONE
 
-CONVERGE_SECONDS_MAX: Final = 75.0
+CONVERGE_SECONDS_MAX: Final = (
+    TimeLimits().sweep_grace_seconds + 2 * TimeLimits().sweep_interval_seconds
+)
+"""A record that was set back is left to a launch or removal for the grace; then a sweep is due."""
 LOST_SECONDS: Final = 25.0
 """How long a fleet must be at rest until a broken node that is not replaced is forgotten."""
 SPAN_SECONDS: Final = 0.6
