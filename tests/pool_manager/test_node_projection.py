@@ -72,6 +72,23 @@ def test_a_registration_before_a_silence_ends_none_even_by_a_clock_that_is_ahead
     assert changed.lost
 
 
+@pytest.mark.parametrize(("boot", "lost"), [("b-1", True), ("b-2", False)])
+def test_a_registration_that_is_replayed_ends_no_silence(boot: str, lost: bool) -> None:
+    """An operator replays a message that was set aside: the machine may be gone since."""
+    changed: NodeRecord | None = record()
+    gone = Lost(id="l", instance="training-1", **NODE)
+    for number, event in enumerate(
+        (
+            Registered(id="r-1", instance="training-1", boot_id="b-1", **NODE),
+            gone,
+            Registered(id="r-2", instance="training-1", boot_id=boot, **NODE),
+        )
+    ):
+        changed = node_projection.apply_event(changed, event, NOW + timedelta(seconds=number))
+    assert changed is not None
+    assert changed.lost == lost
+
+
 def test_node_record_names_the_job_of_its_verdict() -> None:
     """An older verdict changes nothing; the next one replaces the job."""
     changed: NodeRecord | None = record()

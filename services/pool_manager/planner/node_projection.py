@@ -150,8 +150,10 @@ def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> N
     Workload systems find nodes by these, and later a user's code may be root there.
     """
     kept = record if record.admitted_at is not None else None
-    # By the server's clock, as a silence is: the agent's own may be ahead of it.
-    heard: dict[str, Any] = {} if _stale(record, stored_at) else FOUND
+    # By the server's clock, as a silence is: the agent's own may be ahead of it. That of a known
+    # boot may be an operator's replay, so there the heartbeats say whether the agent is back.
+    is_known = bool(event.boot_id) and event.boot_id == record.boot_id
+    heard: dict[str, Any] = {} if is_known or _stale(record, stored_at) else FOUND
     return msgspec.structs.replace(
         record,
         state="registered" if record.state == "launching" else record.state,
