@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Choice, Offer, Offering
+from schemas.node_records import node_key
 from schemas.offering_records import Place, PlacementRecord, TriedPlace
 from schemas.saga_params import LaunchSpec
 from services.provisioner.offerings.placement_choice import (
@@ -161,3 +162,14 @@ def test_a_place_without_any_capacity_is_left_at_once(
 ) -> None:
     """Nothing is kept there, so that waiting costs time for nothing."""
     assert should_leave(found, launched, others, [offering("a"), offering("b")]) is leaves
+
+
+@pytest.mark.parametrize(("gang_of_prober", "leaves"), [("g1", False), ("g2", True)])
+def test_a_place_that_a_launch_of_the_gang_probes_is_kept(
+    gang_of_prober: str, leaves: bool
+) -> None:
+    """The prober has claimed what is blocked, and has not recorded its offering yet."""
+    prober = launch("n1", gang_of_prober)
+    probes = {node_key(prober.pool, prober.instance)}
+    places = [offering("a"), offering("b")]
+    assert should_leave(gang(), launch("n2", "g1"), [prober], places, probes) is leaves

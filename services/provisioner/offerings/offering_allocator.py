@@ -162,9 +162,9 @@ class OfferingAllocator:
                     queue.blocked = blocked
                     seconds = (at - self._clock.now()).total_seconds()
                     # A probe in progress may succeed at any moment.
-                    probed = any(each.probe for each in blocked)
-                    late = self._clock.monotonic() + seconds >= until and not probed
-                    if late or await self._leaves(record, queue, chosen):
+                    probes = {each.probe for each in blocked if each.probe}
+                    late = self._clock.monotonic() + seconds >= until and not probes
+                    if late or (chosen and await self._leaves(record, queue, chosen, probes)):
                         raise _capacity_error(blocked)
                     for each in list(queue.waiting.values()):
                         await self._publish_waiting(each, queue, decision)
@@ -225,11 +225,11 @@ class OfferingAllocator:
         return await self._placements.claim(record, place, chosen)
 
     async def _leaves(
-        self, record: InstanceRecord, queue: _LaunchQueue, chosen: ChosenPlace | None
+        self, record: InstanceRecord, queue: _LaunchQueue, chosen: ChosenPlace, probes: set[str]
     ) -> bool:
         """Whether a launch does not wait for capacity, as its gang has nothing in its place."""
         offerings = [each.offering for each in queue.candidates]
-        return chosen is not None and await self._placements.should_leave(record, chosen, offerings)
+        return await self._placements.should_leave(record, chosen, offerings, probes)
 
     def _may_begin(self, offering: Offering) -> bool:
         pace = self._paces.get(offering, LaunchPace())

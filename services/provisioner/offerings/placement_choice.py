@@ -7,7 +7,7 @@ or `failed`: then each of them is given back, and the next gang tries the other 
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering, Together
+from schemas.node_records import node_key
 from schemas.offering_records import Place, PlacementRecord, TriedPlace
 from schemas.saga_params import LaunchSpec
 from services.provisioner.offerings.offering_blocks import Free
@@ -190,10 +191,12 @@ def should_leave(
     launch: InstanceRecord,
     others: Iterable[InstanceRecord],
     offerings: Iterable[Offering],
+    probes: Container[str] = (),
 ) -> bool:
     """Whether a gang leaves a place without capacity at once: it has nothing there to keep.
 
-    Only where another place was not tried; else it waits for this one.
+    Only where another place was not tried; else it waits for this one. `probes`: the launches that
+    probe what is blocked; one of its own may not have recorded its offering yet.
     """
     gang = launch.launch.gang
     if not gang or found is None or found.owner != gang or found.state != "forming":
@@ -202,7 +205,11 @@ def should_leave(
         each
         for each in others
         if each.launch.gang == gang
-        if each.state == "running" or (each.state == "intended" and each.offering is not None)
+        if each.state == "running"
+        or (
+            each.state == "intended"
+            and (each.offering is not None or node_key(each.pool, each.instance) in probes)
+        )
     )
     choice = launch.launch.choice
     together: Together = choice.together if choice is not None else ""

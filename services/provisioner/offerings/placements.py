@@ -3,7 +3,7 @@
 The place is claimed by a compare-and-set of PlacementRecord before the first offering is recorded.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass
 
 from schemas.instance_records import InstanceRecord
@@ -54,11 +54,15 @@ class Placements:
                 return chosen
 
     async def should_leave(
-        self, launch: InstanceRecord, chosen: ChosenPlace, offerings: Iterable[Offering]
+        self,
+        launch: InstanceRecord,
+        chosen: ChosenPlace,
+        offerings: Iterable[Offering],
+        probes: Container[str],
     ) -> bool:
         """Whether a gang that waits for capacity leaves its place at once for another."""
         others = (await self._store.all(launch.pool)).values()
-        return placement_choice.should_leave(chosen.found, launch, others, offerings)
+        return placement_choice.should_leave(chosen.found, launch, others, offerings, probes)
 
     async def instances(self, pool: str) -> Collection[InstanceRecord]:
         """A pool's instances, at most FRESH_SECONDS old: all launches of a gang ask for them."""
