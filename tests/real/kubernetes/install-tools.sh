@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Build helm, kustomize, kubeconform and actionlint from their Go modules into a cache outside this
-# repository: tests/real/kubernetes/install-tools.sh [FOLDER]. Needs Go 1.26, 3 GB of disk and 5 to
-# 15 minutes of two cores, and pip; the tests skip without them.
+# Build helm, kustomize, kubeconform, actionlint and an OpenTelemetry collector from their Go modules
+# into a cache outside this repository: tests/real/kubernetes/install-tools.sh [FOLDER]. Needs Go
+# 1.26, 3 GB of disk and 5 to 20 minutes of two cores, and pip; the tests skip without them.
 set -euo pipefail
 into=${1:-${NAVARCH_DEPLOY_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/navarch/deploy-tools}}
 mkdir -p "$into"
@@ -19,6 +19,15 @@ for module in \
     echo "building $module"
     nice go install -trimpath -ldflags "-s -w" "$module"
 done
+# A collector is generated from the list of its parts.
+if [[ ! -x $into/otelcol ]]; then
+    parts=$(realpath "$(dirname "$0")/../collector-build.yaml")
+    made=$(mktemp -d)
+    echo "building the collector"
+    GOBIN=$made nice go install go.opentelemetry.io/collector/cmd/builder@v0.165.0
+    (cd "$made" && nice ./builder --config "$parts" && mv otelcol-build/otelcol "$into/otelcol")
+    rm -rf "$made"
+fi
 # Schemas for kubeconform, which else fetches them from a web site: of the oldest release that is
 # supported, and of the newest that there are. It finds what they refer to by URL only.
 schemas=$into/schemas
