@@ -129,6 +129,12 @@ async def node(bus: Bus, name: str) -> NodeRecord | None:
     return await Store(bus, FleetBudgetSpec()).fresh_node("web", name)
 
 
+async def decide_replacement(store: Store) -> None:
+    """The pool has a saga about node a that has no log yet."""
+    opened = {"replace-a-1": OpenSaga(kind="replace", node="a", since=NOW)}
+    await store.change_pool("web", lambda record: replace(record, open=opened))
+
+
 async def desired(bus: Bus) -> int:
     """How many nodes the pool expects."""
     found = await Store(bus, FleetBudgetSpec()).pool("web")
@@ -338,8 +344,7 @@ async def test_what_is_decided_about_a_node_is_done_before_its_name_is_given_aga
     sweeping = sweeper(bus, group)
     group.join("a", "aws:///us-east-1a/i-1")
     await sweeping.sweep()
-    opened = {"replace-a-1": OpenSaga(kind="replace", node="a", since=NOW)}
-    await store.change_pool("web", lambda record: replace(record, open=opened))
+    await decide_replacement(store)
     group.join("a", "aws:///us-east-1a/i-2")
     for _ in range(2):
         _, [outcome] = await sweeping.sweep()
@@ -364,8 +369,7 @@ async def test_one_that_was_not_listed_for_a_time_is_itself(bus: Bus) -> None:
     sweeping = sweeper(bus, group)
     group.join("a", "aws:///us-east-1a/i-1")
     await sweeping.sweep()
-    opened = {"replace-a-1": OpenSaga(kind="replace", node="a", since=NOW)}
-    await store.change_pool("web", lambda record: replace(record, open=opened))
+    await decide_replacement(store)
     machine = group.instances.pop("a")
     await asyncio.sleep(QUICK.sweep_grace_seconds)
     await sweeping.sweep()

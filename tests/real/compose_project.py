@@ -9,7 +9,8 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -155,6 +156,18 @@ class Compose:
             return states == ["healthy"] * len(states)
 
         await eventually(all_healthy, within_seconds=UP_SECONDS, every=1.0)
+
+
+@contextmanager
+def project(files: Sequence[str] = FILES, **variables: str) -> Iterator[Compose]:
+    """The project of a built image, which is removed at the end."""
+    build_navarch()
+    found = Compose(files)
+    found.variables |= variables
+    try:
+        yield found
+    finally:
+        found.remove()
 
 
 def nodes(text: str) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from tests.real.compose_project import SERVICES, Compose, break_gpu, build_navarch, two_nodes
+from tests.real.compose_project import SERVICES, Compose, break_gpu, project, two_nodes
 
 # The first run builds the image.
 pytestmark = [pytest.mark.real, pytest.mark.timeout(2400)]
@@ -21,15 +21,11 @@ FILES: Final = (
 
 @pytest.fixture(scope="module")
 def compose() -> Iterator[Compose]:
-    """The project with three servers, which is removed at the end."""
-    build_navarch()
-    found = Compose(FILES)
-    try:
+    """The project with three servers."""
+    with project(FILES) as found:
         asyncio.run(found.start())
         asyncio.run(found.healthy(*SERVERS))
         yield found
-    finally:
-        found.remove()
 
 
 @pytest.mark.parametrize("server", SERVERS)

@@ -17,7 +17,7 @@ from tests.real.compose_project import (
     Compose,
     break_gpu,
     build,
-    build_navarch,
+    project,
     two_nodes,
 )
 from tests.real.kustomize_base import tool
@@ -44,20 +44,15 @@ def compose() -> Iterator[Compose]:
     program = tool("otelcol")
     if not program:
         pytest.skip("no collector: tests/real/kubernetes/install-tools.sh builds one")
-    build_navarch()
-    build(IMAGE, "-f", "-", str(Path(program).parent), dockerfile=DOCKERFILE)
-    found = Compose()
-    found.variables |= {
-        "NAVARCH_COLLECTOR_IMAGE": IMAGE,
-        "NAVARCH_TRACES_IMAGE": IMAGE,
-        "NAVARCH_TRACES": "http://collector:4318/v1/traces",
-    }
-    try:
+    with project(
+        NAVARCH_COLLECTOR_IMAGE=IMAGE,
+        NAVARCH_TRACES_IMAGE=IMAGE,
+        NAVARCH_TRACES="http://collector:4318/v1/traces",
+    ) as found:
+        build(IMAGE, "-f", "-", str(Path(program).parent), dockerfile=DOCKERFILE)
         found(*WATCHED, "up", "-d", "--no-build", "--no-deps", "traces", "collector")
         asyncio.run(found.start())
         yield found
-    finally:
-        found.remove()
 
 
 async def test_spans_pass_the_collector(compose: Compose) -> None:

@@ -14,8 +14,8 @@ from tests.real.compose_project import (
     Compose,
     break_gpu,
     build,
-    build_navarch,
     nodes,
+    project,
     run,
     two_nodes,
 )
@@ -44,13 +44,9 @@ def build_next(directory: Path) -> None:
 @pytest.fixture
 def compose(tmp_path: Path) -> Iterator[Compose]:
     """The project, with the images of both releases."""
-    build_navarch()
-    build_next(tmp_path)
-    found = Compose()
-    try:
+    with project() as found:
+        build_next(tmp_path)
         yield found
-    finally:
-        found.remove()
 
 
 async def exchange(compose: Compose, service: str) -> None:

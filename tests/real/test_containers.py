@@ -21,7 +21,7 @@ from tests.real.compose_project import (
     Compose,
     break_gpu,
     build,
-    build_navarch,
+    project,
     run,
     two_nodes,
 )
@@ -43,14 +43,10 @@ CMD ["--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/prome
 
 @pytest.fixture(scope="module")
 def compose() -> Iterator[Compose]:
-    """The built image, and a Compose project that is removed at the end."""
-    build_navarch()
-    found = Compose()
-    try:
+    """A fleet of all tests."""
+    with project() as found:
         asyncio.run(found.start())
         yield found
-    finally:
-        found.remove()
 
 
 async def test_fleet_starts_and_replaces_a_node(compose: Compose) -> None:
