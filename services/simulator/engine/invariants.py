@@ -223,8 +223,7 @@ class Invariants:
         elif isinstance(entry, SagaUnwinding) and entry.cancelled:
             self._cancelled.add(entry.saga)
         elif isinstance(entry, StepSucceeded) and entry.step == "promote":
-            # From then on the spare is a node like any other.
-            self.sagas.release(self.sagas.started(entry.saga).params.promotes, entry.saga)
+            self.sagas.promote(entry.saga)
         elif isinstance(entry, StepStarted | UndoStarted) and entry.saga in self.sagas.cut_short:
             self.fail(f"{entry.saga} has ended, and begins with {entry.step} again", entry.saga)
         self._drained(entry, stored.time)

@@ -3,7 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from schemas.saga_log_entries import SagaDone, SagaStarted, SagaUnwound, saga_codec
+from schemas.saga_log_entries import (
+    SagaDone,
+    SagaStarted,
+    SagaUnwound,
+    StepSucceeded,
+    saga_codec,
+)
 from services.bus.port import Stored
 
 
@@ -20,12 +26,20 @@ class TrackedSagas:
     cut_short: dict[str, SagaStarted] = field(default_factory=dict)
     """Sagas that ended, and whose logs lost their ends; the records have them."""
     _ended: set[str] = field(default_factory=set)
+    _promoted: set[str] = field(default_factory=set)
+    """Sagas whose logs say that their spare is a node like any other."""
 
     def begin(self, entry: SagaStarted) -> None:
         """Add a saga whose log begins."""
         self.open[entry.saga] = entry
-        for node in sorted(nodes_of(entry)):
+        promoted = {entry.params.promotes} if entry.saga in self._promoted else set()
+        for node in sorted(nodes_of(entry) - promoted):
             self.about.setdefault(node, {})[entry.saga] = None
+
+    def promote(self, saga: str) -> None:
+        """The spare that a saga promotes is a node like any other from now on."""
+        self._promoted.add(saga)
+        self._release(self.started(saga).params.promotes, saga)
 
     def end(self, entry: SagaDone | SagaUnwound) -> SagaStarted | None:
         """Take a saga as ended; return how it began, where it was open."""
@@ -34,12 +48,8 @@ class TrackedSagas:
         ended = self.open.pop(entry.saga, None)
         if ended is not None:
             for node in nodes_of(ended):
-                self.release(node, entry.saga)
+                self._release(node, entry.saga)
         return ended
-
-    def release(self, node: str, saga: str) -> None:
-        """A saga is about a node no more."""
-        self.about.get(node, {}).pop(saga, None)
 
     def started(self, saga: str) -> SagaStarted:
         """How a saga began, even if its log is lost."""
@@ -52,7 +62,7 @@ class TrackedSagas:
     def set_back(self, messages: Iterable[Stored], *, recorded: bool) -> None:
         """SAGAS was lost or set back to these; `recorded`: the records say what has ended."""
         self.vanished |= self.open
-        for each in (self.open, self.about):
+        for each in (self.open, self.about, self._promoted):
             each.clear()
         for stored in messages:
             entry = saga_codec.decode(stored.data)
@@ -62,6 +72,8 @@ class TrackedSagas:
                 self.begin(entry)
             elif isinstance(entry, SagaDone | SagaUnwound):
                 self.end(entry)
+            elif isinstance(entry, StepSucceeded) and entry.step == "promote":
+                self.promote(entry.saga)
 
     def restored(self) -> None:
         """Everything was set back: by the records, too, what was cut short is open."""
@@ -69,6 +81,9 @@ class TrackedSagas:
             self.begin(each)
         self._ended -= self.cut_short.keys()
         self.cut_short.clear()
+
+    def _release(self, node: str, saga: str) -> None:
+        self.about.get(node, {}).pop(saga, None)
 
 
 def nodes_of(saga: SagaStarted) -> set[str]:
