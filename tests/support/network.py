@@ -1,7 +1,8 @@
 """A network that can be cut: processes in namespaces of this machine, each on a link of its own.
 
 Needs root and iproute2. What is cut off hears nothing, not even that a connection was closed, as
-behind a switch that has lost its power.
+behind a switch that has lost its power. The bridge is in a namespace of its own, where no firewall
+of this machine applies: a container engine's drops what bridges forward.
 """
 
 import os
@@ -27,6 +28,7 @@ class Network:
             for number, place in enumerate(sorted(set(places.values())))
         }
         self._bridge = f"nv{mark:x}br"
+        self._host_link = f"nv{mark:x}"
         self._prefix = f"10.{64 + mark % 128}.{mark // 128 % 256}"
         self.host = f"{self._prefix}.1"
         """The host's address."""
@@ -52,14 +54,16 @@ class Network:
     def __enter__(self) -> Self:
         """Make the links."""
         try:
-            _ip("link", "add", self._bridge, "type", "bridge")
-            _ip("addr", "add", f"{self.host}/24", "dev", self._bridge)
-            _ip("link", "set", self._bridge, "up")
+            _ip("netns", "add", self._bridge)
+            _ip("-n", self._bridge, "link", "add", self._bridge, "type", "bridge")
+            _ip("-n", self._bridge, "link", "set", self._bridge, "up")
+            self._plug(self._host_link)
+            _ip("addr", "add", f"{self.host}/24", "dev", f"{self._host_link}n")
+            _ip("link", "set", f"{self._host_link}n", "up")
             for place, name in self._names.items():
                 _ip("netns", "add", name)
-                _ip("link", "add", f"{name}h", "type", "veth", "peer", "name", f"{name}n")
+                self._plug(name)
                 _ip("link", "set", f"{name}n", "netns", name)
-                _ip("link", "set", f"{name}h", "master", self._bridge, "up")
                 inside = ("-n", name)
                 _ip(*inside, "addr", "add", f"{self.address(place)}/24", "dev", f"{name}n")
                 _ip(*inside, "link", "set", f"{name}n", "up")
@@ -71,20 +75,27 @@ class Network:
 
     def __exit__(self, *_: object) -> None:
         """Take them away; a link goes with its namespace."""
-        for name in self._names.values():
-            for command in (("link", "del", f"{name}h"), ("netns", "del", name)):
-                with suppress(subprocess.CalledProcessError):
-                    _ip(*command)
+        for name in (*self._names.values(), self._bridge):
+            with suppress(subprocess.CalledProcessError):
+                _ip("netns", "del", name)
         with suppress(subprocess.CalledProcessError):
-            _ip("link", "del", self._bridge)
+            _ip("link", "del", f"{self._host_link}n")
 
     def cut(self, place: str) -> None:
         """Let nothing through, from now on."""
-        _ip("link", "set", f"{self._names[place]}h", "down")
+        self._set(place, "down")
 
     def heal(self, place: str) -> None:
         """Let everything through again."""
-        _ip("link", "set", f"{self._names[place]}h", "up")
+        self._set(place, "up")
+
+    def _plug(self, name: str) -> None:
+        """Make a link from here to the bridge; the end here has the name with `n`."""
+        _ip("link", "add", f"{name}h", "netns", self._bridge, "type", "veth", "peer", f"{name}n")
+        _ip("-n", self._bridge, "link", "set", f"{name}h", "master", self._bridge, "up")
+
+    def _set(self, place: str, state: str) -> None:
+        _ip("-n", self._bridge, "link", "set", f"{self._names[place]}h", state)
 
 
 @cache
