@@ -23,6 +23,8 @@ POOLS = """
 SERVICES = {"health-monitor", "pool-manager", "notifier", "provisioner", "metrics"}
 ARRIVAL = ("registered", "boot-checked", "verdict")
 """Facts that a new node's agent begins itself: stories of their own."""
+SILENCE = ("lost", "returned")
+"""Facts of a node whose heartbeats a busy machine delays: each begins a story of its own."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -54,7 +56,11 @@ async def replacement_messages(
         for wildcard in wildcards:
             found += await fleet.bus.read(stream, wildcard, after=sequences[stream])
     about_new = {subjects.node_event("traced", new_node, fact) for fact in ARRIVAL}
-    return [each for each in found if each.subject not in about_new]
+    return [
+        each
+        for each in found
+        if each.subject not in about_new and each.subject.rpartition(".")[2] not in SILENCE
+    ]
 
 
 async def test_replacement_is_one_trace(
@@ -67,7 +73,7 @@ async def test_replacement_is_one_trace(
     replaced = await fleet.replaced(old.node, sequences[EVENTS.name])
     messages = await replacement_messages(fleet, sequences, replaced.new_node)
     fault = next(each for each in messages if each.subject.endswith(".event.fault"))
-    assert {trace_of(each) for each in messages} == {trace_of(fault)}
+    assert [each.subject for each in messages if trace_of(each) != trace_of(fault)] == []
 
     handled = {
         (durable.name, each.subject)
