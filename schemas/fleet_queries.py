@@ -99,6 +99,10 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """Its latest faults; a list of nodes has none."""
 
 
+class ListedNode(NodeView, frozen=True, kw_only=True, omit_defaults=True):
+    """The same as services pass thousands of them on: without what has its default value."""
+
+
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """View of a pool."""
 

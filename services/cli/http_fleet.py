@@ -109,7 +109,11 @@ class HttpFleet:
     async def nodes(self, query: Query) -> list[NodeView]:
         """All nodes of a query."""
         nodes = self._client.each_node(
-            pool=query.pool, terminated=query.terminated, gpus=query.gpus, limit=PAGE
+            pool=query.pool,
+            terminated=query.terminated,
+            gpus=query.gpus,
+            compact=True,
+            limit=PAGE,
         )
         return [each async for each in nodes]
 
@@ -145,7 +149,7 @@ class HttpFleet:
     async def pools_labelled(self, labels: Sequence[str]) -> frozenset[str]:
         """The pools with all these labels; ValueError for what is not `KEY=VALUE`."""
         labels_asked(labels)
-        nodes = self._client.each_node(labels=labels, terminated=True, limit=PAGE)
+        nodes = self._client.each_node(labels=labels, terminated=True, compact=True, limit=PAGE)
         return frozenset([each.pool async for each in nodes])
 
     async def job_nodes(self, job: str, pool: str) -> JobNodes:

@@ -25,7 +25,7 @@ from services.fleet_client.fleet_use import total
 from services.fleet_client.instance_reader import PROVISIONER
 from services.fleet_client.node_filter import NodeFilter
 from services.fleet_client.node_timeline import TimelineRow, timeline_rows
-from services.fleet_client.query_answers import decode_answer, decode_pools
+from services.fleet_client.query_answers import decode_answer, decode_nodes, decode_pools
 from services.fleet_client.saga_progress import Progress, progress
 from services.fleet_client.service_orders import job_nodes
 from services.fleet_client.stored_history import open_sagas, saga_log
@@ -144,10 +144,14 @@ async def list_nodes(
     labels: Labels = (),
     terminated: FromQuery[bool] = False,
     gpus: FromQuery[bool] = False,
+    compact: FromQuery[bool] = False,
     limit: Limit = 100,
     cursor: Cursor = "",
 ) -> NodePage:
-    """List nodes, without their faults; with `gpus` also their GPUs and heartbeats."""
+    """List nodes, without their faults; with `gpus` also their GPUs and heartbeats.
+
+    `compact`: the answer may leave out what has its default value, which is quicker for thousands.
+    """
     wanted = NodeFilter(
         pool=pool,
         provider=provider,
@@ -159,14 +163,15 @@ async def list_nodes(
     )
     query = Query(pool=pool, terminated=terminated, gpus=gpus, after=cursor, limit=limit)
     if not (wanted.selects_some or principal.pools):
-        # As the pool-manager encoded them: to decode thousands costs as much as all the rest.
         page = await fleet.page("nodes", query)
-        return NodePage(items=cast("tuple[NodeView, ...]", page.items), next=page.next)
+        # Compact as the pool-manager encoded them: not to decode thousands saves half the time.
+        items = page.items if compact else decode_nodes(page.items)
+        return NodePage(items=cast("tuple[NodeView, ...]", tuple(items)), next=page.next)
     query = replace(query, limit=QUERY_MAX)
-    items, after = await fleet.some_nodes(
+    some, after = await fleet.some_nodes(
         query, lambda node: wanted.matches(node) and principal.sees(node.pool), limit
     )
-    return NodePage(items=items, next=after)
+    return NodePage(items=some, next=after)
 
 
 @get(f"{ROOT}/jobs/nodes", tags=["nodes"], responses=PROBLEMS)

@@ -70,16 +70,18 @@ def list_nodes(
     labels: Sequence[str] = (),
     terminated: bool = False,
     gpus: bool = False,
+    compact: bool = False,
     limit: int = 100,
     cursor: str = "",
 ) -> ApiCall[NodePage]:
     """List nodes, without their faults; `labels`: `KEY=VALUE` of the pool, all of them.
 
-    `gpus`: with their GPUs and heartbeats.
+    `gpus`: with their GPUs and heartbeats. `compact`: quicker for thousands of nodes; the result is
+    the same.
     """
     chosen = {"pool": pool, "provider": provider, "region": region, "zone": zone}
     more = {"status": status, "health": health, "label": labels, "terminated": terminated}
-    page = {"gpus": gpus, "limit": limit, "cursor": cursor}
+    page = {"gpus": gpus, "compact": compact, "limit": limit, "cursor": cursor}
     return ApiCall(path=f"{API}/nodes", answer=NodePage, query=chosen | more | page)
 
 

@@ -1,8 +1,10 @@
 """Answers questions about the fleet from what the pool-manager has in memory."""
 
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -13,6 +15,7 @@ from schemas.fleet_queries import (
     FleetBudgetView,
     GpuView,
     HealthEvent,
+    ListedNode,
     NodeView,
     Page,
     PoolView,
@@ -41,18 +44,23 @@ from services.settings.drain_warnings import drain_warning
 
 PAGE_BYTES_MAX: Final = 786_432
 """Of nodes in one page: a message has at most 1,048,576. Labels may be long."""
+MOMENTS_KEPT_MAX: Final = 32_768
+"""Texts of date-times: a list asks for the same two of each node again."""
 
 
 class UnknownNameError(ValueError):
     """The question names a node that is not there."""
 
 
+V = TypeVar("V", bound=NodeView)
+
+
 def node_view(
-    record: NodeRecord, health: HealthRecord | None, *, detailed: bool = True
-) -> NodeView:
+    kind: type[V], record: NodeRecord, health: HealthRecord | None, *, detailed: bool
+) -> V:
     """Put a node together as people see it, `detailed` with its GPUs."""
     launch = record.launch
-    return NodeView(
+    return kind(
         id=record.node,
         pool=record.pool,
         status=record.state,
@@ -139,6 +147,7 @@ def _health_events(health: HealthRecord | None) -> tuple[HealthEvent, ...]:
     )
 
 
+@lru_cache(MOMENTS_KEPT_MAX)
 def _moment(value: datetime | None) -> str:
     return value.isoformat(timespec="milliseconds").replace("+00:00", "Z") if value else ""
 
@@ -290,13 +299,14 @@ class Queries:
         beats = await self._beats.all() if query.gpus else {}
         records = self._store.nodes.records
         # Sorted for each page of a large fleet: without the records, and the views are made last.
-        keys = sorted(key for key in records if key > query.after)
-        wanted = ((key, records[key]) for key in keys if _is_wanted(records[key], query))
+        keys = sorted(records)
+        rest = keys[bisect_right(keys, query.after) :]
+        wanted = ((key, records[key]) for key in rest if _is_wanted(records[key], query))
         views = ((key, self._listed(key, record, query, beats.get(key))) for key, record in wanted)
         return msgspec.json.encode(page_of(views, query.limit))
 
-    def _view(self, key: str, record: NodeRecord, *, detailed: bool) -> NodeView:
-        view = node_view(record, self._store.health.records.get(key), detailed=detailed)
+    def _view(self, kind: type[V], key: str, record: NodeRecord, *, detailed: bool) -> V:
+        view = node_view(kind, record, self._store.health.records.get(key), detailed=detailed)
         pool = self._store.last_read(record.pool)
         if pool is None:
             return view
@@ -308,9 +318,9 @@ class Queries:
 
     def _listed(
         self, key: str, record: NodeRecord, query: Query, beat: datetime | None
-    ) -> NodeView:
+    ) -> ListedNode:
         """A node in a list: without its faults, so that many fit in a message."""
-        view = self._view(key, record, detailed=query.gpus)
+        view = self._view(ListedNode, key, record, detailed=query.gpus)
         if not view.health_events and beat is None:
             return view
         return msgspec.structs.replace(view, health_events=(), last_heartbeat=_moment(beat))
@@ -319,7 +329,8 @@ class Queries:
         query = _read(data)
         for record in self._store.nodes.records.values():
             if record.node == query.node:
-                view = self._view(node_key(record.pool, record.node), record, detailed=True)
+                key = node_key(record.pool, record.node)
+                view = self._view(NodeView, key, record, detailed=True)
                 beat = await self._beats.of(record.pool, record.node)
                 found = msgspec.structs.replace(view, last_heartbeat=_moment(beat))
                 return msgspec.json.encode(found)
@@ -365,7 +376,7 @@ class Queries:
         return _page(items[: query.limit], "")
 
 
-def page_of(views: Iterable[tuple[str, NodeView]], limit: int) -> Page:
+def page_of(views: Iterable[tuple[str, ListedNode]], limit: int) -> Page:
     """As many as are asked for and fit in a message, at least one; `next` is the last one's key."""
     items: list[msgspec.Raw] = []
     size, after = 0, ""

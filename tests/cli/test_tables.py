@@ -75,6 +75,14 @@ def test_tables_stay_aligned_and_paint_only_on_request() -> None:
     assert COLOURS["bad"] in columns(NODE_HEADERS, node_rows(nodes), colour=True)
 
 
+def test_a_table_escapes_and_shortens_the_cells_that_need_it() -> None:
+    """The last column is not shortened; a cell without fault stays as it is."""
+    lines = columns(("node", "why"), [("n1", "a\x1b[2J"), ("n" * 200, "w" * 200)], colour=False)
+    _, first, second = lines.split("\n")
+    assert first == f"n1{' ' * 138}  a\\u001b[2J"
+    assert second == f"{'n' * 139}…  {'w' * 200}"
+
+
 def test_a_generic_table_shows_the_shared_keys() -> None:
     """Empty and nested values take no column."""
     items = [{"saga": "s1", "trace": "", "open": {}}, {"saga": "s2", "trace": "", "open": {}}]

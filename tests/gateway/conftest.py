@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from schemas import subjects
 from schemas.dry_run import DryRun, DryRunRequest
 from schemas.fleet_events import HttpChange
-from schemas.fleet_queries import FleetBudgetView, NodeView, Page, PoolView, Query
+from schemas.fleet_queries import FleetBudgetView, ListedNode, NodeView, Page, PoolView, Query
 from schemas.gateway_settings import TokenSpec
 from schemas.hardware_denylist import HardwareRecord
 from schemas.instance_records import InstanceRecord
@@ -103,7 +103,11 @@ def page(items: tuple[Any, ...], query: Query, key: Callable[[Any], str]) -> byt
 
 async def _nodes(data: bytes, _: Mapping[str, str]) -> bytes:
     query = msgspec.json.decode(data, type=Query)
-    found = tuple(each for each in NODES if query.pool in ("", each.pool))
+    found = tuple(
+        ListedNode(**msgspec.structs.asdict(each))
+        for each in NODES
+        if query.pool in ("", each.pool)
+    )
     return page(found, query, lambda each: f"{each.pool}.{each.id}")
 
 

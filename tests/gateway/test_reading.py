@@ -3,11 +3,13 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from schemas.breaker_state import OpenIncident
 from schemas.event_subjects import Event, event_subject
 from schemas.fleet_events import ConsumerLag
+from schemas.fleet_queries import NodeView
 from schemas.messages import encode
 from schemas.node_events import Cordoned, Lost
 from schemas.pool_events import Scaled
@@ -52,6 +54,24 @@ async def test_nodes_are_selected_by_their_fields_and_their_pools_labels(
     """In the order of pool and name."""
     found = await ask(gateway, f"/nodes{query}")
     assert names.split() == [each["id"] for each in found["items"]]
+
+
+@pytest.mark.parametrize("query", ["", "?pool=training", "?health=healthy"])
+async def test_a_list_is_complete_unless_compact(gateway: Gateway, query: str) -> None:
+    """Every field in its place; compact, only what is not as by default, and the same nodes."""
+    fields = {each.encode_name for each in msgspec.structs.fields(NodeView)}
+    items = (await ask(gateway, f"/nodes{query}"))["items"]
+    assert [each.keys() for each in items] == [fields] * len(items)
+    compact = f"/nodes{query or '?'}&compact=true"
+    less = (await ask(gateway, compact))["items"]
+    assert [msgspec.convert(each, NodeView) for each in less] == [
+        msgspec.convert(each, NodeView) for each in items
+    ]
+
+
+async def test_a_compact_list_leaves_out_what_is_as_by_default(gateway: Gateway) -> None:
+    """A node that is not a spare does not say so."""
+    assert all("spare" not in each for each in (await ask(gateway, "/nodes?compact=true"))["items"])
 
 
 @pytest.mark.parametrize("query", ["", "&health=healthy", "&pool=training"])

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from schemas.fleet_queries import NodeView
+from schemas.fleet_queries import ListedNode, NodeView
 from schemas.health_records import GpuHealth, HealthRecord
 from schemas.messages import encode
 from schemas.node_events import GpuIdentity
@@ -27,11 +27,11 @@ LABELS = {f"example.com/label-{number}": "x" * 60 for number in range(40)}
 NAMES = [f"n-{number:04}" for number in range(1_200)]
 
 
-def view(name: str, labels: dict[str, str]) -> NodeView:
+def view(name: str, labels: dict[str, str]) -> ListedNode:
     """A node of a pool with labels."""
     launch = LaunchSpec(fleet="f", provider="aws", instance_type="p5", region="r", labels=labels)
     record = NodeRecord(pool="training", node=name, launch=launch, hostname=f"host-{name}")
-    return node_view(record, None)
+    return node_view(ListedNode, record, None, detailed=False)
 
 
 @pytest.mark.parametrize("labels", [{}, LABELS])
@@ -71,7 +71,7 @@ def test_every_gpu_has_its_identity_its_health_and_its_cordon() -> None:
         index=3, status="unhealthy", action="reset_gpu", rule="xid", reason="XID 48", since=NOW
     )
     health = HealthRecord(pool="training", node="a", status="degraded", gpus=(affected,))
-    good, bad = msgspec.to_builtins(node_view(record, health).gpus)
+    good, bad = msgspec.to_builtins(node_view(NodeView, record, health, detailed=True).gpus)
     assert {key: value for key, value in good.items() if value != "" and key != "code"} == {
         "index": 0,
         "uuid": "GPU-0",

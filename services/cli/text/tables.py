@@ -5,6 +5,7 @@ Columns are aligned with spaces, as in `ps`: fast for ten thousand nodes, and ea
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any, Final
 
 from schemas.duration import format_duration
@@ -25,11 +26,12 @@ HEALTH_TONES: Final[dict[str, Tone]] = {"healthy": "good", "degraded": "bad", "u
 
 def columns(headers: Sequence[str], rows: Iterable[Sequence[str]], *, colour: bool) -> str:
     """A table; the last column is not shortened."""
-    cells = [[*map(_short, row[:-1]), escape_line(row[-1])] for row in rows]
     headers = [escape_line(each) for each in headers]
-    widths = [
-        max([len(header), *(len(row[i]) for row in cells)]) for i, header in enumerate(headers)
-    ]
+    cells = _escaped([*rows])
+    widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
+    if any(width > CELL_CHARS_MAX for width in widths[:-1]):
+        cells = [(*map(_short, row[:-1]), row[-1]) for row in cells]
+        widths = [min(width, CELL_CHARS_MAX) for width in widths]
     line = GAP.join(f"%-{width}s" for width in widths)
     head = (line % tuple(header.upper() for header in headers)).rstrip()
     lines = [f"{BOLD}{head}{RESET}" if colour else head]
@@ -37,8 +39,15 @@ def columns(headers: Sequence[str], rows: Iterable[Sequence[str]], *, colour: bo
     return "\n".join(lines)
 
 
-def _short(text: str) -> str:
-    cell = escape_line(text)
+def _escaped(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
+    """The rows with every cell escaped; of thousands of cells nearly always none needs it."""
+    text = "".join(chain.from_iterable(rows))
+    if escape_line(text) == text:
+        return rows
+    return [[*map(escape_line, row)] for row in rows]
+
+
+def _short(cell: str) -> str:
     return cell if len(cell) <= CELL_CHARS_MAX else cell[: CELL_CHARS_MAX - 1] + "…"
 
 
