@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from schemas import subjects
+from schemas.agent_settings import AgentSettings
 from schemas.duration import Duration
 from schemas.fleet_queries import NodeView, Page, PoolView
 from schemas.node_events import ProviderNotice
@@ -30,7 +31,12 @@ def settings(**changes: Any) -> Settings:
         ),
         **changes,
     )
-    return Settings(providers={"test": PluginSettings(type="fake")}, pools={"training": spec})
+    return Settings(
+        providers={"test": PluginSettings(type="fake")},
+        pools={"training": spec},
+        # Scripted agents send no heartbeats; a pool-manager that finds nodes waits for them.
+        agent=AgentSettings(heartbeat_interval=Duration(1), heartbeat_ttl=Duration(3)),
+    )
 
 
 @pytest.fixture
