@@ -3,7 +3,7 @@
 A timer is set for the moment at which the first condition of a node wears off. The holder of the
 lease looks for nodes whose moment has passed and reviews them as their timers would have. And it
 publishes again what HEALTH says of a node and NODES does not: a verdict, and that it is back. Of a
-node that NODES says is gone it removes what HEALTH has left. A node of which nothing is known has
+node that NODES says is gone it removes what HEALTH has left. A node of unknown health has
 registered while its name was another's: its registration is handled once more.
 """
 
@@ -95,7 +95,9 @@ class HealthAudit:
                 continue
             await self._publish_missing(key, record, nodes.get(key))
             await self._publish_return(key, record, nodes.get(key))
-        known = {entry.key for entry in entries}
+        # One that says "unknown" was made again from NODES, which had no verdict either.
+        unheard = {node_key(each.pool, each.node) for each in health if each.status == "unknown"}
+        known = {entry.key for entry in entries} - unheard
         unknown = [each for key, each in nodes.items() if key not in known]
         late = [each for each in unknown if is_unregistered(each, self._clock.now())]
         for node in late[:REGISTERED_MAX]:

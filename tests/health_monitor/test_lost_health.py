@@ -325,6 +325,25 @@ async def test_a_node_that_registered_as_another_is_registered_again(
     assert len(await world.events()) == bool(status)
 
 
+async def test_a_node_of_unknown_health_is_registered_again(world, bus):
+    """It fell silent before it was looked for: HEALTH was made again from NODES."""
+    await world.register("training-7", "boot-1")
+    await world.publish(make_fault("fault-1", boot_id="boot-1"))
+    long_ago = datetime.now(UTC) - timedelta(minutes=3)
+    node = msgspec.structs.replace(NODE, registered_at=long_ago, admitted_at=long_ago)
+    await bus.put(NODES, node_key("training", "training-7"), encode(node))
+    health = recovered_health(node, datetime.now(UTC))
+    assert health is not None
+    assert health.status == "unknown"
+    await bus.put(HEALTH, node_key("training", "training-7"), encode(health))
+    for _ in range(2):
+        await audit_of(bus).look()
+    found = await world.health("training-7")
+    assert found is not None
+    assert found.status == "unhealthy"
+    assert len(await world.events()) == 1
+
+
 async def test_an_unreadable_record_of_health_is_no_missing_one(world, bus):
     """An operator repairs it; the look at the other nodes goes on."""
     await world.register("training-7", "boot-1")

@@ -317,6 +317,22 @@ def test_a_repair_that_fails_at_its_cordon_leaves_the_next_quarantine_waiting(ki
     assert list(decided(pool(), after).start) == []
 
 
+@pytest.mark.parametrize(("by", "repeated"), [("", True), ("alice", False)])
+def test_a_release_that_fails_is_repeated(by: str, repeated: bool) -> None:
+    """A node that is well after a failed repair stayed cordoned where its uncordon was refused."""
+    refused = saga("uncordon", "unwound", uncordon="failed")
+    params = msgspec.structs.replace(refused.params, by=by)
+    refused = msgspec.structs.replace(refused, saga="uncordon-a-4", params=params)
+    after = leaving_node(repaired(), refused)
+    assert after is not None
+    assert (after.cordoned, after.sagas, is_quarantined(after)) == (True, 4, repeated)
+    assert list(decided(pool(), after).start) == []
+    if after.quarantine is not None:
+        earlier = msgspec.structs.replace(after.quarantine, failed_at=NOW - timedelta(minutes=1))
+        later = msgspec.structs.replace(after, quarantine=earlier)
+        assert list(decided(pool(), later).start) == ["uncordon-a-5"]
+
+
 FAILED = RemediationAttempt(
     saga="reboot-a-0", kind="reboot", at=NOW, outcome="failed", cordoned_by_operator=False
 )

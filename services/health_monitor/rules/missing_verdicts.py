@@ -47,7 +47,7 @@ def is_left_over(health: HealthRecord, node: NodeRecord | None, now: datetime) -
 
 
 def is_unregistered(node: NodeRecord, now: datetime) -> bool:
-    """Whether a node in service that has no record in HEALTH has registered, and without effect."""
+    """Whether a node in service of unknown health has registered, and without effect."""
     at = node.registered_at
     if node.state != "active" or node.health != "unknown" or at is None:
         return False

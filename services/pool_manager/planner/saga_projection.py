@@ -245,9 +245,12 @@ def _quarantine(record: NodeRecord, state: SagaState, *, cordoned: bool) -> Quar
     if not cordoned or cordon.status in ("succeeded", "expired"):
         return None
     begun = state.step("uncordon").status != "pending"
-    if found is not None and failed and begun and state.kind in ("uncordon", "recheck"):
-        return msgspec.structs.replace(found, failed_at=failed_at)
-    return found
+    if not (failed and begun and state.kind in ("uncordon", "recheck")):
+        return found
+    if found is None and is_left_by_repair(record) and not state.params.by:
+        # What a failed repair left cordoned is well and could not be released: it is tried again.
+        found = Quarantine(reason=state.reason, since=record.cordoned_at or state.started_at)
+    return found and msgspec.structs.replace(found, failed_at=failed_at)
 
 
 def _reserved(record: NodeRecord, state: SagaState) -> bool:
