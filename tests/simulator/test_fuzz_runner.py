@@ -93,14 +93,14 @@ def test_a_planted_bug_is_found(bug, monkeypatch):
 
 def test_a_violation_is_printed_with_its_replay(monkeypatch):
     """With seed, commit, the fewest steps, the replay, and the history of the nodes concerned."""
-    BUGS["no adopt before retry"](monkeypatch)
-    seed = str(FOUND_AT["no adopt before retry"])
+    BUGS["evicts at once"](monkeypatch)
+    seed = str(FOUND_AT["evicts at once"])
     lines: list[str] = []
     tally = fuzz(FuzzOptions(seeds=[seed], commit="abc1234"), lines.append)
     text = "\n".join(lines)
     assert tally.violations == 1
     assert f"VIOLATION seed={seed} commit=abc1234" in text
-    assert "exists 2 times" in text
+    assert "is evicted 90 s before its deadline" in text
     assert f"replay: navarch simulator fuzz --seed {seed} --minutes 3" in text
     (only,) = [line.split("--only ")[1].split()[0] for line in lines if "--only" in line]
     kept = keep(draw(seed, MINUTES), tuple(map(int, only.split(","))))
