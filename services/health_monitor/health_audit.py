@@ -24,6 +24,7 @@ from services.health_monitor.health_store import HealthStore
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.health_state import working_of
 from services.health_monitor.rules.missing_verdicts import (
+    has_not_joined,
     is_left_over,
     is_unregistered,
     missing_return,
@@ -89,7 +90,7 @@ class HealthAudit:
         }
         for record in health:
             key = node_key(record.pool, record.node)
-            if is_left_over(record, nodes.get(key), self._clock.now()):
+            if await self._is_left_over(key, record, nodes.get(key)):
                 log.warning("left over from a node that is gone", extra={"node": record.node})
                 await self._store.remove(record.pool, record.node)
                 continue
@@ -103,6 +104,12 @@ class HealthAudit:
         for node in late[:REGISTERED_MAX]:
             if await self._register(node):
                 log.warning("its registration was another's; repeated", extra={"node": node.node})
+
+    async def _is_left_over(self, key: str, record: HealthRecord, node: NodeRecord | None) -> bool:
+        now = self._clock.now()
+        if has_not_joined(record, node, now):
+            return await self._bus.get(HEARTBEATS, key) is None
+        return is_left_over(record, node, now)
 
     async def _review_overdue(self, health: Iterable[HealthRecord]) -> None:
         now = self._clock.now()

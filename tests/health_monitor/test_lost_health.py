@@ -295,6 +295,37 @@ async def test_what_health_has_of_a_node_that_is_gone_is_removed(
 
 
 @pytest.mark.parametrize(
+    ("beats", "age_seconds", "left"),
+    [
+        pytest.param(False, 121, False, id="its maker removed it before it joined"),
+        pytest.param(False, 119, True, id="its first heartbeat may come"),
+        pytest.param(True, 121, True, id="it waits for its adoption"),
+    ],
+)
+async def test_the_next_machine_of_a_name_is_known_while_it_beats(
+    world, bus, beats: bool, age_seconds: int, left: bool
+):
+    """An operator replays the registration of one that is gone: no event tells of its end."""
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+    since = datetime.now(UTC) - timedelta(seconds=age_seconds)
+    health = HealthRecord(
+        pool="training",
+        node="training-7",
+        status="healthy",
+        since=since,
+        detail=msgspec.to_builtins(Working(boot="boot-9")),
+    )
+    await bus.put(HEALTH, node_key("training", "training-7"), encode(health))
+    ended = msgspec.structs.replace(REMOVED, changed_at=long_ago)
+    await bus.put(NODES, node_key("training", "training-7"), encode(ended))
+    if beats:
+        await world.beat("training-7", ttl_seconds=60)
+    await audit_of(bus).look()
+    kept = await bus.get(HEALTH, node_key("training", "training-7"))
+    assert (kept is not None) is left
+
+
+@pytest.mark.parametrize(
     ("boots", "changes", "status"),
     [
         pytest.param((), {}, "healthy", id="well"),

@@ -46,6 +46,16 @@ def is_left_over(health: HealthRecord, node: NodeRecord | None, now: datetime) -
     return late and not may_begin(node, working_of(health).boot)
 
 
+def has_not_joined(health: HealthRecord, node: NodeRecord | None, now: datetime) -> bool:
+    """Whether a record is of a machine that had the name of a node that is gone, and is none yet.
+
+    It is kept while the machine beats.
+    """
+    if node is None or node.state != "terminated" or not may_begin(node, working_of(health).boot):
+        return False
+    return health.since is not None and now - health.since >= LATE
+
+
 def is_unregistered(node: NodeRecord, now: datetime) -> bool:
     """Whether a node in service of unknown health has registered, and without effect."""
     at = node.registered_at
