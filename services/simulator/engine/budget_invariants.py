@@ -124,12 +124,19 @@ class BudgetInvariants:
     def _is_out(self, pool: PoolRecord, unit: str, saga: str) -> bool:
         """Whether a node of a unit is out of service already, or is being replaced.
 
-        What an operator has requested counts from its decision: it is bound by no budget.
+        What an operator has requested or the cloud takes counts from its decision: it is bound by
+        no budget.
         """
+        known, own = self._invariants, pool.open.get(saga)
         begun = {
             each.node
             for name, each in pool.open.items()
-            if name != saga and (each.by or name in self._invariants.sagas.open)
+            if name != saga
+            and (
+                each.by
+                or name in known.sagas.open
+                or (own and each.since <= own.since and each.node in known.preempted)
+            )
             if DEFINITIONS[each.kind].out_of_service
         }
         nodes = (each for each in self._records.live_nodes() if each.pool == pool.name)
