@@ -305,7 +305,7 @@ async def test_what_health_has_of_a_node_that_is_gone_is_removed(
 async def test_the_next_machine_of_a_name_is_known_while_it_beats(
     world, bus, beats: bool, age_seconds: int, left: bool
 ):
-    """An operator replays the registration of one that is gone: no event tells of its end."""
+    """An operator replays the registration of one that is gone: no event reports its end."""
     long_ago = datetime.now(UTC) - timedelta(hours=1)
     since = datetime.now(UTC) - timedelta(seconds=age_seconds)
     health = HealthRecord(
