@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
@@ -53,6 +53,9 @@ AT_ONCE_MAX: Final = 64
 SWEEP_SECONDS_MAX: Final = 15.0
 """How long a sweep is waited for."""
 SWEEP_AGAIN_SECONDS: Final = 1.0
+MISSING_SECONDS: Final = 300.0
+MISSING_AFTER: Final = timedelta(seconds=60)
+"""An instance is recorded after its node, so that a younger one is no sign of a loss."""
 
 _instance: Final = decoder(InstanceRecord)
 
@@ -64,6 +67,7 @@ class NodeRebuilder:
         self._bus = bus
         self._clock = clock
         self._store = store
+        self._missing_at = 0.0
 
     async def rebuild(self, pools: Iterable[PoolRecord], *, outdated: bool) -> None:
         """Bring NODES up to INSTANCES, SAGAS and EVENTS; no new node gets the name of an old one.
@@ -102,6 +106,26 @@ class NodeRebuilder:
             await self._raise_serial(pool, highest_serial(pool.name, names))
         for name in behind:
             await self._store.restore_openings(name)
+
+    async def rebuild_missing(self) -> None:
+        """Record the nodes of running instances that NODES lacks, once they are no news.
+
+        A launch that was under way when the whole store was set back is recorded as it ends. It is
+        looked for every MISSING_SECONDS, as that reads INSTANCES whole.
+        """
+        if self._clock.monotonic() < self._missing_at:
+            return
+        self._missing_at = self._clock.monotonic() + MISSING_SECONDS
+        await self._store.nodes.caught_up()
+        old, nodes = self._clock.now() - MISSING_AFTER, self._store.nodes.records
+        instances = {
+            entry.key: each
+            for entry, each in readable(await self._bus.entries(INSTANCES), _instance)
+            if each.state == "running" and each.running_at is not None and each.running_at < old
+        }
+        if missing := instances.keys() - nodes.keys():
+            log.warning("running, and not recorded as nodes", extra={"nodes": sorted(missing)})
+            await self._rebuild_all(set(missing), instances, await self._sagas())
 
     async def _record_orphans(self) -> None:
         """Have INSTANCES record instances that only providers know: everything was rolled back.

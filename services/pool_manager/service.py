@@ -72,6 +72,7 @@ from services.settings.problem_list import ProblemList
 log = logging.getLogger(__name__)
 
 LOGS: Final = "saga logs"
+UNRECORDED: Final = "instances without nodes"
 RESYNC_SECONDS: Final = 5.0
 FIRST_RETRY_SECONDS: Final = 0.5
 """Of the first look, where the bus was away: what the last replica left waits for it."""
@@ -383,7 +384,8 @@ class PoolManager:
         if not self.store.trusted:
             await self._regain_trust()
         await self._in_isolation(LOGS, self._auditor.audit_logs)
-        seen = {LOGS}
+        await self._in_isolation(UNRECORDED, self._rebuilder.rebuild_missing)
+        seen = {LOGS, UNRECORDED}
         for record in await self.store.pools():
             seen.add(f"pool {record.name}")
             await self._in_isolation(

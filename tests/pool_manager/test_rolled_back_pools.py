@@ -414,3 +414,27 @@ async def test_a_saga_whose_log_lost_its_end_is_not_opened_again(
     began = SagaStarted(id="1", time=NOW, saga=REMOVED_BY, kind="replace", params=params)
     await bus.publish(message_subject(began), encode(began))
     assert sorted((await _rebuilt(bus, store, BEFORE)).open) == expected
+
+
+async def test_a_launch_that_outlived_a_set_back_is_recorded_as_a_node(bus: NatsBus) -> None:
+    """The saga that it was for is forgotten, and its instance is recorded as it comes up."""
+    store = Store(bus, FleetBudgetSpec())
+    launch = LaunchSpec(fleet="f", provider="p", instance_type="t")
+    await store.create_pool(BEFORE)
+    now = datetime.now(UTC)
+    for name, seconds in (("training-8-aaaa", 90), ("training-9-bbbb", 30)):
+        at = now - timedelta(seconds=seconds)
+        record = InstanceRecord(
+            pool="training", instance=name, state="running", provider="p", launch=launch,
+            token=name, saga="replace-n1-7", intended_at=at, running_at=at, provider_id=f"i-{name}",
+        )  # fmt: skip
+        await bus.put(INSTANCES, node_key("training", name), encode(record))
+    watching = asyncio.create_task(store.nodes.run())
+    rebuilder = NodeRebuilder(bus, SystemClock(), store)
+    await rebuilder.rebuild_missing()
+    assert [each.node for each in store.nodes_of("training")] == ["training-8-aaaa"]
+    await bus.purge(f"KV_{NODES.name}", ">")
+    await rebuilder.rebuild_missing()
+    assert await bus.entries(NODES) == []
+    watching.cancel()
+    await asyncio.wait([watching])
