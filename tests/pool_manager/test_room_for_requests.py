@@ -36,7 +36,7 @@ def answered(record: PoolRecord, verb: str, reason: str) -> RequestDecision:
         time=NOW,
         pool="training",
         verb=verb,
-        payload=msgspec.json.encode({"node": "n", "reason": reason}),
+        payload=msgspec.json.encode({"node": "n", "reason": reason, "request": "r-1"}),
     )
     cordoned = verb == "uncordon"
     node = NodeRecord(pool="training", node="n", state="active", cordoned=cordoned)
@@ -65,7 +65,8 @@ def test_requests_are_refused_before_the_server_refuses_the_record(verb: str) ->
 
 @pytest.mark.parametrize("verb", ["cordon", "drain", "replace"])
 def test_a_reason_has_a_limit(verb: str) -> None:
-    """It is in the pool's record while the saga is open, and in every message about it."""
+    """It is in the pool's record while the saga is open; the refusal reaches the one who waits."""
     refused = answered(pool_with(0), verb, REASON + "x").event
     assert isinstance(refused, RequestRefused)
     assert (refused.refusal, "500" in refused.reason) == ("invalid-request", True)
+    assert refused.request == "r-1"
