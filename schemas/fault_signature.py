@@ -25,6 +25,8 @@ RACKS: Final = "fabric_faults"
 
 OFF_THE_BUS: Final = frozenset({"fallen_off_bus", "gpu_lost", "xid-79"})
 """Fault signatures of a GPU that the host does not see any more."""
+CONTAINED: Final = "xid-94"
+"""Fault signature of an uncorrectable memory error that was contained to one program."""
 
 
 _FABRIC_KINDS: Final = frozenset({"fabric", "nvlink", "sxid"})

@@ -17,7 +17,12 @@ from schemas.value_limits import Int, UtcTime
 WORKLOAD_NAMES_MAX: Final = 2_000
 """Of one pool: some 120 bytes each in its record."""
 
+REASON_CHARS_MAX: Final = 500
+"""A saga's reason is in its pool's record for as long as the saga is open."""
+
 Count = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
+Reason = Annotated[str, msgspec.Meta(max_length=REASON_CHARS_MAX)]
+GivenReason = Annotated[str, msgspec.Meta(min_length=1, max_length=REASON_CHARS_MAX)]
 
 
 class Request(
@@ -50,7 +55,8 @@ class NodeRequest(Request, frozen=True, kw_only=True):
     """Cordon, uncordon, drain, replace or reboot one node, or reset its GPUs."""
 
     node: str
-    reason: str = ""
+    reason: Reason = ""
+    """At most 500 characters."""
 
 
 class DrainRequest(NodeRequest, frozen=True, kw_only=True):
@@ -73,20 +79,23 @@ class HoldRequest(Request, frozen=True, kw_only=True):
     node: str
     for_: Duration = msgspec.field(name="for")
     """At most seven days, after which the hold expires."""
-    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+    reason: GivenReason
+    """At most 500 characters."""
 
 
 class SagaRequest(Request, frozen=True, kw_only=True):
     """Cancel a saga, retry a stuck one, or end the wait of one that drains."""
 
     saga: str
-    reason: str = ""
+    reason: Reason = ""
+    """At most 500 characters."""
 
 
 class BreakerRequest(Request, frozen=True, kw_only=True):
     """Open the pool's breaker and keep it open, or close it."""
 
-    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+    reason: GivenReason
+    """At most 500 characters."""
 
 
 class ApplyRequest(Request, frozen=True, kw_only=True):
@@ -96,7 +105,8 @@ class ApplyRequest(Request, frozen=True, kw_only=True):
     """As under `pools:` in the configuration, with the same validation."""
     nodes: Count | None = None
     """Desired size; None: min_nodes, or the current size."""
-    reason: str = ""
+    reason: Reason = ""
+    """At most 500 characters."""
 
 
 class RemoveRequest(Request, frozen=True, kw_only=True):
@@ -105,7 +115,8 @@ class RemoveRequest(Request, frozen=True, kw_only=True):
     mode: DrainMode | Literal[""] = ""
     """Empty: the pool's drain mode; with a `timeout`: deadline."""
     timeout: Duration | None = None
-    reason: str = ""
+    reason: Reason = ""
+    """At most 500 characters."""
 
 
 REQUESTS: dict[str, type[Request]] = {

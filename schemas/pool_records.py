@@ -198,6 +198,8 @@ class RemovedPool(Record, frozen=True, kw_only=True):
 OPEN_SAGAS_MAX: Final = 500
 """Sagas of one pool at which nothing more is begun without a request: some 500 bytes each, they
 keep the record well below the server's limit of 1 MiB."""
+RECORD_BYTES_MAX: Final = 512 * 1024
+"""Of a pool's record, beyond which a request opens no saga: its reason may be long."""
 
 
 def pool_key(pool: str) -> str:

@@ -16,7 +16,8 @@ reboot                                   ─► reboot, twice at most ─► rep
 
 A rung that failed is not tried again; nor is one that helped so often that the same fault came back
 within the window. A node with a GPU off the bus is rebooted once before it is replaced, by `ladder`
-and `replace`, where its provider can switch its machine off and on.
+and `replace`, where its provider can switch its machine off and on. One with a contained memory
+error has its GPU reset once before, by `replace` as well.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ import msgspec
 
 from schemas.duration import Duration
 from schemas.enums import Action, Remediation
-from schemas.fault_signature import OFF_THE_BUS, called
+from schemas.fault_signature import CONTAINED, OFF_THE_BUS, called
 from schemas.node_records import NodeRecord, RemediationAttempt
 from schemas.settings import Setting
 from services.pool_manager.planner.node_counts import is_gone
@@ -46,7 +47,8 @@ ASKED: Final[dict[Action, Remediation]] = {
 """What a verdict calls for -> where the ladder begins. An unhealthy node whose verdict calls for
 nothing that we could do to it is replaced."""
 
-COLD_WINDOW: Final = timedelta(days=1)
+ONCE_WINDOW: Final = timedelta(days=1)
+"""What is tried once before a node is replaced is not tried again within this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ class Remediator(Protocol):
 
 
 class Replace:
-    """Replaces every unhealthy node."""
+    """Replaces every unhealthy node whose GPU needs more than its reset."""
 
     class Options(Setting, frozen=True, kw_only=True):
         """It has none."""
@@ -84,8 +86,9 @@ class Replace:
     def choose(
         self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
     ) -> RemedyChoice:
-        """Replace it."""
-        return cold_restart(node, attempts, now) or RemedyChoice(remedy="replace")
+        """Replace it, unless something that keeps it is tried before."""
+        kept = cold_restart(node, attempts, now) or contained_reset(node, attempts, now)
+        return kept or RemedyChoice(remedy="replace")
 
 
 class AlertOnly:
@@ -171,16 +174,35 @@ def cold_restart(
 ) -> RemedyChoice | None:
     """The reboot of a node with a GPU off the bus whose machine can be switched off and on.
 
-    Once within COLD_WINDOW: a GPU that is off the bus again after that is broken.
+    Once within ONCE_WINDOW: a GPU that is off the bus again after that is broken.
     """
     off_the_bus = called(node.health_kind, node.health_code) in OFF_THE_BUS
     if not node.restarts_cold or node.health != "unhealthy" or not off_the_bus or is_gone(node):
         return None
-    counted = (each for each in attempts if each.tried and each.outcome != "cancelled")
-    if any(each.at >= now - COLD_WINDOW for each in counted):
+    if _tried_lately(attempts, now):
         return None
     reason = "its machine is switched off and on before it is given up"
     return RemedyChoice(remedy="reboot", reason=reason, attempt=1, attempts_max=1)
+
+
+def contained_reset(
+    node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
+) -> RemedyChoice | None:
+    """The reset of a GPU that asks for it after a contained memory error: it remaps the faulty row.
+
+    Once within ONCE_WINDOW. Only the node's agent can do it.
+    """
+    contained = called(node.health_kind, node.health_code) == CONTAINED
+    asks = node.health == "unhealthy" or node.faulty_gpus
+    if not contained or not asks or node.lost or _tried_lately(attempts, now):
+        return None
+    reason = "its GPU is reset before it is given up"
+    return RemedyChoice(remedy="reset-gpu", reason=reason, attempt=1, attempts_max=1)
+
+
+def _tried_lately(attempts: Sequence[RemediationAttempt], now: datetime) -> bool:
+    counted = (each for each in attempts if each.tried and each.outcome != "cancelled")
+    return any(each.at >= now - ONCE_WINDOW for each in counted)
 
 
 def by_hand(node: NodeRecord) -> str:

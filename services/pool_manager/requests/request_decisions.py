@@ -9,6 +9,7 @@ from datetime import datetime
 
 import msgspec
 
+from schemas.messages import encode
 from schemas.names import SAGA_TOKEN
 from schemas.node_records import NodeRecord
 from schemas.operator_requests import (
@@ -23,7 +24,7 @@ from schemas.operator_requests import (
     ScaleRequest,
 )
 from schemas.pool_events import RequestAccepted, Scaled
-from schemas.pool_records import OpenSaga, PoolRecord
+from schemas.pool_records import RECORD_BYTES_MAX, OpenSaga, PoolRecord
 from schemas.saga_log_entries import SagaEntry
 from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.disruption_budget import limit, with_begun
@@ -90,6 +91,7 @@ def decide(
             # Its answer may be lost, and its saga has ended: to begin another would do it twice.
             return _repeat_answer(asked, payload, there.record, now)
         answer = _answer(asked, payload, there, log, now)
+        _check_room(there.record, answer.record)
     except RefusedError as error:
         return RequestDecision(event=refused(asked, payload, error, now))
     before = answer.record or there.record
@@ -132,6 +134,18 @@ def _too_late(
     if isinstance(payload, ScaleRequest):
         return RequestDecision(event=_scaled(asked, payload, snapshot.record, payload.nodes, now))
     return _repeat_answer(asked, payload, snapshot.record, now)
+
+
+def _check_room(before: PoolRecord, after: PoolRecord | None) -> None:
+    """Refuse to open a saga that would bring the record near what the server takes."""
+    if after is None or after.open.keys() <= before.open.keys():
+        return
+    if len(encode(after)) > RECORD_BYTES_MAX:
+        raise RefusedError(
+            "saga-open",
+            f"{len(before.open)} sagas of {before.name} are open, as many as may be; "
+            "wait until some have ended",
+        )
 
 
 def _over(asked: QueuedRequest, record: PoolRecord) -> bool:

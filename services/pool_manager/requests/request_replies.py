@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -31,6 +31,7 @@ from services.bus.port import Stored
 from services.pool_manager.planner.safety.holds import NodeHold
 
 DETAIL_CHARS_MAX: Final = 300
+SENDER_ID_CHARS_MAX: Final = 200
 EXAMPLES: Final[dict[type[Request], str]] = {
     ScaleRequest: '{"nodes": 5}',
     NamesRequest: '{"names": ["<name>"]}',
@@ -151,7 +152,7 @@ def refused(
     asked: QueuedRequest, payload: Request | None, error: RefusedError, now: datetime
 ) -> PoolEvent:
     """The event of a refusal."""
-    request = payload.request if payload else ""
+    request = payload.request if payload else _sender_id(asked.payload)
     by = payload.by if payload else asked.by or ""
     if asked.verb == "scale":
         return ScaleRefused(
@@ -176,6 +177,20 @@ def refused(
         refusal=error.refusal,
         reason=error.reason,
     )
+
+
+class _Sender(msgspec.Struct):
+    """What a request that cannot be read has all the same."""
+
+    request: Annotated[str, msgspec.Meta(max_length=SENDER_ID_CHARS_MAX)] = ""
+
+
+def _sender_id(payload: bytes) -> str:
+    """The sender's own ID of an invalid request, by which it waits for the answer."""
+    try:
+        return msgspec.json.decode(payload, type=_Sender).request
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
 
 
 def describe_request(asked: QueuedRequest, payload: Request, reason: str) -> str:
