@@ -64,7 +64,8 @@ class RackInvariants:
             text = f"{len(out)} racks are replaced where {allowed} may be: {', '.join(sorted(out))}"
             self._invariants.fail(text)
         known = self._invariants
-        nodes = {each.node for each in self._records.live_nodes() if each.rack == rack}
+        # Those that failed may have left before their rack is replaced.
+        nodes = {each.node for each in self._records.nodes() if each.rack == rack}
         if not nodes & (known.broken_nodes | known.misreported):
             self._invariants.fail(f"rack {rack} is replaced, and none of its nodes has failed")
 
