@@ -149,7 +149,7 @@ class HttpFleet:
     async def pools_labelled(self, labels: Sequence[str]) -> frozenset[str]:
         """The pools with all these labels; ValueError for what is not `KEY=VALUE`."""
         labels_asked(labels)
-        nodes = self._client.each_node(labels=labels, terminated=True, compact=True, limit=PAGE)
+        nodes = self._client.each_node(labels=labels, terminated=True, limit=PAGE)
         return frozenset([each.pool async for each in nodes])
 
     async def job_nodes(self, job: str, pool: str) -> JobNodes:

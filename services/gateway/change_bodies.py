@@ -8,7 +8,7 @@ from schemas.agent_commands import DiagnoseRequest
 from schemas.alert_records import KEY_CHARS_MAX
 from schemas.duration import TEXT_PATTERN
 from schemas.enums import DrainMode, HardwareKind
-from schemas.operator_requests import Count
+from schemas.operator_requests import Count, GivenReason, Reason
 from schemas.value_limits import NAME_CHARS_MAX, OptionalSagaToken, OptionalToken
 
 DIAGNOSE_SECONDS_MIN: Final = 1.0
@@ -27,7 +27,6 @@ Orphans = Annotated[
     tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)], ...],
     msgspec.Meta(max_length=ORPHANS_MAX),
 ]
-Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 Mode = Annotated[str, described(enum=["", *get_args(DrainMode)])]
 Timeout = Annotated[str, described(pattern=f"{TEXT_PATTERN}|^$")]
 
@@ -39,7 +38,7 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class ReasonBody(_Body, frozen=True, kw_only=True):
     """Why; shown in the events."""
 
-    reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    reason: Reason = ""
 
 
 class DrainBody(ReasonBody, frozen=True, kw_only=True):
@@ -60,7 +59,7 @@ class HoldBody(_Body, frozen=True, kw_only=True):
 
     for_: Annotated[str, described(pattern=TEXT_PATTERN)] = msgspec.field(name="for")
     """`2h`; at most seven days."""
-    reason: Reason
+    reason: GivenReason
 
 
 class ScaleBody(_Body, frozen=True, kw_only=True):
@@ -72,7 +71,7 @@ class ScaleBody(_Body, frozen=True, kw_only=True):
 class BreakerBody(_Body, frozen=True, kw_only=True):
     """Why; shown to other operators."""
 
-    reason: Reason
+    reason: GivenReason
 
 
 class UpBody(ReasonBody, frozen=True, kw_only=True):
@@ -101,7 +100,7 @@ class HardwareBody(_Body, frozen=True, kw_only=True):
 class ListedHardwareBody(HardwareBody, frozen=True, kw_only=True):
     """A GPU or a host that is not to be admitted again."""
 
-    reason: Reason
+    reason: GivenReason
     node: Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)] = ""
     """The node that had it."""
 

@@ -90,12 +90,13 @@ class HealthAudit:
         }
         for record in health:
             key = node_key(record.pool, record.node)
-            if await self._is_left_over(key, record, nodes.get(key)):
+            node = nodes.get(key)
+            if await self._is_left_over(key, record, node):
                 log.warning("left over from a node that is gone", extra={"node": record.node})
                 await self._store.remove(record.pool, record.node)
                 continue
-            await self._publish_missing(key, record, nodes.get(key))
-            await self._publish_return(key, record, nodes.get(key))
+            await self._publish_missing(key, record, node)
+            await self._publish_return(key, record, node)
         # One that says "unknown" was made again from NODES, which had no verdict either.
         unheard = {node_key(each.pool, each.node) for each in health if each.status == "unknown"}
         known = {entry.key for entry in entries} - unheard

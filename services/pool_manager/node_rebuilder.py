@@ -80,10 +80,7 @@ class NodeRebuilder:
         lost = bool(self._store.losses or behind or outdated)
         if lost:
             await self._record_orphans()
-        instances = {
-            entry.key: record
-            for entry, record in readable(await self._bus.entries(INSTANCES), _instance)
-        }
+        instances = await self._read_instances()
         nodes = self._store.nodes.records
         wanted = {key for key, each in instances.items() if each.state == "running"}
         wanted |= {node_key(pool.name, name) for pool in pools for name in busy(pool)}
@@ -115,17 +112,22 @@ class NodeRebuilder:
         """
         if self._clock.monotonic() < self._missing_at:
             return
-        self._missing_at = self._clock.monotonic() + MISSING_SECONDS
         await self._store.nodes.caught_up()
-        old, nodes = self._clock.now() - MISSING_AFTER, self._store.nodes.records
-        instances = {
-            entry.key: each
-            for entry, each in readable(await self._bus.entries(INSTANCES), _instance)
+        old, instances = self._clock.now() - MISSING_AFTER, await self._read_instances()
+        settled = {
+            key
+            for key, each in instances.items()
             if each.state == "running" and each.running_at is not None and each.running_at < old
         }
-        if missing := instances.keys() - nodes.keys():
+        if missing := settled - self._store.nodes.records.keys():
             log.warning("running, and not recorded as nodes", extra={"nodes": sorted(missing)})
-            await self._rebuild_all(set(missing), instances, await self._sagas())
+            await self._rebuild_all(missing, instances, await self._sagas())
+
+    async def _read_instances(self) -> dict[str, InstanceRecord]:
+        """INSTANCES, read whole; nothing is missing that it has, until MISSING_SECONDS later."""
+        self._missing_at = self._clock.monotonic() + MISSING_SECONDS
+        entries = await self._bus.entries(INSTANCES)
+        return {entry.key: record for entry, record in readable(entries, _instance)}
 
     async def _record_orphans(self) -> None:
         """Have INSTANCES record instances that only providers know: everything was rolled back.
