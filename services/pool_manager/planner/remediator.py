@@ -17,7 +17,8 @@ reboot                                   ─► reboot, twice at most ─► rep
 A rung that failed is not tried again; nor is one that helped so often that the same fault came back
 within the window. A node with a GPU off the bus is rebooted once before it is replaced, by `ladder`
 and `replace`, where its provider can switch its machine off and on. One with a contained memory
-error has its GPU reset once before, by `replace` as well.
+error has its GPU reset once before, by `replace` as well; where the error left it degraded, once
+its work has left, and it is never replaced.
 """
 
 from collections.abc import Sequence
@@ -188,15 +189,14 @@ def cold_restart(
 def contained_reset(
     node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
 ) -> RemedyChoice | None:
-    """The reset of a GPU that asks for it after a contained memory error: it remaps the faulty row.
+    """The reset of a GPU that had a contained memory error: it remaps the faulty row.
 
     Once within ONCE_WINDOW. Only the node's agent can do it.
     """
     contained = called(node.health_kind, node.health_code) == CONTAINED
-    asks = node.health == "unhealthy" or node.faulty_gpus
-    if not contained or not asks or node.lost or _tried_lately(attempts, now):
+    if not contained or node.lost or _tried_lately(attempts, now):
         return None
-    reason = "its GPU is reset before it is given up"
+    reason = "the reset of its GPU remaps the faulty row"
     return RemedyChoice(remedy="reset-gpu", reason=reason, attempt=1, attempts_max=1)
 
 

@@ -30,10 +30,10 @@ from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, 
 from services.pool_manager.planner.remediation import (
     gpu_cordons,
     quarantine_recheck,
+    recovered_nodes,
     remedy_selection,
 )
 from services.pool_manager.planner.remediation.quarantine_recheck import is_unconfirmed
-from services.pool_manager.planner.remediation.recovered_nodes import is_well_after_repair
 from services.pool_manager.planner.safety import eligibility, incidents
 from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
 
@@ -42,7 +42,6 @@ AGAIN_SECONDS: Final = 60.0
 TEXT_NAMED_MAX: Final = 10
 WAITING_NAMED_MAX: Final = 50
 """Nodes that an event names."""
-RELEASED: Final = "the node is healthy again"
 
 
 def under_way(record: PoolRecord) -> bool:
@@ -134,7 +133,9 @@ def _release(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPl
         if node.node in taken:
             continue
         if _is_released(node, now):
-            decided = _begun(snapshot, decided, "uncordon", node, RELEASED, now)
+            degraded = recovered_nodes.works_at(node) is not None
+            reason = recovered_nodes.WORKS if degraded else recovered_nodes.HEALTHY
+            decided = _begun(snapshot, decided, "uncordon", node, reason, now)
         elif gpu_cordons.is_lifted(node, now) and room_for_sagas(decided.record):
             decided = _begun(snapshot, decided, "cordon-gpus", node, gpu_cordons.LIFTED, now)
     return decided
@@ -169,7 +170,8 @@ def _begun(
 
 def _is_released(node: NodeRecord, now: datetime) -> bool:
     """Whether nothing keeps a node out of service any more that was quarantined or repaired."""
-    if node.state != "active" or not (is_quarantined(node) or is_well_after_repair(node)):
+    well = is_quarantined(node) or recovered_nodes.is_well_after_repair(node, now)
+    if node.state != "active" or not well:
         return False
     failed_at = node.quarantine.failed_at if node.quarantine else None
     return (
@@ -194,6 +196,8 @@ def _next_repeat(snapshot: PoolSnapshot, now: datetime) -> datetime | None:
             soonest = earlier(soonest, to_come(_repeat_at(node.quarantine.failed_at), now))
         if (repeated := gpu_cordons.repeat_at(node)) is not None:
             soonest = earlier(soonest, to_come(repeated, now))
+        if (works := recovered_nodes.works_at(node)) is not None:
+            soonest = earlier(soonest, to_come(works, now))
     return soonest
 
 

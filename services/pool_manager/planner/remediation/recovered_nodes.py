@@ -6,10 +6,11 @@ not needed either where the verdict that it is for was followed by a healthy one
 """
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import Final
 
 from schemas.enums import SagaKind
-from schemas.fault_signature import RACK, RENEWALS, SILENCE
+from schemas.fault_signature import RACK, RENEWALS, SILENCE, called
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.saga_params import SagaTraits
@@ -19,6 +20,9 @@ from services.pool_manager.sagas import DEFINITIONS
 
 HEARD: Final = "the node is heard again"
 HEALTHY: Final = "the node is healthy again"
+WORKS: Final = "its repair has failed, and a degraded node may work"
+SETTLED: Final = timedelta(seconds=60)
+"""So long after a failed repair of a degraded node what the repair has broken would be reported."""
 
 
 def recovered(
@@ -49,11 +53,12 @@ def unfounded(kind: SagaKind, saga: SagaTraits, node: NodeRecord) -> str:
     return HEALTHY if verdict and node.health == "healthy" and not node.lost else ""
 
 
-def is_well_after_repair(node: NodeRecord) -> bool:
-    """Whether a node that a failed repair has left cordoned turned out to be well since.
+def is_well_after_repair(node: NodeRecord, now: datetime) -> bool:
+    """Whether a node that a failed repair has left cordoned may work.
 
     A host may come up after the deadline of its reboot. Silence is over with a heartbeat, any other
-    fault with a verdict that came later, and a renewal is for no fault. An operator's cordon stays.
+    fault with a verdict that came later, and a renewal is for no fault. A degraded node is no worse
+    than it was in service before. An operator's cordon stays.
     """
     if not node.cordoned or node.lost or not is_left_by_repair(node):
         return False
@@ -62,8 +67,24 @@ def is_well_after_repair(node: NodeRecord) -> bool:
         return False
     if last.for_silence or last.fault_signature in {SILENCE, *RENEWALS}:
         return not has_other_reason(node)
+    if (at := works_at(node)) is not None:
+        return now >= at
     judged = node.health_at is not None and node.health_at > last.ended_at
     return bool(last.fault_signature) and judged and node.health == "healthy"
+
+
+def works_at(node: NodeRecord) -> datetime | None:
+    """When a degraded node whose repair in place has failed may work again; None: it is none.
+
+    The repair was for what it still has. One with a faulty GPU is replaced.
+    """
+    if node.health != "degraded" or node.faulty_gpus or not is_left_by_repair(node):
+        return None
+    last = node.attempts[-1]
+    same = last.fault_signature == called(node.health_kind, node.health_code)
+    if last.ended_at is None or not same or not DEFINITIONS[last.kind].in_place:
+        return None
+    return last.ended_at + SETTLED
 
 
 def has_other_reason(node: NodeRecord) -> bool:

@@ -41,7 +41,7 @@ from services.simulator.inputs.fuzz.campaign_steps import (
 
 FATAL: Final = (79, 79, 79, 48, 95)
 FABRIC_XID: Final = 145
-MILD: Final = (13, 43, 63)
+MILD: Final = (13, 43, 63, 94)
 REPEATS_MAX: Final = 16
 NEAR_SHARE: Final = 0.5
 NEAR_SECONDS: Final = 30.0
