@@ -20,7 +20,7 @@ from services.provisioner.instances.instance_decisions import intended_record, m
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.providers.fake import FakeFault, FakeProvider
-from services.provisioner.removal.sweeper import Sweeper
+from services.provisioner.removal.sweeper import WHOLE_SECONDS, Sweeper
 from tests.provisioner.provisioner_parts import (
     FLEET,
     QUICK,
@@ -49,6 +49,16 @@ def sweeper(bus: NatsBus, provider: FakeProvider) -> Sweeper:
     parts = steps(bus, provider)
     store = InstanceStore(bus)
     return Sweeper(bus, SystemClock(), store, providers(provider), parts.remover, QUICK)
+
+
+class LaterClock(SystemClock):
+    """A clock that can be put forward."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        """The machine's, and what the test adds."""
+        return super().monotonic() + self.ahead
 
 
 class Failing:
@@ -156,6 +166,41 @@ async def test_the_launch_of_a_node_that_is_gone_ends(
     record = await store.get("web.web-1")
     assert record is not None
     assert record.state == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "left"), [("terminated", []), ("active", ["web-1"]), ("leaving", ["web-1"])]
+)
+async def test_the_instance_of_a_node_that_is_gone_goes(
+    fleet: NatsBus, state: NodeState, left: list[str]
+) -> None:
+    """INSTANCES was set back to before its removal, which had not ended."""
+    provider, store = fake(), InstanceStore(fleet)
+    await steps(fleet, provider).provision(provision("web-1"))
+    await fleet.put(NODES, "web.web-1", encode(NodeRecord(pool="web", node="web-1", state=state)))
+    await sweeper(fleet, provider).sweep()
+    assert await names(provider) == left
+    record = await store.get("web.web-1")
+    assert record is not None
+    assert record.state == ("running" if left else "terminated")
+
+
+async def test_nodes_of_running_instances_are_read_at_an_interval(fleet: NatsBus) -> None:
+    """It is a read of NODES whole; on request each sweep makes it."""
+    provider = fake()
+    parts, store = steps(fleet, provider), InstanceStore(fleet)
+    clock = LaterClock()
+    sweeping = Sweeper(fleet, clock, store, providers(provider), parts.remover, QUICK)
+    await parts.provision(provision("web-1"))
+    gone = NodeRecord(pool="web", node="web-1", state="terminated")
+    await sweeping.sweep()
+    await fleet.put(NODES, "web.web-1", encode(gone))
+    found = [(await sweeping.sweep())[0].due]
+    found += [(await sweeping.plan()).due]
+    clock.ahead = WHOLE_SECONDS
+    found += [(await sweeping.sweep())[0].due]
+    kinds = [[each.kind for each in due] for due in found]
+    assert kinds == [[], ["remove-departed"], ["remove-departed"]]
 
 
 async def test_an_instance_that_appears_after_its_removal_was_confirmed_goes(

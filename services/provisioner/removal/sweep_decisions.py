@@ -44,7 +44,12 @@ def is_of_fleet(tag: str, fleet: str, name: str) -> bool:
 
 
 RemovalKind = Literal[
-    "remove-unexpected", "remove-surplus", "retry-removal", "confirm-removal", "end-launch"
+    "remove-unexpected",
+    "remove-surplus",
+    "remove-departed",
+    "retry-removal",
+    "confirm-removal",
+    "end-launch",
 ]
 RecordKind = Literal[
     "adopt-instance", "restore-record", "mark-listed", "mark-unlisted", "mark-down", "mark-up"
@@ -54,6 +59,7 @@ JoinedKind = Literal["adopt-joined", "retire-joined"]
 SweepKind = RemovalKind | RecordKind | OrphanKind | JoinedKind
 """remove-unexpected: record an instance of this fleet as terminating, and remove it.
 remove-surplus: remove an instance beside the recorded one, or one whose tags name no node.
+remove-departed: remove the instance of a node that is gone: its record was rolled back.
 retry-removal, confirm-removal: a removal is overdue, and its instance is listed, or is not.
 end-launch: a launch has no instance, and its node is gone: its record was rolled back.
 adopt-instance: record the instance of an unfinished launch.
@@ -66,7 +72,7 @@ forget-instance: a provider no longer lists an orphan, or the instance of a node
 adopt-joined, retire-joined: others have made the instance, or removed it."""
 LEFT: Final = "others have removed it"
 """Error in the record of an instance that this fleet has not terminated."""
-REMOVALS: Final = frozenset({"remove-unexpected", "remove-surplus"})
+REMOVALS: Final = frozenset({"remove-unexpected", "remove-surplus", "remove-departed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +199,23 @@ def _decide_instance(seen: SweepInput, provider: str, instance: Instance) -> Swe
     if record.state == "intended" and find_adoptable(record, seen.listed[provider]) == instance:
         why = "it was launched, and the launch was not finished"
         return action("adopt-instance", why=why, waits_seconds=waits)
-    if record.state == "running" and record.provider_id != instance.provider_id:
+    return _decide_running(seen, provider, instance, record) if record.state == "running" else None
+
+
+def _decide_running(
+    seen: SweepInput, provider: str, instance: Instance, record: InstanceRecord
+) -> SweepAction | None:
+    """An instance that has the name of a running one."""
+    key = node_key(record.pool, record.instance)
+    action = partial(SweepAction, key=key, provider=provider, instance=instance)
+    if record.provider_id != instance.provider_id:
+        waits = _grace_left(seen, seen.first_seen.get((provider, instance.provider_id), seen.now))
         why = f"its record names {record.provider_id}"
         return action("remove-surplus", why=why, waits_seconds=waits)
-    if record.state == "running" and (down := down_reason(instance)) != record.down_reason:
+    if key in seen.departed:
+        waits = _grace_left(seen, record.running_at or record.intended_at)
+        return action("remove-departed", why="its node is gone", waits_seconds=waits)
+    if (down := down_reason(instance)) != record.down_reason:
         return action("mark-down" if down else "mark-up", why=down or "it runs again")
     return None
 

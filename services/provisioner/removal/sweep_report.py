@@ -11,6 +11,7 @@ TOO_MANY: Final = "one sweep removes no more unexpected instances; the next one 
 VERBS: Final[Mapping[SweepKind, SweepVerb]] = {
     "remove-unexpected": "terminate",
     "remove-surplus": "terminate",
+    "remove-departed": "terminate",
     "retry-removal": "terminate",
     "confirm-removal": "forget",
     "end-launch": "forget",

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -66,6 +67,8 @@ log = logging.getLogger(__name__)
 LEASE_NAME: Final = "provisioner.sweep"
 ACTIONS_AT_ONCE_MAX: Final = 16
 """Actions of one sweep that are performed concurrently."""
+WHOLE_SECONDS: Final = 300.0
+"""Between two sweeps that read NODES whole, for instances that run on without their node."""
 
 NOTHING: Final = SweepRequest()
 
@@ -125,6 +128,7 @@ class Sweeper:
         self._orphans = Orphans(bus, clock, store, remover)
         self._first_seen: dict[tuple[str, str], datetime] = {}
         self._one_sweep = asyncio.Lock()
+        self._whole_at = 0.0
 
     async def run(self, lease: Lease) -> None:
         """Sweep when this replica gets the lease, and then at the interval."""
@@ -136,8 +140,11 @@ class Sweeper:
             look_seconds=self._limits.sweep_look_seconds,
         )
 
-    async def sweep(self, request: SweepRequest = NOTHING) -> tuple[SweepPlan, list[str]]:
+    async def sweep(self, request: SweepRequest | None = None) -> tuple[SweepPlan, list[str]]:
         """Sweep once; return the plan and the outcome of each of its actions."""
+        whole = request is not None or self._clock.monotonic() >= self._whole_at
+        if whole:
+            self._whole_at = self._clock.monotonic() + WHOLE_SECONDS
         limit = asyncio.Semaphore(ACTIONS_AT_ONCE_MAX)
 
         async def one(action: SweepAction) -> str:
@@ -149,13 +156,16 @@ class Sweeper:
                     return str(error)
 
         async with self._one_sweep:
-            plan = await self.plan(request)
+            plan = await self.plan(request or NOTHING, whole=whole)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one(action)) for action in plan.due]
             return plan, [each.result() for each in tasks]
 
-    async def plan(self, request: SweepRequest = NOTHING) -> SweepPlan:
-        """Compare providers and records, and decide what a sweep would do; changes nothing."""
+    async def plan(self, request: SweepRequest = NOTHING, *, whole: bool = True) -> SweepPlan:
+        """Compare providers and records, and decide what a sweep would do; changes nothing.
+
+        `whole`: also the nodes of instances of which records and lists agree.
+        """
         fleet = await self._bus.get(POOLS, FLEET_KEY)
         # A list shows the state when it was started: later instances are not missing from it.
         now = self._clock.now()
@@ -171,7 +181,7 @@ class Sweeper:
         }
         self._remember(listed, now)
         fleet_id = self._fleet_records.decode(fleet).id if fleet is not None else ""
-        nodes = await self._nodes(fleet_id, listed, records, left_alone)
+        nodes = await self._nodes(fleet_id, listed, records, left_alone, whole=whole)
         seen = SweepInput(
             fleet=fleet_id,
             fleet_name=self._fleet_name,
@@ -256,6 +266,8 @@ class Sweeper:
         listed: dict[str, list[Instance]],
         records: dict[str, InstanceRecord],
         left_alone: Collection[str],
+        *,
+        whole: bool,
     ) -> NodesSeen:
         """The nodes of which records and lists disagree.
 
@@ -276,7 +288,7 @@ class Sweeper:
             if each.provider in listed
             and (each.state == "running" or (each.state == "intended" and each.intended_at < old))
         }
-        keys = (shown - records.keys()) | (wanted - shown)
+        keys = (shown - records.keys()) | (wanted if whole else wanted - shown)
         adopts = any(each.adopts for each in can.values())
         if not keys and not adopts:
             return NodesSeen()
@@ -306,7 +318,7 @@ class Sweeper:
                 await self._orphans.adopt_joined(key, provider, instance)
             case "retire-joined":
                 await self._orphans.retire_joined(key, action.why)
-            case "remove-unexpected" | "end-launch":
+            case "remove-unexpected" | "remove-departed" | "end-launch":
                 await self._store.change(key, self._must_go(action))
                 return await self._remover.try_removal(key)
             case "remove-surplus":
@@ -355,6 +367,8 @@ class Sweeper:
         """The change of a record by which its instance, if there is one, is removed."""
         if action.kind == "end-launch":
             return self._end_launch
+        if action.kind == "remove-departed":
+            return partial(self._end_departed, action.instance.provider_id)
         return self._record_unexpected(action.provider, action.instance)
 
     def _end_launch(self, record: InstanceRecord | None) -> InstanceRecord | None:
@@ -362,6 +376,14 @@ class Sweeper:
         if record is None or record.state != "intended":
             return None
         return mark_terminating(record, self._clock.now())
+
+    def _end_departed(
+        self, provider_id: str, record: InstanceRecord | None
+    ) -> InstanceRecord | None:
+        """Have it go, if it is still the instance that the sweep saw."""
+        if record is None or record.state != "running" or record.provider_id != provider_id:
+            return None
+        return mark_terminating(record, self._clock.now(), "its node is gone")
 
     def _record_unexpected(self, provider: str, instance: Instance) -> Change:
         """Record that it must go, so that operators see it until it is gone."""
