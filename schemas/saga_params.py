@@ -83,6 +83,8 @@ class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):
     """The boot that a reboot is to end."""
     restores_service: bool = False
     """The node was in service when an operator requested the saga: unwinding restores it."""
+    was_cordoned: bool = False
+    """scale-down: the node was cordoned before, and stays so where the saga is unwound."""
     notice: str = ""
     """The provider's notice that led to it, if any."""
     sole_notice: str = ""

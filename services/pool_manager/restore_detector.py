@@ -11,10 +11,11 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
+from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
 from schemas.node_records import HeartbeatRecord
 from schemas.pool_records import PoolRecord
-from schemas.topology import HEARTBEATS, SAGAS
+from schemas.topology import HEARTBEATS, INSTANCES, SAGAS
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus
 from services.bus.record_bucket import retry_conflicts
@@ -31,6 +32,7 @@ SAME: Final = timedelta(minutes=1)
 """A restore that another replica noticed this recently is the same one."""
 
 _beats: Final = decoder(HeartbeatRecord)
+_instance: Final = decoder(InstanceRecord)
 
 
 class RestoreDetector:
@@ -67,6 +69,9 @@ class RestoreDetector:
         beats = await self._beats()
         nodes = self._store.nodes.records
         behind = [key for key, beat in beats.items() if is_behind(nodes.get(key), beat)]
+        # What has left since NODES was lost is not recorded again: INSTANCES has its end.
+        gone = {key for key in behind if key not in nodes and await self._is_gone(key)}
+        behind = [key for key in behind if key not in gone]
         named = ", ".join(sorted(behind)[:NAMED_MAX])
         return f"agents have read newer records of {len(behind)} nodes: {named}" if behind else ""
 
@@ -87,6 +92,11 @@ class RestoreDetector:
     async def _beats(self) -> dict[str, HeartbeatRecord]:
         entries = await self._bus.entries(HEARTBEATS)
         return {entry.key: beat for entry, beat in readable(entries, _beats)}
+
+    async def _is_gone(self, key: str) -> bool:
+        entry = await self._bus.get(INSTANCES, key)
+        found = readable([entry], _instance) if entry is not None else ()
+        return any(record.state == "terminated" for _, record in found)
 
     async def _hold(self, pool: str) -> None:
         async with self._store.deciding(pool):

@@ -14,7 +14,7 @@ from schemas.fleet_budget import BudgetClaim
 from schemas.node_records import NodeRecord, Quarantine, RemediationAttempt, WorkloadView
 from schemas.pool_events import QuarantineFull
 from schemas.pool_records import OpenSaga, PoolRecord
-from schemas.saga_params import SagaParams
+from schemas.saga_params import SagaParams, traits_of
 from schemas.settings import (
     BudgetSpec,
     FleetBudgetSpec,
@@ -35,6 +35,8 @@ from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.remediator import AlertOnly
 from services.pool_manager.planner.saga_projection import leaving_node
+from services.pool_manager.planner.sizing.open_sagas import begin
+from services.pool_manager.sagas import DEFINITIONS
 from services.saga.saga_state import SagaState, StepState
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -295,6 +297,32 @@ def test_a_repair_or_an_operators_cordon_takes_a_quarantine_over(
     assert after is not None
     assert is_kept == is_quarantined(after)
     assert after.cordoned != (state.step("uncordon").status == "succeeded")
+
+
+@pytest.mark.parametrize(
+    ("before", "is_kept"),
+    [
+        (node("a", cordoned=True), False),
+        (unhealthy("a", **OUT), True),
+        (repaired(), True),
+        (repaired(by_operator=True), False),
+    ],
+)
+@pytest.mark.parametrize("cordon", ["succeeded", "failed", "expired"])
+def test_a_scale_down_that_ends_leaves_a_cordoned_node_as_it_was(
+    before: NodeRecord, is_kept: bool, cordon: str
+) -> None:
+    """It lifted the cordon of an operator, and put an unhealthy node back into service."""
+    saga_, opened, _ = begin("f", pool(), "scale-down", NOW, node=before)
+    params = msgspec.structs.replace(saga("scale-down").params, **traits_of(opened))
+    steps = {each.name: each.undo for each in DEFINITIONS["scale-down"].steps(params)}
+    assert steps == {"cordon": False, "drain": False, "terminate": False}
+    ended = msgspec.structs.replace(
+        saga("scale-down", "unwound", cordon=cordon), saga=saga_, params=params
+    )
+    after = leaving_node(before, ended)
+    assert after is not None
+    assert (after.cordoned, is_quarantined(after)) == (True, is_kept)
 
 
 @pytest.mark.parametrize(("status", "cordoned"), [("expired", True), ("failed", False)])

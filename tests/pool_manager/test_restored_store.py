@@ -6,14 +6,25 @@ import msgspec
 import pytest
 
 from schemas.breaker_state import Breaker
+from schemas.instance_records import InstanceRecord, InstanceState
+from schemas.messages import encode
 from schemas.node_records import HeartbeatRecord, NodeRecord
 from schemas.pool_records import PoolRecord
-from schemas.settings import BudgetSpec, PoolSpec
+from schemas.saga_params import LaunchSpec
+from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec
+from schemas.topology import HEARTBEATS, INSTANCES
+from services.bus.memory.memory_bus import MemoryBus
+from services.bus.memory.memory_server import MemoryServer
+from services.bus.memory.transport import PerfectLink
+from services.bus.topology_setup import set_up
 from services.pool_manager.planner.disruption_budget import allowance
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety.restored_store import has_ended_since, held, is_behind
+from services.pool_manager.pool_store import Store
+from services.pool_manager.restore_detector import RestoreDetector
+from services.primitives.clock import SystemClock
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 BEFORE = NOW - timedelta(hours=1)
@@ -59,6 +70,30 @@ def test_what_an_agent_has_read_shows_that_its_record_is_old(
 ) -> None:
     """Only what the agent read after the backup."""
     assert is_behind(record, heard) is behind
+
+
+@pytest.mark.parametrize(("state", "forgotten"), [("terminated", False), ("running", True)])
+async def test_a_node_that_left_while_nodes_was_lost_is_not_forgotten(
+    state: InstanceState, forgotten: bool
+) -> None:
+    """It is not recorded again, and its last heartbeat outlives it: nothing was restored."""
+    bus = MemoryBus(MemoryServer(SystemClock()), PerfectLink())
+    await set_up(bus, SystemClock(), replicas=1)
+    launch = LaunchSpec(fleet="f", provider="p", instance_type="t")
+    instance = InstanceRecord(
+        pool="training",
+        instance="n1",
+        state=state,
+        provider="p",
+        token="t1",
+        launch=launch,
+        saga="scale-up-n1",
+        intended_at=NOW,
+    )
+    await bus.put(HEARTBEATS, "training.n1", encode(beat()))
+    await bus.put(INSTANCES, "training.n1", encode(instance))
+    detector = RestoreDetector(bus, SystemClock(), Store(bus, FleetBudgetSpec()), 1.0)
+    assert bool(await detector.forgotten_nodes()) is forgotten
 
 
 @pytest.mark.parametrize(

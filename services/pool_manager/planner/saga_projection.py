@@ -242,15 +242,24 @@ def _quarantine(record: NodeRecord, state: SagaState, *, cordoned: bool) -> Quar
     if failed and found is not None and cordon.status == "failed" and not cordoned:
         # The workload system refuses orders: as after the quarantine's own, the next one waits.
         return msgspec.structs.replace(found, failed_at=failed_at)
+    if cordoned and state.params.was_cordoned:
+        return found or (_to_be_repaired(record, state) if failed else None)
     if not cordoned or cordon.status in ("succeeded", "expired"):
         return None
     begun = state.step("uncordon").status != "pending"
     if not (failed and begun and state.kind in ("uncordon", "recheck")):
         return found
-    if found is None and is_left_by_repair(record) and not state.params.by:
+    if found is None and not state.params.by:
         # What a failed repair left cordoned is well and could not be released: it is tried again.
-        found = Quarantine(reason=state.reason, since=record.cordoned_at or state.started_at)
+        found = _to_be_repaired(record, state)
     return found and msgspec.structs.replace(found, failed_at=failed_at)
+
+
+def _to_be_repaired(record: NodeRecord, state: SagaState) -> Quarantine | None:
+    """What the cordon of a failed repair becomes by a saga that ends after it."""
+    if not is_left_by_repair(record):
+        return None
+    return Quarantine(reason=state.reason, since=record.cordoned_at or state.started_at)
 
 
 def _reserved(record: NodeRecord, state: SagaState) -> bool:

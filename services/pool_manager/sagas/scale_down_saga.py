@@ -4,20 +4,28 @@
 cordon ─► drain ─► terminate
 ```
 
-What unwinding leaves behind: the node as it was; a cordon that was set is taken back, because the
-node is healthy and may go on working. Once begun to be terminated it stays cordoned.
+What unwinding leaves behind: the node as it was. A cordon that was set is taken back, because the
+node may go on working; one that was there before is another's. Once begun to be terminated it stays
+cordoned.
 """
 
 from typing import Final
 
-from services.pool_manager.sagas.saga_steps import CORDON_UNDONE, DRAIN, TERMINATE
-from services.saga.definition import Definition
+from schemas.saga_params import SagaParams
+from services.pool_manager.sagas.saga_steps import CORDON, CORDON_UNDONE, DRAIN, TERMINATE
+from services.saga.definition import Definition, Step
+
+
+def _steps(params: SagaParams) -> tuple[Step, ...]:
+    # A spare is cordoned already, and must stay so where this is unwound.
+    cordon = CORDON if params.was_cordoned else CORDON_UNDONE
+    return (DRAIN, TERMINATE) if params.spare else (cordon, DRAIN, TERMINATE)
+
 
 SCALE_DOWN: Final = Definition(
     kind="scale-down",
-    # A spare is cordoned already, and must stay so where this is unwound.
-    steps=lambda params: (DRAIN, TERMINATE) if params.spare else (CORDON_UNDONE, DRAIN, TERMINATE),
-    leaves="the node in service",
+    steps=_steps,
+    leaves="the node as it was",
     cordons=True,
     removes_node=True,
     resizes=True,

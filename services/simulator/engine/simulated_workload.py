@@ -67,7 +67,7 @@ class SimulatedWorkload:
     on_returned: Callable[[str], None] = lambda _: None
     """Called when work comes back to a node."""
     on_order: Callable[[str, WorkloadOrder], None] = lambda *_: None
-    """Called with `cordon`, `drain` or `evict` when an order has changed something."""
+    """Called with `cordon`, `uncordon`, `drain` or `evict` when an order has changed something."""
     loads: dict[str, Load] = field(default_factory=dict)
     """Pool -> its queue."""
     jobs: dict[str, int] = field(default_factory=dict)
@@ -258,7 +258,10 @@ class SimulatedNotifier:
         await self._reach()
         if self._workload.is_another(order.node):
             return
+        changed = order.node.node in self._workload.cordoned
         self._workload.uncordon(order.node.node)
+        if changed:
+            self._workload.on_order("uncordon", order)
         await self._process.effect("an uncordon")
 
     async def cordon_gpus(self, order: WorkloadOrder) -> None:

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schemas.messages import decoder
+from schemas.names import saga_number
 from schemas.node_records import DRAINED_BEFORE_SECONDS, NodeRecord
 from schemas.saga_log_entries import StepStarted, saga_codec
 from schemas.topology import NODES, SAGAS
@@ -67,6 +68,9 @@ class WorkloadInvariants:
 
     def _on_order(self, verb: str, order: WorkloadOrder) -> None:
         known, node = self._invariants, order.node.node
+        if verb == "uncordon":
+            self._uncordoned(node, order.saga)
+            return
         change = (verb, order.key)
         lost = known.restored or SAGAS.name in known.destroyed
         if change in self._changed and not lost:
@@ -74,6 +78,12 @@ class WorkloadInvariants:
         self._changed[change] = node
         if verb == "evict" and not lost:
             self._evicted(order)
+
+    def _uncordoned(self, node: str, saga: str) -> None:
+        """An order that takes effect after a later saga's cordon: that cordon may be repeated."""
+        for verb, key in [each for each, name in self._changed.items() if name == node]:
+            if verb == "cordon" and saga_number(key.partition("/")[0]) > saga_number(saga):
+                del self._changed[verb, key]
 
     def _on_returned(self, node: str) -> None:
         """Work that comes back is evicted again, if a delivery of the drain is repeated."""

@@ -82,6 +82,7 @@ def begin(
         fault_signature=fault_signature(node) if node else "",
         gpus=_gpus(node) if node and kind == "reset-gpu" else (),
         boot_id=node.boot_id if node else "",
+        was_cordoned=kind == "scale-down" and node is not None and node.cordoned,
         interrupted=kind == "replace" and cloud_notices.is_interrupted(node),
         gone=is_gone(node),
         dead=is_gone(node) or is_down(node),
