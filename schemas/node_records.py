@@ -41,6 +41,8 @@ class RemediationAttempt(Record, frozen=True, kw_only=True):
     """Whether its node was cordoned before, other than for a quarantine or an earlier attempt."""
     for_silence: bool = False
     """Whether it was begun for the node's silence alone."""
+    unfit: bool = False
+    """Whether the node failed the check after it."""
 
 
 class CloudNotice(Record, frozen=True, kw_only=True):
@@ -135,6 +137,8 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """GPUs that the workload system gives no new work, as it was last ordered."""
     gpu_cordon_failed_at: UtcTime | None = None
     """When that order last failed; None: it did not."""
+    promotion_unknown_at: UtcTime | None = None
+    """When a promotion of this spare, or its cordon after that, ended without a known result."""
     attempts: tuple[RemediationAttempt, ...] = ()
     """The last resets and reboots, oldest first."""
     health_trace: str = ""
@@ -177,7 +181,7 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     denied_reason: str = ""
     """Why its hardware must not be admitted; set after a denylist lookup and never stored."""
     misplaced_reason: str | None = ""
-    """Why it is not in the rack of its launch, None: not known yet; set like `denied_reason`."""
+    """Why it is not where it belongs, None: not known yet; set like `denied_reason`."""
     boot_id: str = ""
     gpus: tuple[GpuIdentity, ...] = ()
     boot_checked: bool | None = None

@@ -84,7 +84,9 @@ class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):
     restores_service: bool = False
     """The node was in service when an operator requested the saga: unwinding restores it."""
     was_cordoned: bool = False
-    """scale-down: the node was cordoned before, and stays so where the saga is unwound."""
+    """scale-down, cordon, drain: the node was cordoned before, and stays so where it is unwound."""
+    quarantined_at: UtcTime | None = None
+    """Since when that cordon was Navarch's own, until a repair: it is so again, then."""
     notice: str = ""
     """The provider's notice that led to it, if any."""
     sole_notice: str = ""

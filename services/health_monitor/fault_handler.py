@@ -34,6 +34,7 @@ from services.health_monitor.rules.health_policy import Judgement, Policy
 from services.health_monitor.rules.health_state import working_of
 from services.health_monitor.rules.job_faults import JobFaultHistory
 from services.health_monitor.rules.level_faults import is_over
+from services.health_monitor.rules.machine_identity import of_machine
 from services.health_monitor.verdict_publisher import HealthInstruments, Performer
 from services.primitives.errors import Retry
 from services.runtime.consumer_loop import Received
@@ -91,7 +92,9 @@ class FaultHandler:
                 await self._change(
                     event.pool,
                     event.node,
-                    lambda record: node_health.decide_registered(record, event, seen),
+                    lambda record: node_health.decide_registered(
+                        of_machine(record, event), event, seen
+                    ),
                     boot=event.boot_id,
                 )
             case Uncordoned():

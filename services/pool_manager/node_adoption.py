@@ -46,7 +46,7 @@ class NameInUseError(ValueError):
 
 
 class NodeIsBusyError(ValueError):
-    """A saga is about the node."""
+    """A saga is about the node, or its record is not there yet."""
 
 
 class NodeAdoption:
@@ -130,6 +130,9 @@ class NodeAdoption:
         """Others have removed the instance: its node is gone, and the pool expects one fewer."""
         instance = _instance.decode(data)
         known = await self._store.fresh_node(instance.pool, instance.instance)
+        if known is None and not self._store.trusted:
+            # Its end is published, and HEALTH forgets it, only once its record was rebuilt.
+            raise NodeIsBusyError("the records of the nodes are being rebuilt; it is tried again")
         if known is None:
             return data
         if known.state != "terminated":

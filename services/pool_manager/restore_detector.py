@@ -7,7 +7,7 @@ their heartbeats.
 
 import logging
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
@@ -70,7 +70,11 @@ class RestoreDetector:
         nodes = self._store.nodes.records
         behind = [key for key, beat in beats.items() if is_behind(nodes.get(key), beat)]
         # What has left since NODES was lost is not recorded again: INSTANCES has its end.
-        gone = {key for key in behind if key not in nodes and await self._is_gone(key)}
+        gone = {
+            key
+            for key in behind
+            if key not in nodes and await self._is_gone(key, beats[key].admitted_at)
+        }
         behind = [key for key in behind if key not in gone]
         named = ", ".join(sorted(behind)[:NAMED_MAX])
         return f"agents have read newer records of {len(behind)} nodes: {named}" if behind else ""
@@ -93,10 +97,15 @@ class RestoreDetector:
         entries = await self._bus.entries(HEARTBEATS)
         return {entry.key: beat for entry, beat in readable(entries, _beats)}
 
-    async def _is_gone(self, key: str) -> bool:
+    async def _is_gone(self, key: str, admitted_at: datetime | None) -> bool:
+        """Whether INSTANCES has the end of the machine that an agent beat from."""
         entry = await self._bus.get(INSTANCES, key)
-        found = readable([entry], _instance) if entry is not None else ()
-        return any(record.state == "terminated" for _, record in found)
+        ends = (
+            record.terminated_at
+            for _, record in (readable([entry], _instance) if entry is not None else ())
+            if record.state == "terminated"
+        )
+        return any(at is not None and admitted_at is not None and at >= admitted_at for at in ends)
 
     async def _hold(self, pool: str) -> None:
         async with self._store.deciding(pool):

@@ -235,12 +235,14 @@ class PoolManager:
         return await self._placed(await self._hardware.looked_up(found))
 
     async def _placed(self, node: NodeRecord | None) -> NodeRecord | None:
-        """A node that is still to be admitted, with whether it is in a rack where it belongs."""
+        """A node that is still to be admitted, with whether it is where it belongs."""
         if node is None or node.state == "active" or node.launch is None:
             return node
         found = self.store.last_read(node.pool) or await self.store.pool(node.pool)
         record = found[0] if found is not None else None
-        if record is None or record.spec.rack.nodes <= 1 or record.spec.nodes == "adopted":
+        if record is None or record.spec.nodes == "adopted":
+            return node
+        if record.spec.rack.nodes <= 1 and not record.spec.placement.required:
             return node
         await self.store.nodes.caught_up()
         others = self.store.nodes.of(node.pool)

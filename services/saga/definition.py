@@ -105,4 +105,6 @@ class Definition:
 
     def left(self, params: SagaParams) -> str:
         """What unwinding this one leaves behind."""
+        if params.was_cordoned:
+            return "the node cordoned, as it was"
         return (params.restores_service and self.leaves_restored) or self.leaves

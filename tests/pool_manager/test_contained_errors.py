@@ -10,7 +10,7 @@ from schemas.enums import Remediation
 from schemas.node_records import GpuUse, NodeRecord, RemediationAttempt
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
-from services.pool_manager.planner.pool_snapshot import NodeUse
+from services.pool_manager.planner.pool_snapshot import NodeUse, PoolSnapshot
 from services.pool_manager.planner.remediation import remedy_selection
 from services.pool_manager.planner.remediation.recovered_nodes import SETTLED, WORKS
 from services.pool_manager.planner.remediator import REPLACE
@@ -54,12 +54,18 @@ def test_it_is_reset_once_the_work_has_left(minutes: int, begun: list[tuple[str,
     assert started(replace(decided, use={"a": resting})) == begun
 
 
-def left(**changes: object) -> NodeRecord:
+def left(*, unfit: bool = False, **changes: object) -> NodeRecord:
     """A degraded node whose reset has failed just now."""
     last = msgspec.structs.replace(
-        FAILED, saga="reset-gpu-a-3", ended_at=NOW - SETTLED, cordoned_by_operator=False
+        FAILED,
+        saga="reset-gpu-a-3",
+        ended_at=NOW - SETTLED,
+        cordoned_by_operator=False,
+        unfit=unfit,
     )
-    changed = msgspec.structs.replace(DEGRADED, cordoned=True, sagas=3, attempts=(last,))
+    plain = {"cordoned": True, "sagas": 3, "attempts": (last,)}
+    checked = {"boot_id": "b1", "boot_checked": True, "boot_checked_id": "b1"}
+    changed = msgspec.structs.replace(DEGRADED, **(plain | checked))
     return msgspec.structs.replace(changed, **changes)
 
 
@@ -72,6 +78,9 @@ def left(**changes: object) -> NodeRecord:
         (left(health_code=95), []),
         (left(sagas=4), []),  # an operator has done something since
         (left(lost=True, lost_at=NOW), []),
+        (left(unfit=True), []),
+        (left(boot_checked=False), []),
+        (left(boot_id="b2"), []),  # it came up late, and is not checked yet
         (left(attempts=(msgspec.structs.replace(FAILED, saga="reset-gpu-a-3"),)), []),
     ],
 )
@@ -91,3 +100,20 @@ def test_what_a_failed_reset_has_broken_is_reported_before_the_node_works_on() -
     broken = Nodes([left(attempts=(ended,), health="unhealthy"), node("b")])
     kinds = [each.kind for each in plan(replace(fresh, nodes=broken), NOW + SETTLED).start.values()]
     assert kinds == ["replace"]
+
+
+def resting(*nodes: NodeRecord) -> PoolSnapshot:
+    """A pool on whose nodes nothing runs."""
+    use = NodeUse(gpus=GpuUse(busy=False, since=NOW - HOUR))
+    return replace(under(REPLACE, *nodes), use={each.node: use for each in nodes})
+
+
+def test_a_node_that_fails_its_check_after_the_reset_is_replaced() -> None:
+    """It has no work, and shall get none."""
+    assert started(resting(left(unfit=True), node("b"))) == [("replace", "a")]
+
+
+def test_an_operators_cordon_of_a_degraded_node_stays() -> None:
+    """A reset would end with an uncordon."""
+    assert started(resting(DEGRADED, node("b"))) == [("reset-gpu", "a")]
+    assert started(resting(msgspec.structs.replace(DEGRADED, cordoned=True), node("b"))) == []

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.breaker_state import Breaker
 from schemas.duration import Duration
+from schemas.enums import SagaKind
 from schemas.fault_signature import SILENCE
 from schemas.fleet_budget import BudgetClaim
 from schemas.node_records import NodeRecord, Quarantine, RemediationAttempt, WorkloadView
@@ -309,18 +310,18 @@ def test_a_repair_or_an_operators_cordon_takes_a_quarantine_over(
     ],
 )
 @pytest.mark.parametrize("cordon", ["succeeded", "failed", "expired"])
-def test_a_scale_down_that_ends_leaves_a_cordoned_node_as_it_was(
-    before: NodeRecord, is_kept: bool, cordon: str
+@pytest.mark.parametrize("kind", ["scale-down", "drain", "cordon"])
+def test_a_saga_that_is_unwound_leaves_a_cordoned_node_as_it_was(
+    kind: SagaKind, before: NodeRecord, is_kept: bool, cordon: str
 ) -> None:
     """It lifted the cordon of an operator, and put an unhealthy node back into service."""
-    saga_, opened, _ = begin("f", pool(), "scale-down", NOW, node=before)
-    params = msgspec.structs.replace(saga("scale-down").params, **traits_of(opened))
-    steps = {each.name: each.undo for each in DEFINITIONS["scale-down"].steps(params)}
-    assert steps == {"cordon": False, "drain": False, "terminate": False}
-    ended = msgspec.structs.replace(
-        saga("scale-down", "unwound", cordon=cordon), saga=saga_, params=params
-    )
-    after = leaving_node(before, ended)
+    name, opened, _ = begin("f", pool(), kind, NOW, node=before)
+    params = msgspec.structs.replace(saga(kind).params, **traits_of(opened))
+    assert not any(each.undo for each in DEFINITIONS[kind].steps(params))
+    under_way = msgspec.structs.replace(saga(kind, "running", cordon=cordon), params=params)
+    after = leaving_node(before, msgspec.structs.replace(under_way, saga=name, sequence=8))
+    ended = msgspec.structs.replace(under_way, status="unwound", unwinding_at=NOW)
+    after = leaving_node(after, msgspec.structs.replace(ended, saga=name))
     assert after is not None
     assert (after.cordoned, is_quarantined(after)) == (True, is_kept)
 

@@ -192,6 +192,36 @@ def test_what_fills_a_gap_is_in_a_rack_of_the_pool(
     assert is_refused == bool(why_misplaced(node, [node, *others], pool_of(1 + len(others))))
 
 
+@pytest.mark.parametrize(
+    ("own", "others", "is_refused"),
+    [
+        ("z1", ("z1", "z1"), False),
+        ("z2", ("z1", "z1"), True),
+        ("z2", ("z1", "z2"), False),  # an operator has adopted one there
+        ("z2", ("z1", ""), False),
+        ("", ("z1",), False),
+        ("z2", (), False),
+    ],
+)
+@pytest.mark.parametrize("rack_nodes", [0, SIZE])
+def test_a_node_elsewhere_than_its_pool_is_refused(
+    rack_nodes: int, own: str, others: tuple[str, ...], is_refused: bool
+) -> None:
+    """Where INSTANCES was set back, the provisioner launched where the pool had been."""
+    record = pool_of(1 + len(others))
+    rack = RackSpec(nodes=rack_nodes)
+    spec = msgspec.structs.replace(record.spec, rack=rack)
+    record = msgspec.structs.replace(record, spec=spec)
+    serving = [launched(n, "", state="active", zone=zone) for n, zone in enumerate(others)]
+    node = launched(9, "", launch=SPEC, zone=own)
+    why = why_misplaced(node, serving, record)
+    assert is_refused == bool(why and "must be together" in why)
+    placement = PlacementSpec(together="zone", required=False)
+    spec = msgspec.structs.replace(spec, placement=placement)
+    record = msgspec.structs.replace(record, spec=spec)
+    assert why_misplaced(node, serving, record) == ""
+
+
 def test_what_may_be_the_first_of_a_rack_is_let_in() -> None:
     """Where a rack is missing; and pools that need not be together have no racks to keep."""
     node = single(nvlink_domain="g.0")

@@ -72,9 +72,16 @@ def test_what_an_agent_has_read_shows_that_its_record_is_old(
     assert is_behind(record, heard) is behind
 
 
-@pytest.mark.parametrize(("state", "forgotten"), [("terminated", False), ("running", True)])
+@pytest.mark.parametrize(
+    ("state", "terminated_at", "forgotten"),
+    [
+        ("terminated", NOW, False),
+        ("terminated", BEFORE - timedelta(days=1), True),  # an earlier machine of the name
+        ("running", None, True),
+    ],
+)
 async def test_a_node_that_left_while_nodes_was_lost_is_not_forgotten(
-    state: InstanceState, forgotten: bool
+    state: InstanceState, terminated_at: datetime | None, forgotten: bool
 ) -> None:
     """It is not recorded again, and its last heartbeat outlives it: nothing was restored."""
     bus = MemoryBus(MemoryServer(SystemClock()), PerfectLink())
@@ -89,6 +96,7 @@ async def test_a_node_that_left_while_nodes_was_lost_is_not_forgotten(
         launch=launch,
         saga="scale-up-n1",
         intended_at=NOW,
+        terminated_at=terminated_at,
     )
     await bus.put(HEARTBEATS, "training.n1", encode(beat()))
     await bus.put(INSTANCES, "training.n1", encode(instance))

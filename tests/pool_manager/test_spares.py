@@ -11,11 +11,16 @@ from hypothesis import strategies as st
 
 from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_records import PoolRecord
+from schemas.saga_params import SagaParams, traits_of
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.planner.node_counts import Nodes, size, unavailable
 from services.pool_manager.planner.pool_planner import close, plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
+from services.pool_manager.planner.saga_projection import leaving_node, promoted_node
+from services.pool_manager.planner.sizing.open_sagas import begin
 from services.pool_manager.planner.sizing.spares import reserve
+from services.pool_manager.sagas import DEFINITIONS
+from services.saga.saga_state import SagaState, StepState
 
 NOW = datetime(2026, 5, 5, 12, tzinfo=UTC)
 
@@ -253,3 +258,69 @@ def test_ready_spares_leave_no_gap_in_service(desired: int, spares: int, failing
         1 for each in life.record.open.values() if each.promotes
     )
     assert desired == size(life.record, Nodes(life.nodes.values()))
+
+
+def promotion(status: str, **step: object) -> SagaState:
+    """A saga that has ended, and was to promote spare s."""
+    return SagaState(
+        saga="promote-s-1",
+        kind="promote",
+        params=SagaParams(pool="training", node="s", promotes="s"),
+        cause="",
+        trace="",
+        last_id="",
+        status="unwound",
+        started_at=NOW,
+        sequence=9,
+        steps={"promote": StepState(status=status, ended_at=NOW, **step)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("ended", "kinds"),
+    [
+        (promotion("expired"), ["cordon"]),
+        (promotion("failed", error="stopped"), ["cordon"]),
+        (promotion("failed", error="INVALID"), []),  # the workload system refused it
+        (promotion("pending"), []),
+    ],
+)
+def test_a_spare_whose_promotion_is_unknown_is_cordoned_again(
+    ended: SagaState, kinds: list[str]
+) -> None:
+    """It took work, and was degraded, so that it was not promoted once more."""
+    before = spare("s", health="degraded")
+    after = promoted_node(before, ended)
+    assert after is not None
+    assert (after.spare, after.cordoned) == (True, True)
+    record, serving = pool(1, 1), node("a")
+
+    def begun(about: NodeRecord, at: datetime) -> list[str]:
+        nodes = Nodes([serving, about])
+        decided = plan(PoolSnapshot(fleet="f", record=record, nodes=nodes, revision=7), at)
+        return [each.kind for each in decided.start.values()]
+
+    assert begun(after, NOW) == []
+    later = NOW + timedelta(minutes=1)
+    assert begun(after, later) == kinds
+    name, opened, _ = begin("f", record, "cordon", later, node=after)
+    params = SagaParams(pool="training", **traits_of(opened))
+    assert not any(each.undo for each in DEFINITIONS["cordon"].steps(params))
+    for status, step, known in [("done", "succeeded", True), ("unwound", "failed", False)]:
+        log = msgspec.structs.replace(
+            *(promotion("pending"),),
+            saga=name,
+            kind="cordon",
+            params=params,
+            status=status,
+            unwinding_at=later,
+            sequence=10,
+            steps={"cordon": StepState(status=step, ended_at=later)},
+        )
+        left = leaving_node(after, log)
+        assert left is not None
+        assert (left.spare, left.cordoned, left.promotion_unknown_at is None) == (
+            *(True, True),
+            known or not kinds,
+        )
+        assert begun(left, later) == []

@@ -320,7 +320,7 @@ def test_a_living_node_without_a_record_is_restored_and_not_removed() -> None:
 def test_the_running_record_of_a_node_that_is_gone_ends() -> None:
     """INSTANCES was rolled back: an instance that is still listed ran on, and cost money."""
     records, gone = {KEY: record("running")}, frozenset({KEY})
-    for listed, kind in [((), "forget-instance"), ((instance(),), "remove-departed")]:
+    for listed, kind in [((), "forget-instance"), ((instance(),), "orphan-departed")]:
         [action] = due(sighting(records, listed, departed=gone))
         assert (action.kind, action.key) == (kind, KEY)
 

@@ -177,6 +177,21 @@ async def test_nodes_join_and_leave(bus: Bus) -> None:
     assert (found.state, found.hostname, await desired(bus)) == ("active", "", 2)
 
 
+async def test_a_node_whose_record_is_lost_is_retired_once_it_is_rebuilt(bus: Bus) -> None:
+    """Else its end is not published, and the next machine of its name is judged by its faults."""
+    group = Group()
+    sweeping = sweeper(bus, group)
+    group.join("a", "aws:///us-east-1a/i-1")
+    await sweeping.sweep()
+    await bus.delete(NODES, "web.a")
+    del group.instances["a"]
+    outcomes = (await sweeping.sweep())[1]
+    assert any("being rebuilt" in each for each in outcomes)
+    record = await InstanceStore(bus).get("web.a")
+    assert record is not None
+    assert record.state == "running"
+
+
 async def test_the_verdict_on_a_machine_that_was_never_adopted_is_not_on_the_next_of_its_name(
     bus: Bus,
 ) -> None:

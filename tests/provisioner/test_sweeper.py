@@ -12,6 +12,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import FLEET_KEY, FleetRecord
 from schemas.saga_log_entries import StepSucceeded
 from schemas.subjects import pool_event_wildcard
+from schemas.sweeps import SweepRequest
 from schemas.topology import EVENTS, INSTANCES, NODES, POOLS
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
@@ -169,20 +170,25 @@ async def test_the_launch_of_a_node_that_is_gone_ends(
 
 
 @pytest.mark.parametrize(
-    ("state", "left"), [("terminated", []), ("active", ["web-1"]), ("leaving", ["web-1"])]
+    ("state", "expected"),
+    [("terminated", "orphaned"), ("active", "running"), ("leaving", "running")],
 )
-async def test_the_instance_of_a_node_that_is_gone_goes(
-    fleet: NatsBus, state: NodeState, left: list[str]
+async def test_the_instance_of_a_node_that_is_gone_is_an_orphan(
+    fleet: NatsBus, state: NodeState, expected: str
 ) -> None:
-    """INSTANCES was set back to before its removal, which had not ended."""
+    """INSTANCES was set back to before its removal; or NODES is wrong, and the machine serves."""
     provider, store = fake(), InstanceStore(fleet)
     await steps(fleet, provider).provision(provision("web-1"))
     await fleet.put(NODES, "web.web-1", encode(NodeRecord(pool="web", node="web-1", state=state)))
-    await sweeper(fleet, provider).sweep()
-    assert await names(provider) == left
+    sweeping = sweeper(fleet, provider)
+    for _ in range(2):
+        await sweeping.sweep(SweepRequest())
     record = await store.get("web.web-1")
     assert record is not None
-    assert record.state == ("running" if left else "terminated")
+    assert (record.state, await names(provider)) == (expected, ["web-1"])
+    stored = await fleet.read(EVENTS.name, pool_event_wildcard("instance-leaked"))
+    assert len(stored) == (expected == "orphaned")
+    assert all(b"navarch sweep --terminate web-1" in each.data for each in stored)
 
 
 async def test_nodes_of_running_instances_are_read_at_an_interval(fleet: NatsBus) -> None:
@@ -200,7 +206,7 @@ async def test_nodes_of_running_instances_are_read_at_an_interval(fleet: NatsBus
     clock.ahead = WHOLE_SECONDS
     found += [(await sweeping.sweep())[0].due]
     kinds = [[each.kind for each in due] for due in found]
-    assert kinds == [[], ["remove-departed"], ["remove-departed"]]
+    assert kinds == [[], ["orphan-departed"], ["orphan-departed"]]
 
 
 async def test_an_instance_that_appears_after_its_removal_was_confirmed_goes(

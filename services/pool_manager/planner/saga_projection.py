@@ -58,6 +58,7 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
         tests=_tests(record, state),
         sole_notice=_ahead_of(record, state, cordoned=cordoned),
         no_room_since=_no_room_since(record, state) if cordoned else None,
+        promotion_unknown_at=_still_unknown(record, state, cordoned=cordoned),
     )
     return _with_gpu_health(record, state)
 
@@ -102,6 +103,14 @@ def _ahead_of(record: NodeRecord, state: SagaState, *, cordoned: bool) -> str:
     return state.params.sole_notice if state.kind == "drain" else ""
 
 
+def _still_unknown(record: NodeRecord, state: SagaState, *, cordoned: bool) -> datetime | None:
+    """What is cordoned again, or in service, is no spare of which that is unknown."""
+    at = record.promotion_unknown_at
+    if at is None or not cordoned or has_succeeded(state, "cordon"):
+        return None
+    return state.unwinding_at or at
+
+
 def _no_room_since(record: NodeRecord, state: SagaState) -> datetime | None:
     """When the first of its replacements began that found no room for one node more."""
     launch = state.step("provision")
@@ -135,7 +144,19 @@ def promoted_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | N
         cordoned_at=None if promoted else record.cordoned_at,
         spare=record.spare and not promoted,
         drained=record.drained and not promoted,
+        promotion_unknown_at=_promotion_unknown_at(record, state, promoted=promoted),
     )
+
+
+def _promotion_unknown_at(
+    record: NodeRecord, state: SagaState, *, promoted: bool
+) -> datetime | None:
+    """When a promotion ended that may have come into effect without success in its log."""
+    promotion = state.step("promote")
+    unknown = promotion.status == "expired" or promotion.error == STOPPED
+    if promoted or not state.ended or not unknown:
+        return None if promoted else record.promotion_unknown_at
+    return promotion.ended_at or state.started_at
 
 
 def _promoted(record: NodeRecord, state: SagaState) -> bool:
@@ -242,24 +263,17 @@ def _quarantine(record: NodeRecord, state: SagaState, *, cordoned: bool) -> Quar
     if failed and found is not None and cordon.status == "failed" and not cordoned:
         # The workload system refuses orders: as after the quarantine's own, the next one waits.
         return msgspec.structs.replace(found, failed_at=failed_at)
-    if cordoned and state.params.was_cordoned:
-        return found or (_to_be_repaired(record, state) if failed else None)
+    if cordoned and failed and (before := state.params.quarantined_at) is not None:
+        return Quarantine(reason=record.health_reason or state.params.reason, since=before)
     if not cordoned or cordon.status in ("succeeded", "expired"):
         return None
     begun = state.step("uncordon").status != "pending"
     if not (failed and begun and state.kind in ("uncordon", "recheck")):
         return found
-    if found is None and not state.params.by:
+    if found is None and is_left_by_repair(record) and not state.params.by:
         # What a failed repair left cordoned is well and could not be released: it is tried again.
-        found = _to_be_repaired(record, state)
+        found = Quarantine(reason=state.reason, since=record.cordoned_at or state.started_at)
     return found and msgspec.structs.replace(found, failed_at=failed_at)
-
-
-def _to_be_repaired(record: NodeRecord, state: SagaState) -> Quarantine | None:
-    """What the cordon of a failed repair becomes by a saga that ends after it."""
-    if not is_left_by_repair(record):
-        return None
-    return Quarantine(reason=state.reason, since=record.cordoned_at or state.started_at)
 
 
 def _reserved(record: NodeRecord, state: SagaState) -> bool:
@@ -302,6 +316,7 @@ def _attempts(record: NodeRecord, state: SagaState) -> tuple[RemediationAttempt,
         else None,
         reason=state.reason,
         for_silence=is_for_silence(state.kind, state.params),
+        unfit=state.step("check").status == "failed",
     )
     return (*in_place_attempts(record.attempts, but=state.saga), attempt)[-ATTEMPTS_MAX:]
 

@@ -6,18 +6,18 @@ cordon:    cordon
 uncordon:  uncordon
 ```
 
-What unwinding leaves behind: for drain and cordon, the node uncordoned as it was; for uncordon, the
-node still cordoned.
+What unwinding leaves behind: for drain and cordon, the node as it was; for uncordon, the node still
+cordoned.
 """
 
 from typing import Final
 
-from services.pool_manager.sagas.saga_steps import CORDON_UNDONE, DRAIN, UNCORDON
+from services.pool_manager.sagas.saga_steps import DRAIN, UNCORDON, cordon_undone
 from services.saga.definition import Definition
 
 DRAIN_NODE: Final = Definition(
     kind="drain",
-    steps=lambda _: (CORDON_UNDONE, DRAIN),
+    steps=lambda params: (cordon_undone(params), DRAIN),
     leaves="the node in service",
     on_request=True,
     out_of_service=True,
@@ -26,7 +26,7 @@ DRAIN_NODE: Final = Definition(
 )
 CORDON_NODE: Final = Definition(
     kind="cordon",
-    steps=lambda _: (CORDON_UNDONE,),
+    steps=lambda params: (cordon_undone(params),),
     leaves="the node in service",
     on_request=True,
     out_of_service=True,

@@ -252,6 +252,11 @@ CORDON_GPUS: Final = Step(
 """Its deadline is short, because work gets onto a faulty GPU until the node is cordoned instead."""
 
 
+def cordon_undone(params: SagaParams) -> Step:
+    """Nothing new on the node; unwinding takes that back, unless it was cordoned before."""
+    return CORDON if params.was_cordoned else CORDON_UNDONE
+
+
 def _needs_no_workload_system(params: SagaParams) -> bool:
     """Whether a node's machine is gone, and its successor's launch orders nothing there either."""
     return params.gone and not (params.promotes or params.spare or params.diagnostic)

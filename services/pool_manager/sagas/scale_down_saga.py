@@ -12,20 +12,19 @@ cordoned.
 from typing import Final
 
 from schemas.saga_params import SagaParams
-from services.pool_manager.sagas.saga_steps import CORDON, CORDON_UNDONE, DRAIN, TERMINATE
+from services.pool_manager.sagas.saga_steps import DRAIN, TERMINATE, cordon_undone
 from services.saga.definition import Definition, Step
 
 
 def _steps(params: SagaParams) -> tuple[Step, ...]:
     # A spare is cordoned already, and must stay so where this is unwound.
-    cordon = CORDON if params.was_cordoned else CORDON_UNDONE
-    return (DRAIN, TERMINATE) if params.spare else (cordon, DRAIN, TERMINATE)
+    return (DRAIN, TERMINATE) if params.spare else (cordon_undone(params), DRAIN, TERMINATE)
 
 
 SCALE_DOWN: Final = Definition(
     kind="scale-down",
     steps=_steps,
-    leaves="the node as it was",
+    leaves="the node in service",
     cordons=True,
     removes_node=True,
     resizes=True,

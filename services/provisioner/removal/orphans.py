@@ -53,6 +53,10 @@ class Orphans:
         match action.kind:
             case "keep-orphan":
                 await self.keep(key, action.provider, action.instance, action.why)
+            case "orphan-departed":
+                record = await self._store.get(key)
+                if record is not None and record.state == "running":
+                    await self.keep_launched(record, action.provider, action.instance, action.why)
             case "adopt-orphan":
                 await self._adopt(key, action.instance)
             case "terminate-orphan":

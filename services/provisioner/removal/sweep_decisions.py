@@ -46,7 +46,6 @@ def is_of_fleet(tag: str, fleet: str, name: str) -> bool:
 RemovalKind = Literal[
     "remove-unexpected",
     "remove-surplus",
-    "remove-departed",
     "retry-removal",
     "confirm-removal",
     "end-launch",
@@ -54,12 +53,13 @@ RemovalKind = Literal[
 RecordKind = Literal[
     "adopt-instance", "restore-record", "mark-listed", "mark-unlisted", "mark-down", "mark-up"
 ]
-OrphanKind = Literal["keep-orphan", "adopt-orphan", "terminate-orphan", "forget-instance"]
+OrphanKind = Literal[
+    "keep-orphan", "orphan-departed", "adopt-orphan", "terminate-orphan", "forget-instance"
+]
 JoinedKind = Literal["adopt-joined", "retire-joined"]
 SweepKind = RemovalKind | RecordKind | OrphanKind | JoinedKind
 """remove-unexpected: record an instance of this fleet as terminating, and remove it.
 remove-surplus: remove an instance beside the recorded one, or one whose tags name no node.
-remove-departed: remove the instance of a node that is gone: its record was rolled back.
 retry-removal, confirm-removal: a removal is overdue, and its instance is listed, or is not.
 end-launch: a launch has no instance, and its node is gone: its record was rolled back.
 adopt-instance: record the instance of an unfinished launch.
@@ -67,12 +67,14 @@ restore-record: write the record of a node in service, or of one whose instance 
 mark-listed, mark-unlisted: a running instance's record must say whether its provider lists it.
 mark-down, mark-up: and whether it runs, as its provider reports.
 keep-orphan: record an instance that a lost store knew, and leave it alone.
+orphan-departed: the same of one that runs on without its node: one of the records was set back.
 adopt-orphan, terminate-orphan: an operator's command makes it a node of its pool, or removes it.
 forget-instance: a provider no longer lists an orphan, or the instance of a node that is gone.
 adopt-joined, retire-joined: others have made the instance, or removed it."""
 LEFT: Final = "others have removed it"
 """Error in the record of an instance that this fleet has not terminated."""
-REMOVALS: Final = frozenset({"remove-unexpected", "remove-surplus", "remove-departed"})
+DEPARTED: Final = "it runs on, and its node has left its pool: a record was set back"
+REMOVALS: Final = frozenset({"remove-unexpected", "remove-surplus"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,7 @@ def _decide_running(
         return action("remove-surplus", why=why, waits_seconds=waits)
     if key in seen.departed:
         waits = _grace_left(seen, record.running_at or record.intended_at)
-        return action("remove-departed", why="its node is gone", waits_seconds=waits)
+        return action("orphan-departed", why=DEPARTED, waits_seconds=waits)
     if (down := down_reason(instance)) != record.down_reason:
         return action("mark-down" if down else "mark-up", why=down or "it runs again")
     return None

@@ -11,7 +11,6 @@ TOO_MANY: Final = "one sweep removes no more unexpected instances; the next one 
 VERBS: Final[Mapping[SweepKind, SweepVerb]] = {
     "remove-unexpected": "terminate",
     "remove-surplus": "terminate",
-    "remove-departed": "terminate",
     "retry-removal": "terminate",
     "confirm-removal": "forget",
     "end-launch": "forget",
@@ -24,6 +23,7 @@ VERBS: Final[Mapping[SweepKind, SweepVerb]] = {
     "mark-listed": "note",
     "mark-unlisted": "note",
     "keep-orphan": "orphan",
+    "orphan-departed": "orphan",
     "adopt-orphan": "adopt",
     "terminate-orphan": "terminate",
     "forget-instance": "forget",

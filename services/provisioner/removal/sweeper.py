@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -142,9 +141,8 @@ class Sweeper:
 
     async def sweep(self, request: SweepRequest | None = None) -> tuple[SweepPlan, list[str]]:
         """Sweep once; return the plan and the outcome of each of its actions."""
-        whole = request is not None or self._clock.monotonic() >= self._whole_at
-        if whole:
-            self._whole_at = self._clock.monotonic() + WHOLE_SECONDS
+        began = self._clock.monotonic()
+        whole = request is not None or began >= self._whole_at
         limit = asyncio.Semaphore(ACTIONS_AT_ONCE_MAX)
 
         async def one(action: SweepAction) -> str:
@@ -157,6 +155,8 @@ class Sweeper:
 
         async with self._one_sweep:
             plan = await self.plan(request or NOTHING, whole=whole)
+            if whole:
+                self._whole_at = began + WHOLE_SECONDS
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one(action)) for action in plan.due]
             return plan, [each.result() for each in tasks]
@@ -312,13 +312,19 @@ class Sweeper:
         if action.kind != "keep-orphan":
             log.info("sweep", extra={"action": action.kind, "on": str(action)})
         match action.kind:
-            case "keep-orphan" | "adopt-orphan" | "terminate-orphan" | "forget-instance":
+            case (
+                "keep-orphan"
+                | "orphan-departed"
+                | "adopt-orphan"
+                | "terminate-orphan"
+                | "forget-instance"
+            ):
                 return await self._orphans.perform(action)
             case "adopt-joined":
                 await self._orphans.adopt_joined(key, provider, instance)
             case "retire-joined":
                 await self._orphans.retire_joined(key, action.why)
-            case "remove-unexpected" | "remove-departed" | "end-launch":
+            case "remove-unexpected" | "end-launch":
                 await self._store.change(key, self._must_go(action))
                 return await self._remover.try_removal(key)
             case "remove-surplus":
@@ -367,8 +373,6 @@ class Sweeper:
         """The change of a record by which its instance, if there is one, is removed."""
         if action.kind == "end-launch":
             return self._end_launch
-        if action.kind == "remove-departed":
-            return partial(self._end_departed, action.instance.provider_id)
         return self._record_unexpected(action.provider, action.instance)
 
     def _end_launch(self, record: InstanceRecord | None) -> InstanceRecord | None:
@@ -376,14 +380,6 @@ class Sweeper:
         if record is None or record.state != "intended":
             return None
         return mark_terminating(record, self._clock.now())
-
-    def _end_departed(
-        self, provider_id: str, record: InstanceRecord | None
-    ) -> InstanceRecord | None:
-        """Have it go, if it is still the instance that the sweep saw."""
-        if record is None or record.state != "running" or record.provider_id != provider_id:
-            return None
-        return mark_terminating(record, self._clock.now(), "its node is gone")
 
     def _record_unexpected(self, provider: str, instance: Instance) -> Change:
         """Record that it must go, so that operators see it until it is gone."""

@@ -3,6 +3,7 @@
 import math
 from datetime import datetime, timedelta
 
+from schemas.breaker_state import Breaker
 from schemas.messages import decoder
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import OpenSaga, PoolRecord
@@ -16,6 +17,7 @@ from services.pool_manager.sagas import DEFINITIONS
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.stored_records import StoredRecords
+from services.simulator.engine.virtual_time import moment
 
 _pools = decoder(PoolRecord)
 
@@ -31,6 +33,8 @@ class SlowWaveInvariants:
         """Pool and fault signature -> node -> when its remediation was decided on."""
         self._closed_by: dict[str, str] = {}
         """Pool -> the last request about its breaker."""
+        self._closed_at: dict[str, datetime] = {}
+        """Pool -> when that was carried out: what was decided on before may begin later."""
         simulation.watchers.append(self._on_stored)
 
     def _on_stored(self, stream: str, stored: Stored) -> None:
@@ -46,10 +50,11 @@ class SlowWaveInvariants:
         kind, _, name = stored.subject.removeprefix(f"$KV.{POOLS.name}.").partition(".")
         if kind != "pool":
             return
-        request = _pools.decode(stored.data).breaker.request if stored.data else ""
-        if not stored.data or request != self._closed_by.get(name, ""):
+        breaker = _pools.decode(stored.data).breaker if stored.data else Breaker()
+        if not stored.data or breaker.request != self._closed_by.get(name, ""):
             self._begun = {key: each for key, each in self._begun.items() if key[0] != name}
-        self._closed_by[name] = request
+            self._closed_at[name] = breaker.since or moment(0.0)
+        self._closed_by[name] = breaker.request
 
     def _on_started(self, entry: SagaStarted) -> None:
         pool = self._records.pool(entry.params.pool)
@@ -59,6 +64,8 @@ class SlowWaveInvariants:
         if pool is None or opened is None or node is None or known.destroyed or known.restored:
             return
         if not self._is_on_its_word(pool, opened, node):
+            return
+        if opened.since <= self._closed_at.get(pool.name, moment(0.0)):
             return
         begun = self._begun.setdefault((pool.name, opened.fault_signature), {})
         begun[node.node] = opened.since

@@ -1,16 +1,20 @@
-"""Whether a new node is in the rack of its launch, or in one of its pool's racks. Pure.
+"""Whether a new node is where it belongs: with its pool, in its launch's rack, or in a gap. Pure.
 
 A rack is launched as a whole, and the provider chooses where. The launch's rack is the one in which
 most of its nodes are; until that is known none of them is admitted, because the first might be the
 one elsewhere. Any other launch fills a gap: it belongs in a rack with nodes in service. In another
 no job reaches it over NVLink, and the gap would stay. What a node's GPUs report of their NVLink
 domain counts, whatever its rack is called.
+
+Where a pool's nodes must be together the provisioner launches where INSTANCES has them; that may
+have been set back.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from schemas.launch_offers import Together
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.operator_text.quantities import first_of
@@ -64,13 +68,31 @@ def misplaced(node: NodeRecord, others: Iterable[NodeRecord]) -> str | None:
 
 
 def why_misplaced(node: NodeRecord, others: Iterable[NodeRecord], record: PoolRecord) -> str | None:
-    """Why a node of a pool of racks is not where it belongs; None: not known yet."""
-    known, rack_nodes = list(others), record.spec.rack.nodes
+    """Why a node is not where it belongs; None: not known yet."""
+    known, rack_nodes, placement = list(others), record.spec.rack.nodes, record.spec.placement
+    if placement.required and (apart := elsewhere(node, known, placement.together)):
+        return apart
+    if rack_nodes <= 1:
+        return ""
     if is_of_rack_launch(node, rack_nodes):
         return misplaced(node, known)
     # Where a whole rack is missing it may be the first of one.
     is_gap = rack_units.wanted(record) - len(_serving(node, known)) < rack_nodes
     return outside(node, known) if record.spec.placement.required and is_gap else ""
+
+
+def elsewhere(node: NodeRecord, others: Iterable[NodeRecord], together: Together) -> str:
+    """Why a node is not with those that it must be with; empty: it is, or that is not known."""
+    own = _area(node, together)
+    known = {_area(each, together) for each in _serving(node, others)}
+    if not own or not known or known & {own, ""}:
+        return ""
+    areas = first_of(sorted(known), RACKS_NAMED_MAX)
+    return f"it is in {own}, and the pool's nodes are in {areas}: they must be together"
+
+
+def _area(node: NodeRecord, together: Together) -> str:
+    return node.zone if together == "zone" else node.region
 
 
 def outside(node: NodeRecord, others: Iterable[NodeRecord]) -> str:

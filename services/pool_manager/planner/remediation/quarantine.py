@@ -35,6 +35,7 @@ from services.pool_manager.planner.remediation import (
 )
 from services.pool_manager.planner.remediation.quarantine_recheck import is_unconfirmed
 from services.pool_manager.planner.safety import eligibility, incidents
+from services.pool_manager.planner.sizing import spares
 from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
 
 AGAIN_SECONDS: Final = 60.0
@@ -42,6 +43,7 @@ AGAIN_SECONDS: Final = 60.0
 TEXT_NAMED_MAX: Final = 10
 WAITING_NAMED_MAX: Final = 50
 """Nodes that an event names."""
+RESERVED_AGAIN: Final = "its promotion has failed or was not confirmed: it stays in reserve"
 
 
 def under_way(record: PoolRecord) -> bool:
@@ -52,6 +54,7 @@ def under_way(record: PoolRecord) -> bool:
 def quarantine(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPlan:
     """Release the nodes that are healthy again, and cordon unhealthy ones up to the cap."""
     decided = _recheck(snapshot, _release(snapshot, decided, now), now)
+    decided = _reserve(snapshot, decided, now)
     found = _candidates(snapshot, decided.record, now)
     waiting: list[str] = []
     for node, unconfirmed in found:
@@ -141,6 +144,14 @@ def _release(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPl
     return decided
 
 
+def _reserve(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPlan:
+    """Cordon the spares again that the workload system may use."""
+    for at, node in spares.perhaps_in_use(decided.record, snapshot.nodes):
+        if now >= _repeat_at(at) and room_for_sagas(decided.record):
+            decided = _begun(snapshot, decided, "cordon", node, RESERVED_AGAIN, now)
+    return decided
+
+
 def _recheck(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPlan:
     """Recheck those that only their kernel logs accuse."""
     for node in quarantine_recheck.testable(snapshot, decided.record, now):
@@ -194,6 +205,8 @@ def _next_repeat(snapshot: PoolSnapshot, now: datetime) -> datetime | None:
     for node in snapshot.nodes.needs_attention:
         if node.quarantine is not None and node.quarantine.failed_at is not None:
             soonest = earlier(soonest, to_come(_repeat_at(node.quarantine.failed_at), now))
+        if node.promotion_unknown_at is not None:
+            soonest = earlier(soonest, to_come(_repeat_at(node.promotion_unknown_at), now))
         if (repeated := gpu_cordons.repeat_at(node)) is not None:
             soonest = earlier(soonest, to_come(repeated, now))
         if (works := recovered_nodes.works_at(node)) is not None:

@@ -76,7 +76,8 @@ def is_well_after_repair(node: NodeRecord, now: datetime) -> bool:
 def works_at(node: NodeRecord) -> datetime | None:
     """When a degraded node whose repair in place has failed may work again; None: it is none.
 
-    The repair was for what it still has. One with a faulty GPU is replaced.
+    The repair was for what it still has, and its boot has passed its checks. One with a faulty GPU,
+    or that failed its check after the repair, is replaced.
     """
     if node.health != "degraded" or node.faulty_gpus or not is_left_by_repair(node):
         return None
@@ -84,7 +85,13 @@ def works_at(node: NodeRecord) -> datetime | None:
     same = last.fault_signature == called(node.health_kind, node.health_code)
     if last.ended_at is None or not same or not DEFINITIONS[last.kind].in_place:
         return None
-    return last.ended_at + SETTLED
+    checked = bool(node.boot_checked) and node.boot_checked_id == node.boot_id
+    return last.ended_at + SETTLED if checked and not last.unfit else None
+
+
+def is_unfit(node: NodeRecord) -> bool:
+    """Whether a node is cordoned because it failed its check after a repair."""
+    return is_left_by_repair(node) and node.attempts[-1].unfit
 
 
 def has_other_reason(node: NodeRecord) -> bool:

@@ -18,8 +18,15 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import OperatorNeeded, PoolEvent
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices
-from services.pool_manager.planner.node_counts import busy, in_place_attempts, is_gone, is_out
+from services.pool_manager.planner.node_counts import (
+    busy,
+    in_place_attempts,
+    is_gone,
+    is_left_by_repair,
+    is_out,
+)
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
+from services.pool_manager.planner.remediation import recovered_nodes
 from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.retirements import USES_READ_MAX, is_idle
 from services.pool_manager.planner.safety import eligibility
@@ -187,16 +194,23 @@ def _degraded(
         snapshot.nodes.needs_attention, key=lambda each: (each.health_at or now, each.node)
     ):
         free = node.state == "active" and node.node not in taken and not node.lost
-        free = free and not node.spare
-        if not free or node.health != "degraded" or node.health_action in ("none", "restart_app"):
+        free = free and not node.spare and node.health == "degraded"
+        if not free or node.health_action in ("none", "restart_app") or _stays_out(node):
             continue
         if eligibility.blocked_reason(node, record, now, can_wait=True):
             continue
         choice = choose(snapshot, node, now)
         # One with a cordoned GPU is repaired as an unhealthy one would be, only later.
-        if is_in_place(choice.remedy) or (choice.remedy == "replace" and node.faulty_gpus):
+        lost = node.faulty_gpus or recovered_nodes.is_unfit(node)
+        if is_in_place(choice.remedy) or (choice.remedy == "replace" and lost):
             found.append((node, choice))
     return found
+
+
+def _stays_out(node: NodeRecord) -> bool:
+    """Whether its cordon is an operator's, or it works again soon after a failed repair."""
+    another = is_out(node) and not is_left_by_repair(node) and not node.sole_notice
+    return another or recovered_nodes.works_at(node) is not None
 
 
 def _person(

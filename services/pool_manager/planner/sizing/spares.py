@@ -9,7 +9,7 @@ from datetime import datetime
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices
-from services.pool_manager.planner.node_counts import Nodes, busy, nodes_removed
+from services.pool_manager.planner.node_counts import Nodes, busy, is_gone, nodes_removed
 from services.pool_manager.planner.safety import eligibility
 
 
@@ -47,6 +47,24 @@ def substitute(record: PoolRecord, nodes: Nodes, node: NodeRecord, now: datetime
         return ""
     found = ready(record, nodes, now)
     return found[0].node if found else ""
+
+
+def perhaps_in_use(record: PoolRecord, nodes: Nodes) -> list[tuple[datetime, NodeRecord]]:
+    """Spares that the workload system may use, as their promotion has no known result.
+
+    With when that ended, or when they could last not be cordoned again.
+    """
+    found = [
+        (node.promotion_unknown_at, node)
+        for node in nodes.needs_attention
+        if node.spare and node.promotion_unknown_at is not None and node.state == "active"
+    ]
+    taken = busy(record) if found else frozenset()
+    return [
+        (at, node)
+        for at, node in found
+        if not (node.lost or is_gone(node)) and node.node not in taken
+    ]
 
 
 def covered(

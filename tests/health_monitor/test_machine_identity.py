@@ -1,0 +1,94 @@
+"""A machine that has the name of another one is not judged by what that one had."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schemas.health_records import HealthRecord
+from schemas.node_events import Fault, GpuIdentity, Registered
+from services.health_monitor.rules import node_health
+from services.health_monitor.rules.health_policy import Judgement
+from services.health_monitor.rules.machine_identity import of_machine
+from services.health_monitor.rules.node_health import PublishVerdict, Trigger
+
+NOW = datetime(2026, 11, 28, 4, 30, tzinfo=UTC)
+UNHEALTHY = Judgement(result="unhealthy", action="replace", rule="r", policy="p", fatal=True)
+
+
+def seen(number: int) -> Trigger:
+    """The message of this number."""
+    return Trigger(f"m{number}", number, NOW + timedelta(seconds=number))
+
+
+def registered(boot: str, *gpus: str) -> Registered:
+    """An agent's first word, with the UUIDs of its GPUs."""
+    found = tuple(GpuIdentity(index=number, uuid=each) for number, each in enumerate(gpus))
+    return Registered(
+        id=f"{boot}.registered",
+        time=NOW,
+        pool="p",
+        node="n",
+        instance="n",
+        boot_id=boot,
+        gpus=found,
+    )
+
+
+def after_registration(
+    record: HealthRecord, event: Registered, number: int
+) -> tuple[HealthRecord, list[str]]:
+    """The record, and the verdicts that are published."""
+    record, effects = node_health.decide_registered(of_machine(record, event), event, seen(number))
+    found = [each.verdict.status for each in effects if isinstance(each, PublishVerdict)]
+    return record, found
+
+
+def after_fault(record: HealthRecord, number: int, boot: str) -> HealthRecord:
+    """The record of a node on which a GPU fell off the bus."""
+    fault = Fault(
+        id=f"f{number}",
+        time=NOW,
+        pool="p",
+        node="n",
+        kind="xid",
+        code=79,
+        gpu_index=0,
+        boot_id=boot,
+    )
+    return node_health.decide_fault(record, fault, UNHEALTHY, seen(number))[0]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "boot", "status"),
+    [
+        (("c", "d"), "b2", "healthy"),
+        (("a", "b"), "b2", "unhealthy"),  # it has rebooted
+        (("b",), "b2", "unhealthy"),  # without the GPU that fell off the bus
+        (("b", "c"), "b2", "unhealthy"),  # a GPU was exchanged
+        ((), "b2", "unhealthy"),
+    ],
+)
+def test_another_machine_begins_healthy(gpus: tuple[str, ...], boot: str, status: str) -> None:
+    """The end of the earlier one is not known yet, or never published."""
+    record, _ = after_registration(HealthRecord(pool="p", node="n"), registered("b1", "a", "b"), 1)
+    record = after_fault(record, 2, "b1")
+    record, verdicts = after_registration(record, registered(boot, *gpus), 3)
+    assert record.status == status
+    assert verdicts == (["healthy"] if status == "healthy" else [])
+    again, verdicts = after_registration(record, registered(boot, *gpus), 3)
+    assert (again, verdicts) == (record, [])
+
+
+def test_what_another_machine_reported_before_it_registered_counts() -> None:
+    """Its kernel log may be read first."""
+    record, _ = after_registration(HealthRecord(pool="p", node="n"), registered("b1", "a"), 1)
+    record = after_fault(record, 2, "b2")
+    assert after_registration(record, registered("b2", "c"), 3)[0].status == "unhealthy"
+
+
+def test_a_machine_without_gpus_is_no_other_one() -> None:
+    """What is known of its GPUs is kept, so that the next registration is compared with that."""
+    record, _ = after_registration(HealthRecord(pool="p", node="n"), registered("b1", "a"), 1)
+    record, _ = after_registration(record, registered("b2"), 2)
+    record = after_fault(record, 3, "b2")
+    assert after_registration(record, registered("b3", "c"), 4)[0].status == "healthy"
