@@ -41,6 +41,8 @@ class RemediationAttempt(Record, frozen=True, kw_only=True):
     """Whether its node was cordoned before, other than for a quarantine or an earlier attempt."""
     for_silence: bool = False
     """Whether it was begun for the node's silence alone."""
+    kept_at: Int = 0
+    """How many sagas had been about the node when a later one left its cordon as it was; 0: no."""
     unfit: bool = False
     """Whether the node failed the check after it."""
 

@@ -93,7 +93,7 @@ class FaultHandler:
                     event.pool,
                     event.node,
                     lambda record: node_health.decide_registered(
-                        of_machine(record, event), event, seen
+                        of_machine(record, event, seen.sequence), event, seen
                     ),
                     boot=event.boot_id,
                 )

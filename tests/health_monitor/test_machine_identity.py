@@ -38,7 +38,8 @@ def after_registration(
     record: HealthRecord, event: Registered, number: int
 ) -> tuple[HealthRecord, list[str]]:
     """The record, and the verdicts that are published."""
-    record, effects = node_health.decide_registered(of_machine(record, event), event, seen(number))
+    known = of_machine(record, event, number)
+    record, effects = node_health.decide_registered(known, event, seen(number))
     found = [each.verdict.status for each in effects if isinstance(each, PublishVerdict)]
     return record, found
 
@@ -84,6 +85,40 @@ def test_what_another_machine_reported_before_it_registered_counts() -> None:
     record, _ = after_registration(HealthRecord(pool="p", node="n"), registered("b1", "a"), 1)
     record = after_fault(record, 2, "b2")
     assert after_registration(record, registered("b2", "c"), 3)[0].status == "unhealthy"
+
+
+def test_a_registration_that_comes_late_says_nothing_of_the_machine() -> None:
+    """A replica stalled on it, or was killed before it was acknowledged."""
+    record, _ = after_registration(HealthRecord(pool="p", node="n"), registered("b1", "a"), 1)
+    record, _ = after_registration(record, registered("b2", "c"), 2)
+    record = after_fault(record, 4, "b2")
+    for number in (1, 3):
+        again, verdicts = after_registration(record, registered("b1", "a"), number)
+        assert (again.status, verdicts) == ("unhealthy", [])
+        assert after_registration(again, registered("b2", "c"), 5)[0].status == "unhealthy"
+
+
+def test_gpus_that_a_list_lacks_are_remembered() -> None:
+    """One that fell off the bus is missing in one registration, and another in the next."""
+    record, _ = after_registration(HealthRecord(pool="p", node="n"), registered("b1", "a", "b"), 1)
+    record, _ = after_registration(record, registered("b2", "a"), 2)
+    record = after_fault(record, 3, "b2")
+    assert after_registration(record, registered("b3", "b"), 4)[0].status == "unhealthy"
+
+
+def test_a_cordon_of_another_machines_gpu_is_not_inherited() -> None:
+    """Its GPU of that index is healthy."""
+    record, _ = after_registration(HealthRecord(pool="p", node="n"), registered("b1", "a"), 1)
+    fault = Fault(
+        id="f2", time=NOW, pool="p", node="n", kind="xid", code=48, gpu_index=0, boot_id="b1"
+    )
+    judged = Judgement(
+        result="unhealthy", action="reset_gpu", rule="r", policy="p", fatal=True, cordon="gpu"
+    )
+    record, _ = node_health.decide_fault(record, fault, judged, seen(2), cordons_gpus=True)
+    assert record.cordon_gpus == (0,)
+    record, _ = after_registration(record, registered("b2", "c"), 3)
+    assert (record.status, record.cordon_gpus) == ("healthy", ())
 
 
 def test_a_machine_without_gpus_is_no_other_one() -> None:

@@ -216,6 +216,8 @@ def test_a_node_elsewhere_than_its_pool_is_refused(
     node = launched(9, "", launch=SPEC, zone=own)
     why = why_misplaced(node, serving, record)
     assert is_refused == bool(why and "must be together" in why)
+    beside = [*serving, launched(8, "", state="leaving", zone=own)]
+    assert why_misplaced(node, beside, record) == ""  # its successor
     placement = PlacementSpec(together="zone", required=False)
     spec = msgspec.structs.replace(spec, placement=placement)
     record = msgspec.structs.replace(record, spec=spec)

@@ -303,7 +303,12 @@ def test_a_spare_whose_promotion_is_unknown_is_cordoned_again(
     assert begun(after, NOW) == []
     later = NOW + timedelta(minutes=1)
     assert begun(after, later) == kinds
+    assert begun(msgspec.structs.replace(after, held_until=NOW + timedelta(hours=1)), later) == []
     name, opened, _ = begin("f", record, "cordon", later, node=after)
+    open_ = msgspec.structs.replace(record, open={name: opened})
+    assert unavailable(open_, Nodes([serving, after])) == 0
+    closed = close(open_, name, failed=True, now=later, at_cordon=True)
+    assert (closed.refused_cordons, closed.cordon_at) == (0, None)
     params = SagaParams(pool="training", **traits_of(opened))
     assert not any(each.undo for each in DEFINITIONS["cordon"].steps(params))
     for status, step, known in [("done", "succeeded", True), ("unwound", "failed", False)]:

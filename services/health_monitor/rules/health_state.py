@@ -66,7 +66,7 @@ class Working(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     registered: str = ""
     """Id of the last registration."""
     gpus: tuple[str, ...] = ()
-    """UUIDs of the machine's GPUs, as it last registered with any."""
+    """UUIDs of the machine's GPUs, as it has registered."""
     sequences: tuple[int, ...] = ()
     """Stream sequences of the last messages applied."""
     conditions: dict[str, Condition] = {}

@@ -143,8 +143,9 @@ def is_left_by_repair(record: NodeRecord) -> bool:
     A cordon that an operator had ordered before stays the operator's.
     """
     last = record.attempts[-1] if record.attempts else None
-    failed = last is not None and last.outcome == "failed" and not last.cordoned_by_operator
-    return failed and last is not None and last.saga.endswith(f"-{record.sagas}")
+    if last is None or last.outcome != "failed" or last.cordoned_by_operator:
+        return False
+    return last.saga.endswith(f"-{record.sagas}") or 0 < last.kept_at == record.sagas
 
 
 def is_out(node: NodeRecord) -> bool:

@@ -143,7 +143,8 @@ def _with_cordon(
     are tried again soon, so their refusals do not count: else the others would wait longer and
     longer.
     """
-    if at_cordon and ended.kind != "quarantine":
+    repeats = ended.kind == "quarantine" or (ended.kind == "cordon" and ended.spare)
+    if at_cordon and not repeats:
         refused = max(record.refused_cordons + (not ended.dead), 1)
         wait = doubled(RETRY_FIRST_SECONDS, refused, RETRY_MAX_SECONDS)
         at = now + timedelta(seconds=HASTY_CORDON_SECONDS if ended.dead else wait)

@@ -300,7 +300,11 @@ def _attempts(record: NodeRecord, state: SagaState) -> tuple[RemediationAttempt,
     A replacement is the last of them: where it fails it may leave a cordon that is no operator's.
     """
     if state.kind not in _REMEDIES:
-        return record.attempts
+        kept = state.status == "unwound" and state.params.was_cordoned
+        if not kept or not is_left_by_repair(record):
+            return record.attempts
+        last = msgspec.structs.replace(record.attempts[-1], kept_at=record.sagas + 1)
+        return (*record.attempts[:-1], last)
     known = next((each for each in record.attempts if each.saga == state.saga), None)
     operators = bool(state.params.by and state.kind == "replace") or _is_operators_cordon(record)
     attempt = RemediationAttempt(

@@ -239,7 +239,7 @@ def _about_node(
         saga, existing = opened
         if existing.cause == asked.id:
             return RequestDecision(event=accepted(asked, payload, now, node=node.node, saga=saga))
-        cancels = asked.verb == "uncordon" and existing.node == node.node
+        cancels = asked.verb == "uncordon" and existing.node == node.node and not node.spare
         if cancels and log is not None and DEFINITIONS[existing.kind].cordons:
             return _uncordon_instead(asked, payload, node, log, now)
         raise RefusedError(

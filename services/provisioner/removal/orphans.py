@@ -12,8 +12,10 @@ import msgspec
 from schemas import subjects
 from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
-from schemas.messages import encode
-from schemas.node_records import node_key
+from schemas.messages import decoder, encode
+from schemas.node_records import NodeRecord, node_key
+from schemas.topology import NODES
+from services.bus.bucket_mirror import readable
 from services.bus.port import Bus
 from services.bus.protocol.endpoint_replies import reply_data
 from services.primitives.clock import Clock
@@ -37,6 +39,8 @@ ADOPT_NODE: Final = "adopt-node"
 RETIRE_NODE: Final = "retire-node"
 ADOPT_SECONDS_MAX: Final = 10.0
 
+_node: Final = decoder(NodeRecord)
+
 
 class Orphans:
     """Records orphans, and adopts them on command."""
@@ -54,9 +58,7 @@ class Orphans:
             case "keep-orphan":
                 await self.keep(key, action.provider, action.instance, action.why)
             case "orphan-departed":
-                record = await self._store.get(key)
-                if record is not None and record.state == "running":
-                    await self.keep_launched(record, action.provider, action.instance, action.why)
+                await self._keep_departed(action)
             case "adopt-orphan":
                 await self._adopt(key, action.instance)
             case "terminate-orphan":
@@ -65,6 +67,16 @@ class Orphans:
             case _:
                 await self._store.change(key, lambda found: found and mark_terminated(found, now))
         return True
+
+    async def _keep_departed(self, action: SweepAction) -> None:
+        """Leave an instance to operators whose node is gone, if both are as the sweep saw them."""
+        record = await self._store.get(action.key)
+        entry = await self._bus.get(NODES, action.key)
+        found = readable([entry], _node) if entry is not None else ()
+        gone = any(node.state == "terminated" for _, node in found)
+        same = record is not None and record.provider_id == action.instance.provider_id
+        if record is not None and record.state == "running" and same and gone:
+            await self.keep_launched(record, action.provider, action.instance, action.why)
 
     async def keep(self, key: str, provider: str, instance: Instance, why: str) -> None:
         """Record an orphan once, and publish it; nothing else happens to it."""

@@ -83,9 +83,11 @@ def why_misplaced(node: NodeRecord, others: Iterable[NodeRecord], record: PoolRe
 
 def elsewhere(node: NodeRecord, others: Iterable[NodeRecord], together: Together) -> str:
     """Why a node is not with those that it must be with; empty: it is, or that is not known."""
-    own = _area(node, together)
-    known = {_area(each, together) for each in _serving(node, others)}
-    if not own or not known or known & {own, ""}:
+    own, some = _area(node, together), list(others)
+    # The provisioner counts nodes that are about to leave: a successor may be launched beside one.
+    leaving = {_area(each, together) for each in some if each.state == "leaving"}
+    known = {_area(each, together) for each in _serving(node, some)}
+    if not own or not known or own in leaving or known & {own, ""}:
         return ""
     areas = first_of(sorted(known), RACKS_NAMED_MAX)
     return f"it is in {own}, and the pool's nodes are in {areas}: they must be together"

@@ -147,7 +147,8 @@ def _release(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPl
 def _reserve(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPlan:
     """Cordon the spares again that the workload system may use."""
     for at, node in spares.perhaps_in_use(decided.record, snapshot.nodes):
-        if now >= _repeat_at(at) and room_for_sagas(decided.record):
+        due = now >= _repeat_at(at) and not eligibility.is_held(node, now)
+        if due and room_for_sagas(decided.record):
             decided = _begun(snapshot, decided, "cordon", node, RESERVED_AGAIN, now)
     return decided
 

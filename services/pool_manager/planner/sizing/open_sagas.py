@@ -13,7 +13,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import OPEN_SAGAS_MAX, OpenSaga, PoolRecord
 from schemas.settings import PoolSpec
 from services.pool_manager.planner import cloud_notices, rack_units
-from services.pool_manager.planner.node_counts import is_down, is_gone, is_left_by_repair
+from services.pool_manager.planner.node_counts import is_down, is_gone
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing.workload_names import name_of
 from services.pool_manager.sagas import DEFINITIONS
@@ -95,8 +95,9 @@ def begin(
         since=now,
     )
     if node is not None and node.cordoned and kind in ("scale-down", "cordon", "drain"):
-        since = _quarantined_at(node, now)
+        since = node.quarantine.since if node.quarantine is not None else None
         opened = msgspec.structs.replace(opened, was_cordoned=True, quarantined_at=since)
+        opened = msgspec.structs.replace(opened, spare=opened.spare or node.spare)
     if node is not None:
         opened = msgspec.structs.replace(opened, **cloud_notices.departure(node, record.spec, now))
         if kind != "replace":
@@ -104,14 +105,6 @@ def begin(
     # No successor ends the alerts about a node that leaves with its rack: its termination does.
     name: SagaKind | Literal["rack"] = "rack" if with_rack else kind
     return saga_id(name, node, new_node), opened, record
-
-
-def _quarantined_at(node: NodeRecord, now: datetime) -> datetime | None:
-    """Since when a node's cordon waits for a repair or for its release; None: it is another's."""
-    if node.quarantine is not None:
-        return node.quarantine.since
-    left = is_left_by_repair(node) and not node.spare
-    return (node.cordoned_at or now) if left else None
 
 
 def lacks_room(node: NodeRecord | None, spec: PoolSpec, now: datetime) -> bool:
