@@ -16,7 +16,7 @@ from schemas.messages import decoder
 from schemas.node_records import HeartbeatRecord
 from schemas.pool_records import PoolRecord
 from schemas.topology import HEARTBEATS, INSTANCES, SAGAS
-from services.bus.bucket_mirror import readable
+from services.bus.bucket_mirror import readable, readable_record
 from services.bus.port import Bus
 from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.planner.safety.restored_store import held, is_behind
@@ -99,13 +99,11 @@ class RestoreDetector:
 
     async def _is_gone(self, key: str, admitted_at: datetime | None) -> bool:
         """Whether INSTANCES has the end of the machine that an agent beat from."""
-        entry = await self._bus.get(INSTANCES, key)
-        ends = (
-            record.terminated_at
-            for _, record in (readable([entry], _instance) if entry is not None else ())
-            if record.state == "terminated"
-        )
-        return any(at is not None and admitted_at is not None and at >= admitted_at for at in ends)
+        record = readable_record(await self._bus.get(INSTANCES, key), _instance)
+        if record is None or record.state != "terminated":
+            return False
+        at = record.terminated_at
+        return at is not None and admitted_at is not None and at >= admitted_at
 
     async def _hold(self, pool: str) -> None:
         async with self._store.deciding(pool):

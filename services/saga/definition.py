@@ -86,6 +86,8 @@ class Definition:
     """It counts against the budget's rate, and the breaker's ramp."""
     cordons: bool = False
     """It cordons its node, so that an uncordon of the node cancels it."""
+    keeps_cordon: bool = False
+    """Unwinding leaves a cordon that its node had before, and takes back its own."""
     removes_node: bool = False
     brings_node: bool = False
     resizes: bool = False

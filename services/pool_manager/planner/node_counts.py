@@ -157,6 +157,19 @@ def is_out(node: NodeRecord) -> bool:
     return node.cordoned and node.quarantine is None
 
 
+def is_operators_cordon(node: NodeRecord) -> bool:
+    """Whether a node was taken out of service by an operator, and not by Navarch for its repair."""
+    return is_out(node) and not is_left_by_repair(node)
+
+
+def stays_out(node: NodeRecord) -> bool:
+    """Whether only an operator gives a node back that is out of service.
+
+    One that a failed repair or an announced restart has left cordoned comes back by itself.
+    """
+    return is_operators_cordon(node) and not node.sole_notice
+
+
 def unavailable(record: PoolRecord, nodes: Nodes) -> int:
     """How many of the pool's units are out of service by our own doing, or missing.
 

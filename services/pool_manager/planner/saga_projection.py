@@ -18,6 +18,7 @@ from services.pool_manager.planner.node_counts import (
     in_place_attempts,
     is_for_silence,
     is_left_by_repair,
+    is_operators_cordon,
 )
 from services.pool_manager.planner.node_projection import launched, with_gpu_cordon
 from services.pool_manager.sagas import DEFINITIONS
@@ -154,9 +155,11 @@ def _promotion_unknown_at(
     """When a promotion ended that may have come into effect without success in its log."""
     promotion = state.step("promote")
     unknown = promotion.status == "expired" or promotion.error == STOPPED
-    if promoted or not state.ended or not unknown:
-        return None if promoted else record.promotion_unknown_at
-    return promotion.ended_at or state.started_at
+    if promoted:
+        return None
+    if state.ended and unknown:
+        return promotion.ended_at or state.started_at
+    return record.promotion_unknown_at
 
 
 def _promoted(record: NodeRecord, state: SagaState) -> bool:
@@ -306,7 +309,7 @@ def _attempts(record: NodeRecord, state: SagaState) -> tuple[RemediationAttempt,
         last = msgspec.structs.replace(record.attempts[-1], kept_at=record.sagas + 1)
         return (*record.attempts[:-1], last)
     known = next((each for each in record.attempts if each.saga == state.saga), None)
-    operators = bool(state.params.by and state.kind == "replace") or _is_operators_cordon(record)
+    operators = bool(state.params.by and state.kind == "replace") or is_operators_cordon(record)
     attempt = RemediationAttempt(
         cordoned_by_operator=known.cordoned_by_operator if known else operators,
         saga=state.saga,
@@ -327,13 +330,6 @@ def _attempts(record: NodeRecord, state: SagaState) -> tuple[RemediationAttempt,
 
 _REMEDIES: Final[dict[str, str]] = {"reset-gpu": "reset", "reboot": "reboot", "replace": "cordon"}
 """Kind of saga -> the step that is its remedy."""
-
-
-def _is_operators_cordon(record: NodeRecord) -> bool:
-    """Whether a node that is to be repaired was taken out of service by an operator."""
-    if not record.cordoned or record.quarantine is not None:
-        return False
-    return not is_left_by_repair(record)
 
 
 def _tests(record: NodeRecord, state: SagaState) -> tuple[datetime, ...]:

@@ -30,8 +30,7 @@ from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.disruption_budget import limit, with_begun
 from services.pool_manager.planner.node_counts import (
     is_gone,
-    is_left_by_repair,
-    is_out,
+    stays_out,
     takes_out_no_more,
     unavailable,
 )
@@ -246,9 +245,7 @@ def _about_node(
             "saga-open",
             f"{existing.kind} of {node.node} is under way ({saga}); wait until it has ended",
         )
-    # Of what is released by itself, a cordon that an operator asks for keeps the node out.
-    stays_out = is_out(node) and not (is_left_by_repair(node) or node.sole_notice)
-    if (asked.verb == "cordon" and stays_out) or (
+    if (asked.verb == "cordon" and stays_out(node)) or (
         asked.verb == "uncordon"
         and not (node.cordoned or node.cordoned_gpus or node.faulty_gpus)
         and node.health != "unhealthy"

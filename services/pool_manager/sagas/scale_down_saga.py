@@ -25,6 +25,7 @@ SCALE_DOWN: Final = Definition(
     kind="scale-down",
     steps=_steps,
     leaves="the node in service",
+    keeps_cordon=True,
     cordons=True,
     removes_node=True,
     resizes=True,

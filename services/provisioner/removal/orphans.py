@@ -15,7 +15,7 @@ from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder, encode
 from schemas.node_records import NodeRecord, node_key
 from schemas.topology import NODES
-from services.bus.bucket_mirror import readable
+from services.bus.bucket_mirror import readable_record
 from services.bus.port import Bus
 from services.bus.protocol.endpoint_replies import reply_data
 from services.primitives.clock import Clock
@@ -71,11 +71,10 @@ class Orphans:
     async def _keep_departed(self, action: SweepAction) -> None:
         """Leave an instance to operators whose node is gone, if both are as the sweep saw them."""
         record = await self._store.get(action.key)
-        entry = await self._bus.get(NODES, action.key)
-        found = readable([entry], _node) if entry is not None else ()
-        gone = any(node.state == "terminated" for _, node in found)
-        same = record is not None and record.provider_id == action.instance.provider_id
-        if record is not None and record.state == "running" and same and gone:
+        node = readable_record(await self._bus.get(NODES, action.key), _node)
+        if record is None or record.state != "running" or node is None:
+            return
+        if node.state == "terminated" and record.provider_id == action.instance.provider_id:
             await self.keep_launched(record, action.provider, action.instance, action.why)
 
     async def keep(self, key: str, provider: str, instance: Instance, why: str) -> None:

@@ -44,11 +44,7 @@ def is_of_fleet(tag: str, fleet: str, name: str) -> bool:
 
 
 RemovalKind = Literal[
-    "remove-unexpected",
-    "remove-surplus",
-    "retry-removal",
-    "confirm-removal",
-    "end-launch",
+    "remove-unexpected", "remove-surplus", "retry-removal", "confirm-removal", "end-launch"
 ]
 RecordKind = Literal[
     "adopt-instance", "restore-record", "mark-listed", "mark-unlisted", "mark-down", "mark-up"
@@ -176,7 +172,7 @@ def is_named(instance: Instance) -> bool:
 def _decide_instance(seen: SweepInput, provider: str, instance: Instance) -> SweepAction | None:
     key = node_key(instance.pool, instance.name)
     record = seen.records.get(key)
-    waits = _grace_left(seen, seen.first_seen.get((provider, instance.provider_id), seen.now))
+    waits = _grace_of_listed(seen, provider, instance)
     action = partial(SweepAction, key=key, provider=provider, instance=instance)
     if not is_named(instance):
         why = "it has this fleet's tag and no node's name"
@@ -211,7 +207,7 @@ def _decide_running(
     key = node_key(record.pool, record.instance)
     action = partial(SweepAction, key=key, provider=provider, instance=instance)
     if record.provider_id != instance.provider_id:
-        waits = _grace_left(seen, seen.first_seen.get((provider, instance.provider_id), seen.now))
+        waits = _grace_of_listed(seen, provider, instance)
         why = f"its record names {record.provider_id}"
         return action("remove-surplus", why=why, waits_seconds=waits)
     if key in seen.departed:
@@ -363,6 +359,10 @@ def _judge_removal(
         why = f"its provider could not list the place where it ran, so it may still exist{error}"
         return "retry-removal", why
     return "confirm-removal", "its provider no longer lists it"
+
+
+def _grace_of_listed(seen: SweepInput, provider: str, instance: Instance) -> float:
+    return _grace_left(seen, seen.first_seen.get((provider, instance.provider_id), seen.now))
 
 
 def _grace_left(seen: SweepInput, since: datetime) -> float:

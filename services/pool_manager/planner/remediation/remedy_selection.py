@@ -22,8 +22,8 @@ from services.pool_manager.planner.node_counts import (
     busy,
     in_place_attempts,
     is_gone,
-    is_left_by_repair,
     is_out,
+    stays_out,
 )
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.remediation import recovered_nodes
@@ -195,7 +195,10 @@ def _degraded(
     ):
         free = node.state == "active" and node.node not in taken and not node.lost
         free = free and not node.spare and node.health == "degraded"
-        if not free or node.health_action in ("none", "restart_app") or _stays_out(node):
+        if not free or node.health_action in ("none", "restart_app"):
+            continue
+        # An operator's cordon stays, and after a failed repair the node works again soon.
+        if stays_out(node) or recovered_nodes.works_at(node) is not None:
             continue
         if eligibility.blocked_reason(node, record, now, can_wait=True):
             continue
@@ -205,12 +208,6 @@ def _degraded(
         if is_in_place(choice.remedy) or (choice.remedy == "replace" and lost):
             found.append((node, choice))
     return found
-
-
-def _stays_out(node: NodeRecord) -> bool:
-    """Whether its cordon is an operator's, or it works again soon after a failed repair."""
-    another = is_out(node) and not is_left_by_repair(node) and not node.sole_notice
-    return another or recovered_nodes.works_at(node) is not None
 
 
 def _person(

@@ -94,10 +94,13 @@ def begin(
         trace=node.health_trace if node else "",
         since=now,
     )
-    if node is not None and node.cordoned and kind in ("scale-down", "cordon", "drain"):
-        since = node.quarantine.since if node.quarantine is not None else None
-        opened = msgspec.structs.replace(opened, was_cordoned=True, quarantined_at=since)
-        opened = msgspec.structs.replace(opened, spare=opened.spare or node.spare)
+    if node is not None and node.cordoned and DEFINITIONS[kind].keeps_cordon:
+        opened = msgspec.structs.replace(
+            opened,
+            was_cordoned=True,
+            quarantined_at=node.quarantine.since if node.quarantine is not None else None,
+            spare=opened.spare or node.spare,
+        )
     if node is not None:
         opened = msgspec.structs.replace(opened, **cloud_notices.departure(node, record.spec, now))
         if kind != "replace":
