@@ -19,9 +19,11 @@ from msgspec.structs import replace
 from schemas.addresses import host_and_port
 from schemas.node_events import SetupRan, node_codec
 from schemas.saga_params import SetupSpec
+from schemas.settings import AgentSettings, NatsSettings
 from schemas.step_data import BootstrapInputs
 from schemas.topology import EVENTS
 from services.bus.nats.nats_bus import NatsBus
+from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.conformance import ProviderConformance
 from services.provisioner.provider_client.provider import Environment
 from services.provisioner.provider_client.provider_errors import ProviderError
@@ -223,7 +225,9 @@ async def test_provisioner_sets_up_a_container(
         connect_seconds=5,
         command_seconds=20,
     )
-    one = steps(bus, make())
+    named = frozenset({spec.private_key_path})
+    templates = BootstrapTemplates(NatsSettings(), AgentSettings(), tmp_path, named)
+    one = steps(bus, make(), templates=templates)
     launch = provision("web-1", fleet=FLEET, gpu_count=0, ssh_keys=(key,), setup=spec)
     await one.provision(launch)
     inputs = BootstrapInputs(pool="web", node="web-1")
