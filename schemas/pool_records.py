@@ -196,8 +196,10 @@ class RemovedPool(Record, frozen=True, kw_only=True):
 
 
 OPEN_SAGAS_MAX: Final = 500
-"""Sagas of one pool at which nothing more is begun without a request: some 500 bytes each, they
-keep the record well below the server's limit of 1 MiB."""
+"""Sagas about a pool's nodes at which nothing more is begun without a request: some 500 bytes each,
+they keep the record, launches included, well below the server's limit of 1 MiB."""
+OPEN_LAUNCHES_MAX: Final = 1_000
+"""Sagas of any kind at which a pool launches nothing more; a launch takes some 150 bytes."""
 RECORD_BYTES_MAX: Final = 512 * 1024
 """Of a pool's record, beyond which a request opens no saga: its reason may be long."""
 

@@ -34,7 +34,7 @@ from services.pool_manager.planner.node_counts import Nodes, busy, is_quarantine
 from services.pool_manager.planner.remediation import drift
 from services.pool_manager.planner.remediation.renewals import renewal
 from services.pool_manager.planner.sizing import on_demand_floor
-from services.pool_manager.planner.sizing.open_sagas import room_for_sagas
+from services.pool_manager.planner.sizing.open_sagas import room_for_launches, room_for_sagas
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 from services.pool_manager.pool_store import Store
 from services.pool_manager.reconciler import saga_params
@@ -153,7 +153,7 @@ def _moment(value: datetime | None) -> str:
 
 
 def _full(record: PoolRecord) -> tuple[str, ...]:
-    if room_for_sagas(record):
+    if room_for_sagas(record) and room_for_launches(record):
         return ()
     return (f"{len(record.open)} sagas are open, as many as may be: the rest waits for their end",)
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from schemas.breaker_state import Breaker
 from schemas.duration import Duration
 from schemas.enums import SagaKind
-from schemas.messages import encode
 from schemas.node_records import NodeRecord
-from schemas.pool_records import OPEN_SAGAS_MAX, OpenSaga, PoolRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.planner.disruption_budget import limit
 from services.pool_manager.planner.node_counts import (
@@ -30,8 +29,6 @@ from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 from services.pool_manager.sagas import DEFINITIONS
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-LARGE = 5_000
-MESSAGE_BYTES_MAX = 2**20
 
 
 def spec(**changes: object) -> PoolSpec:
@@ -95,37 +92,6 @@ def test_missing_nodes_are_launched_once() -> None:
     assert ["scale-up", "scale-up"] == [each.kind for each in first.start.values()]
     assert {} == again.start
     assert first.record == again.record
-
-
-@pytest.mark.parametrize("unhealthy", [False, True])
-def test_a_large_pools_record_stays_far_below_the_servers_limit(unhealthy: bool) -> None:
-    """5,000 nodes to launch, or to replace: what does not fit in the record waits its turn."""
-    budget = BudgetSpec(max_quarantined=0, max_unavailable="100%", max_replacements="unlimited")
-    record = pool(LARGE, spec=spec(max_nodes=LARGE, budget=budget))
-    present: dict[str, NodeRecord] = {}
-    if unhealthy:
-        at = [NOW - timedelta(hours=number) for number in range(LARGE)]
-        present = {
-            f"training-{number}-0000": node(
-                f"training-{number}-0000", health="unhealthy", health_at=at[number], health_code=79
-            )
-            for number in range(LARGE)
-        }
-    begun: set[str] = set()
-    for turn in range(4 * LARGE // OPEN_SAGAS_MAX):
-        decided = plan(snapshot(record, *present.values()), NOW)
-        record = decided.record
-        begun |= set(decided.start)
-        assert len(record.open) <= OPEN_SAGAS_MAX
-        assert (
-            len(encode(msgspec.structs.replace(record, pending_events=()))) < MESSAGE_BYTES_MAX / 2
-        )
-        if turn % 3 == 2:
-            for saga, each in record.open.items():
-                present.pop(each.node, None)
-                present[each.new_node] = node(each.new_node)
-                record = close(record, saga, failed=False, now=NOW)
-    assert len(begun) == LARGE
 
 
 @pytest.mark.parametrize(

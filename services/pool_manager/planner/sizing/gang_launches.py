@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from schemas.pool_records import OpenSaga, PoolRecord
-from services.pool_manager.planner.sizing.open_sagas import room_for_sagas
+from services.pool_manager.planner.sizing.open_sagas import room_for_launches
 from services.primitives.backoff import doubled
 from services.settings.provider_choices import GANG_MAX
 
@@ -26,7 +26,7 @@ def is_forming(record: PoolRecord) -> bool:
 def next_gang(record: PoolRecord, missing: int) -> int:
     """How many nodes to launch together now; 0: none, as a gang is forming, or there is no room."""
     size = min(first_part(record.gangs, missing), GANG_MAX)
-    return 0 if is_forming(record) or size > room_for_sagas(record) else size
+    return 0 if is_forming(record) or size > room_for_launches(record) else size
 
 
 def first_part(gangs: Sequence[int], missing: int) -> int:

@@ -10,7 +10,7 @@ import msgspec
 from schemas.enums import SagaKind
 from schemas.names import node_serial
 from schemas.node_records import NodeRecord
-from schemas.pool_records import OPEN_SAGAS_MAX, OpenSaga, PoolRecord
+from schemas.pool_records import OPEN_LAUNCHES_MAX, OPEN_SAGAS_MAX, OpenSaga, PoolRecord
 from schemas.settings import PoolSpec
 from services.pool_manager.planner import cloud_notices, rack_units
 from services.pool_manager.planner.node_counts import is_down, is_gone
@@ -165,8 +165,17 @@ def numbered(before: PoolRecord, after: PoolRecord) -> PoolRecord:
 
 
 def room_for_sagas(record: PoolRecord) -> int:
-    """How many more sagas may be begun without a request."""
-    return max(0, OPEN_SAGAS_MAX - len(record.open))
+    """How many more sagas about its nodes a pool may begin without a request.
+
+    Launches leave them room: a pool that grows still repairs its nodes.
+    """
+    launches = sum(each.kind == "scale-up" for each in record.open.values())
+    return max(0, OPEN_SAGAS_MAX - (len(record.open) - launches))
+
+
+def room_for_launches(record: PoolRecord) -> int:
+    """How many more launches a pool may begin."""
+    return max(0, OPEN_LAUNCHES_MAX - len(record.open))
 
 
 def with_open(record: PoolRecord, saga: str, opened: OpenSaga) -> PoolRecord:

@@ -23,6 +23,7 @@ from services.pool_manager.planner.sizing import (
 from services.pool_manager.planner.sizing.open_sagas import (
     begin,
     node_name,
+    room_for_launches,
     room_for_sagas,
     with_open,
 )
@@ -124,7 +125,7 @@ class _Sizing:
         if rack_units.is_by_rack(self.record):
             size = rack_size.next_gang(self.record, missing)
         elif not self.record.spec.placement.required:
-            return ("", 0), min(LAUNCHES_MAX, room_for_sagas(self.record))
+            return ("", 0), min(LAUNCHES_MAX, room_for_launches(self.record))
         else:
             size = gang_launches.next_gang(self.record, missing)
         first = node_name(self._world.fleet, self.record.name, self.record.serial + 1)

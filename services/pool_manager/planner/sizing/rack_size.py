@@ -16,7 +16,7 @@ from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.node_counts import Nodes, size, units_out
 from services.pool_manager.planner.sizing import gang_launches
-from services.pool_manager.planner.sizing.open_sagas import room_for_sagas
+from services.pool_manager.planner.sizing.open_sagas import room_for_launches
 
 
 def gap(record: PoolRecord, nodes: Nodes) -> int:
@@ -35,7 +35,7 @@ def next_gang(record: PoolRecord, missing: int) -> int:
     rack = record.spec.rack.nodes
     whole = record.replaced_racks or record.spec.rack.replace == "rack" or missing >= rack
     launched = rack if whole else missing
-    return 0 if launched > room_for_sagas(record) else launched
+    return 0 if launched > room_for_launches(record) else launched
 
 
 def settled(record: PoolRecord, nodes: Nodes) -> PoolRecord:
