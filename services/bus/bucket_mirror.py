@@ -11,6 +11,7 @@ import msgspec
 from schemas.messages import LimitedDecoder, Record, decoder
 from schemas.stream_specs import BucketSpec
 from services.bus.port import Bus, Entry
+from services.primitives.coalesce import Joined
 from services.primitives.errors import BusError, UnreadableRecord
 from services.primitives.race import race
 
@@ -70,6 +71,8 @@ class BucketView(Generic[R]):
         """Keys whose newest record cannot be read; `records` has the one before it, if any."""
         self._groups: dict[str, dict[str, R]] = {}
         """The same by the first token of their keys: a pool's nodes are not looked for in all."""
+        self._last_stored: Joined[int] = Joined(self._ask_last_stored)
+        """Asked once for all who want to know at the same time."""
 
     async def run(self) -> None:
         """Watch for ever, and from the beginning where the bucket was rolled back."""
@@ -171,11 +174,10 @@ class BucketView(Generic[R]):
 
     async def caught_up(self) -> None:
         """Wait until the view holds everything that was written before this call."""
-        name, reached = self._bucket.name, False
+        reached = False
         while not reached:
             newest, losses = self._newest, self.losses
-            # The last entry still stored: one removed without a marker is never delivered.
-            target = await self._bus.last_sequence(f"KV_{name}", f"$KV.{name}.>")
+            target = await self._last_stored(self._bucket.name)
             if newest[1] > target and self._newest == newest and newest[0] in self.records:
                 self._watch_again()
                 continue
@@ -186,6 +188,10 @@ class BucketView(Generic[R]):
                     )
             reached = self._seen >= target and self.losses == losses
         self._drop_unconfirmed()
+
+    async def _ask_last_stored(self, name: str) -> int:
+        """The last entry still stored: one removed without a marker is never delivered."""
+        return await self._bus.last_sequence(f"KV_{name}", f"$KV.{name}.>")
 
     def _watch_again(self) -> None:
         self._forget_revisions()

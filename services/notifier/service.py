@@ -138,6 +138,7 @@ async def build(context: Context) -> Service:
         ],
         tasks=[
             participant.watch,
+            intake.recorded.run,
             workload.callbacks.run,
             availability.run,
             StoreWatch(context.bus, context.clock, failures, settings.nats.replicas).run,

@@ -5,11 +5,13 @@ Nothing is kept but a bounded cache of folded logs, which is only trusted where 
 guard proves that nothing lies between.
 """
 
+import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
+from weakref import WeakValueDictionary
 
 from schemas import headers as h
 from schemas import subjects
@@ -94,6 +96,10 @@ class Coordinator:
         self._make_up = make_up
         self._confirm = confirm
         self._cache: OrderedDict[str, SagaState] = OrderedDict()
+        self._rests: dict[str, int] = {}
+        """Saga -> the last entry of a log that waits for a node, whose record names the saga: who
+        changes that brings the saga on."""
+        self._advancing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._highest = 0
         """The highest sequence that was seen in SAGAS."""
         self._last_received: tuple[int, datetime] | None = None
@@ -183,7 +189,22 @@ class Coordinator:
         if isinstance(entry, SagaDone | SagaUnwound):
             await self._remind(state, entry, WHOLE, entry.time + timedelta(seconds=KEPT_SECONDS))
         await self._project(state, entry)
-        await self.advance(entry.saga)
+        async with self._advancing_of(entry.saga):
+            if not self._is_at_rest(entry.saga):
+                await self._advance(entry.saga, None)
+
+    def _is_at_rest(self, saga: str) -> bool:
+        """Whether this process has looked at the node already since the log's last entry."""
+        cached = self._cache.get(saga)
+        return cached is not None and self._rests.get(saga) == cached.sequence
+
+    def _note_rest(self, state: SagaState, node: NodeRecord | None) -> None:
+        if node is None or node.saga != state.saga:
+            self._rests.pop(state.saga, None)
+            return
+        if len(self._rests) >= CACHE_MAX:
+            self._rests.clear()
+        self._rests[state.saga] = state.sequence
 
     def _note_loss(self) -> None:
         self.shortened = True
@@ -259,8 +280,19 @@ class Coordinator:
         must not take a deadline that has passed for one that has not. `fresh`: read the log even
         where it is cached, because what changed lies outside of it.
         """
-        if fresh:
-            await self._freshen(saga)
+        async with self._advancing_of(saga):
+            if fresh:
+                await self._freshen(saga)
+            return await self._advance(saga, at)
+
+    def _advancing_of(self, saga: str) -> asyncio.Lock:
+        """Held while a saga is brought on: two tasks of one process need not contend for it."""
+        lock = self._advancing.get(saga)
+        if lock is None:
+            lock = self._advancing[saga] = asyncio.Lock()
+        return lock
+
+    async def _advance(self, saga: str, at: datetime | None) -> SagaState | None:
         for _ in range(APPENDS_MAX):
             state = self._cache.get(saga) or await self.state(saga)
             if state is None:
@@ -273,6 +305,7 @@ class Coordinator:
             node = await self._look(state) if waits_for_node(definition, state) else None
             entry = next_entry(definition, state, node, now)
             if entry is None or isinstance(entry, Waiting):
+                self._note_rest(state, node)
                 return state
             confirmed = await self._confirm(state, entry)
             if confirmed is None:
@@ -332,6 +365,7 @@ class Coordinator:
     def forget_cached(self) -> None:
         """Read every log again: SAGAS may have been rolled back, and sequences used twice."""
         self._cache.clear()
+        self._rests.clear()
 
     def _keep(self, state: SagaState) -> None:
         self._highest = max(self._highest, state.sequence)

@@ -8,6 +8,11 @@ from schemas.messages import encode
 from schemas.node_records import NodeRecord, node_key
 from schemas.topology import NODES
 from services.bus.bucket_mirror import BucketView
+from services.bus.memory.memory_bus import MemoryBus
+from services.bus.memory.memory_server import MemoryServer
+from services.bus.memory.transport import PerfectLink
+from services.bus.topology_setup import set_up
+from services.primitives.clock import SystemClock
 
 
 def record(node: str, *, cordoned: bool = False) -> bytes:
@@ -155,4 +160,30 @@ async def test_a_view_drops_what_was_purged_without_a_marker(any_bus):
             await view.look()
         assert list(view.records) == ["training.n-3"]
         assert view.losses == 1
+    running.cancel()
+
+
+class CountingBus(MemoryBus):
+    """Counts how often it is asked for the newest entry."""
+
+    asked = 0
+
+    async def last_sequence(self, stream: str, filter_: str = "") -> int:
+        """Ask, and count."""
+        self.asked += 1
+        return await super().last_sequence(stream, filter_)
+
+
+async def test_many_that_want_to_be_fresh_at_once_ask_once():
+    """One question, and one more for those that came while it was under way."""
+    bus = CountingBus(MemoryServer(SystemClock()), PerfectLink())
+    await set_up(bus, SystemClock(), replicas=1)
+    view = BucketView(bus, NODES, NodeRecord)
+    running = asyncio.create_task(view.run())
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(view.caught_up() for _ in range(100)))
+        assert bus.asked <= 2
+        await bus.put(NODES, "training.n-1", record("n-1"))
+        await view.caught_up()
+    assert list(view.records) == ["training.n-1"]
     running.cancel()

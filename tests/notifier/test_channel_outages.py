@@ -81,12 +81,13 @@ class Desk:
 @asynccontextmanager
 async def sending(bus: NatsBus, channel: AlertChannel) -> AsyncIterator[Desk]:
     desk = Desk(bus, channel)
-    task = asyncio.create_task(desk.sender.run())
+    tasks = [asyncio.create_task(each) for each in (desk.sender.run(), desk.intake.recorded.run())]
     try:
         yield desk
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await channel.close()
 
 

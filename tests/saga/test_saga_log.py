@@ -8,6 +8,7 @@ import pytest
 
 from schemas import subjects
 from schemas.messages import encode
+from schemas.node_records import NodeRecord
 from schemas.saga_log_entries import (
     SagaDone,
     SagaStarted,
@@ -19,7 +20,7 @@ from schemas.saga_log_entries import (
     UndoStarted,
     UndoSucceeded,
 )
-from schemas.saga_params import SagaParams
+from schemas.saga_params import LaunchSpec, SagaParams
 from schemas.topology import SAGAS
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
@@ -229,3 +230,30 @@ async def test_a_saga_begins_behind_what_was_published_into_its_lost_log() -> No
     assert state is not None
     assert (state.status, state.step("cordon").status) == ("running", "started")
     assert not await again.start("s", "cordon", params, cause="", headers={})
+
+
+@pytest.mark.parametrize(("of", "looks"), [("s", 1), ("", 2)])
+async def test_a_node_is_looked_at_again_unless_its_events_bring_the_saga_on(
+    of: str, looks: int
+) -> None:
+    """Its record names the saga: whatever changes it since then brings the saga on by itself."""
+    bus = MemoryBus(MemoryServer(SystemClock()), PerfectLink())
+    await set_up(bus, SystemClock(), replicas=1)
+    looked: list[str] = []
+
+    async def look(state: SagaState) -> NodeRecord:
+        looked.append(state.last_id)
+        return NodeRecord(pool="p", node="n", saga=of)
+
+    coordinator = Coordinator(bus, SystemClock(), DEFINITIONS, look, _nothing, "pool-manager")
+    launch = LaunchSpec(fleet="f", provider="fake", instance_type="t")
+    params = SagaParams(pool="p", new_node="n", launch=launch)
+    await coordinator.start("s", "scale-up", params, cause="", headers={})
+    for number, step in enumerate(("provision", "bootstrap"), 2):
+        about = {"time": NOW, "saga": "s", "step": step, "cause": f"s.{step}.started"}
+        await append(bus, StepSucceeded(id=f"s.{step}.succeeded", **about), 2 * number - 2, {})
+        *_, stored = await bus.read(SAGAS.name, subjects.saga_tree("s"))
+        await coordinator.handle(Received(decode_entry(stored), stored))
+    *_, stored = await bus.read(SAGAS.name, subjects.saga_tree("s"))
+    await coordinator.handle(Received(decode_entry(stored), stored))
+    assert looked == ["s.register.started"] * looks

@@ -26,9 +26,8 @@ from services.bus.protocol.ephemeral_consumer import EphemeralConsumer
 from services.bus.protocol.kv_buckets import Buckets
 from services.bus.protocol.object_store import Objects
 from services.bus.protocol.server_protocol import refuse_too_large
-from services.primitives.errors import BusError, Refused, Unavailable
+from services.primitives.errors import BusError, Unavailable
 
-MESSAGE_NOT_FOUND: Final = 10037
 RETRY_SECONDS: Final = 0.25
 SERVICE_ERROR_CODE: Final = "Nats-Service-Error-Code"
 
@@ -117,16 +116,11 @@ class MemoryBus(Buckets, Objects):
 
     async def last_sequence(self, stream: str, filter_: str = "") -> int:
         """The stream's last sequence, from its leader; with a filter, of the last one under it."""
-        if not filter_:
-            info = await self._ask(f"STREAM.INFO.{stream}", stream, {})
-            return int(info["state"]["last_seq"])
-        try:
-            found = await self._ask(f"STREAM.MSG.GET.{stream}", stream, {"last_by_subj": filter_})
-        except Refused as error:
-            if error.code == MESSAGE_NOT_FOUND:
-                return 0
-            raise
-        return int(found["message"]["seq"])
+        if filter_:
+            last = await self.last(stream, filter_)
+            return last.sequence if last else 0
+        info = await self._ask(f"STREAM.INFO.{stream}", stream, {})
+        return int(info["state"]["last_seq"])
 
     # --- consuming ----------------------------------------------------------------------------
 

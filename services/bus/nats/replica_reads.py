@@ -61,7 +61,7 @@ class Replicas:
     async def last_sequence(self, stream: str, filter_: str = "") -> int:
         """The stream's last sequence, from its leader; with a filter, of the last one under it."""
         if filter_:
-            last = await self._last_of_leader(stream, filter_)
+            last = await self.last(stream, filter_)
             return last.sequence if last else 0
         info = await self.admin(f"STREAM.INFO.{stream}", {})
         return int(info["state"]["last_seq"])
