@@ -1,17 +1,14 @@
 """Runs `navarch`: an error is one sentence on stderr, with exit code 1."""
 
-import gc
 import logging
 import sys
-from typing import Final
 
-COLLECTED_OBJECTS: Final = 100_000
-"""Between two collections of garbage: imports make many objects, and none of them garbage."""
+from services.primitives.garbage_collection import collect_rarely
 
 
 def main() -> None:
     """Run the command line."""
-    gc.set_threshold(COLLECTED_OBJECTS)
+    collect_rarely()  # imports make many objects, and none of them garbage
     from msgspec import DecodeError  # noqa: PLC0415
 
     from schemas.names import InvalidNameError  # noqa: PLC0415 - keeps `--help` quick

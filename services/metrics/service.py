@@ -92,7 +92,7 @@ async def build(context: Context) -> Service:
     pools = PoolMirror(context.bus)
     instances = BucketView(context.bus, INSTANCES, InstanceRecord)
     fleet.nodes, fleet.health = nodes.records, health.records
-    fleet.pools, fleet.instances = pools.records, instances.records
+    fleet.read_pools, fleet.instances = pools.read, instances.records
     fleet.spend_cap = context.settings.spend_cap
     registry = context.instruments.registry
     registry.register(fleet)

@@ -12,6 +12,7 @@ import uvloop
 
 from schemas.settings import Settings
 from services.primitives.errors import NavarchError
+from services.primitives.garbage_collection import collect_rarely
 from services.primitives.module_names import installed_name
 from services.runtime.configuration_reload import ConfigurationReload
 from services.runtime.logs import set_up_logs
@@ -27,6 +28,7 @@ Run = Callable[[Settings, Path | None, ConfigurationReload], Coroutine[Any, Any,
 
 def run_configured(name: str, check: Check, run: Run) -> None:
     """Run until a signal ends the process; a wrong configuration ends it with exit code 2."""
+    collect_rarely()
     module = installed_name(f"services.{name.replace('-', '_')}")
     parser = argparse.ArgumentParser(prog=f"python -m {module}")
     parser.add_argument(

@@ -80,10 +80,10 @@ async def test_the_mirror_has_pools_alone(bus):
         await bus.put(POOLS, pool_key("a"), b"{")
         await bus.put(POOLS, pool_key("c"), encode(pool(name="c")))
         await eventually(lambda: _has(mirror, "c"))
-        assert set(mirror.records) == {pool_key("a"), pool_key("c")}
+        assert set(mirror.read()) == {pool_key("a"), pool_key("c")}
     finally:
         following.cancel()
 
 
 async def _has(mirror: PoolMirror, name: str) -> bool:
-    return pool_key(name) in mirror.records
+    return pool_key(name) in mirror.read()

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -23,6 +23,9 @@ PORT_TRIES_MAX: Final = 3
 LOOK_SECONDS: Final = 0.01
 ENVIRONMENT: Final = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ")
 """What the server gets of our environment, which may hold secrets of providers; and GO*."""
+COLLECTED: Final = {"GOGC": "30"}
+"""Go lets a heap grow by so many percent before it looks for garbage. At Go's own 100 the server of
+10,000 nodes takes 700 MB instead of 430, and no less processor time."""
 CONFIG: Final = """\
 # Written at every start.
 jetstream {{
@@ -112,7 +115,7 @@ class EmbeddedServer:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env={k: v for k, v in os.environ.items() if k in ENVIRONMENT or k.startswith("GO")},
+            env=_environment(os.environ),
         )
         log.close()
         try:
@@ -210,6 +213,11 @@ def move_store(directory: Path, account: str) -> bool:
             each.rmdir()  # it has no streams
     others[0].rename(target)
     return True
+
+
+def _environment(ours: Mapping[str, str]) -> dict[str, str]:
+    kept = {k: v for k, v in ours.items() if k in ENVIRONMENT or k.startswith("GO")}
+    return COLLECTED | kept
 
 
 def server_binary() -> Path:

@@ -21,16 +21,24 @@ class PoolMirror:
     def __init__(self, bus: Bus) -> None:
         """Read from `bus`, once `run` runs."""
         self._bus = bus
-        self.records: dict[str, PoolRecord] = {}
-        """By key."""
+        self._records: dict[str, PoolRecord] = {}
+        self._unread: dict[str, bytes] = {}
+        """Key -> its newest record; empty: it was removed."""
+
+    def read(self) -> dict[str, PoolRecord]:
+        """By key; decoded now: a pool that grows has its record written many times a second."""
+        unread, self._unread = self._unread, {}
+        for key, value in unread.items():
+            if not value:
+                self._records.pop(key, None)
+                continue
+            try:
+                self._records[key] = _pool.decode(value)
+            except msgspec.DecodeError as error:
+                log.warning("unreadable pool", extra={"key": key, "error": str(error)})
+        return self._records
 
     async def run(self) -> None:
         """Follow POOLS until cancelled."""
         async for entry in self._bus.watch(POOLS, pool_key("*")):
-            if entry.removed:
-                self.records.pop(entry.key, None)
-                continue
-            try:
-                self.records[entry.key] = _pool.decode(entry.value)
-            except msgspec.DecodeError as error:
-                log.warning("unreadable pool", extra={"key": entry.key, "error": str(error)})
+            self._unread[entry.key] = b"" if entry.removed else entry.value

@@ -53,7 +53,7 @@ class FleetCollector(Collector):
         self.nodes: Mapping[str, NodeRecord] = {}
         self.health: Mapping[str, HealthRecord] = {}
         """Mirrors of the buckets NODES and HEALTH."""
-        self.pools: Mapping[str, PoolRecord] = {}
+        self.read_pools: Callable[[], Mapping[str, PoolRecord]] = dict
         self.instances: Mapping[str, InstanceRecord] = {}
         """Mirrors of POOLS and INSTANCES."""
         self.spend_cap = 0.0
@@ -110,7 +110,7 @@ class FleetCollector(Collector):
         for key in stale_samples(self.samples, now):
             del self.samples[key]
         of_nodes = gauges(self.nodes, self.health, self.samples, now)
-        of_pools = pool_gauges(self.pools.values(), self.instances, self.spend_cap, now)
+        of_pools = pool_gauges(self.read_pools().values(), self.instances, self.spend_cap, now)
         for gauge in chain(of_nodes, of_pools):
             yield GaugeTable(*gauge.spec.declared, gauge.values)
         for counter in COUNTERS:
