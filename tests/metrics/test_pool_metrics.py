@@ -81,6 +81,10 @@ async def test_the_mirror_has_pools_alone(bus):
         await bus.put(POOLS, pool_key("c"), encode(pool(name="c")))
         await eventually(lambda: _has(mirror, "c"))
         assert set(mirror.read()) == {pool_key("a"), pool_key("c")}
+        await bus.delete(POOLS, pool_key("a"))
+        await bus.put(POOLS, pool_key("d"), encode(pool(name="d")))
+        await eventually(lambda: _has(mirror, "d"))
+        assert set(mirror.read()) == {pool_key("c"), pool_key("d")}
     finally:
         following.cancel()
 

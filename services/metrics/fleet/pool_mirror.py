@@ -22,14 +22,14 @@ class PoolMirror:
         """Read from `bus`, once `run` runs."""
         self._bus = bus
         self._records: dict[str, PoolRecord] = {}
-        self._unread: dict[str, bytes] = {}
-        """Key -> its newest record; empty: it was removed."""
+        self._unread: dict[str, bytes | None] = {}
+        """Key -> its newest record; None: it was removed."""
 
     def read(self) -> dict[str, PoolRecord]:
         """By key; decoded now: a pool that grows has its record written many times a second."""
         unread, self._unread = self._unread, {}
         for key, value in unread.items():
-            if not value:
+            if value is None:
                 self._records.pop(key, None)
                 continue
             try:
@@ -41,4 +41,4 @@ class PoolMirror:
     async def run(self) -> None:
         """Follow POOLS until cancelled."""
         async for entry in self._bus.watch(POOLS, pool_key("*")):
-            self._unread[entry.key] = b"" if entry.removed else entry.value
+            self._unread[entry.key] = None if entry.removed else entry.value
