@@ -202,6 +202,27 @@ def test_announcements_and_withdrawals_apply_in_time_order(
     assert expected == (found[0] if found else "")
 
 
+@pytest.mark.parametrize(
+    ("boot_id", "at", "expected"),
+    [
+        ("now", 0, "a"),  # its agent had it before it registered
+        ("now", 90, "a"),
+        ("later", 90, "a"),  # a reboot whose registration comes behind it
+        ("before", 0, ""),
+        ("", 0, "a"),  # the provider's own word
+    ],
+)
+def test_a_late_notice_about_an_earlier_machine_of_the_name_is_ignored(
+    boot_id: str, at: float, expected: str
+) -> None:
+    """An operator published it again, and its healthy successor was replaced for it."""
+    record = node(boot_id="now", registered_at=after(60))
+    late = msgspec.structs.replace(event("a", at), boot_id=boot_id)
+    found = cloud_notices.current_notice(cloud_notices.record_notice(record, late, after(100)))
+
+    assert expected == (found[0] if found else "")
+
+
 def opened(**changes: Any) -> dict[str, OpenSaga]:
     """An open replacement of n1."""
     saga = OpenSaga(kind="replace", node="n1", new_node="n9", since=NOW)

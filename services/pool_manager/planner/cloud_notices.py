@@ -63,7 +63,7 @@ def record_notice(record: NodeRecord, event: ProviderNotice, stored_at: datetime
     that is over is not withdrawn where the cloud lists it no more.
     """
     known = record.notices.get(event.notice)
-    if known is not None and event.time < known.at:
+    if (known is not None and event.time < known.at) or _is_of_earlier_machine(record, event):
         return record
     if event.withdrawn and known is not None:
         note = msgspec.structs.replace(known, at=event.time, withdrawn=True)
@@ -86,6 +86,16 @@ def record_notice(record: NodeRecord, event: ProviderNotice, stored_at: datetime
             note = msgspec.structs.replace(known, at=event.time, withdrawn=False)
     newest = sorted({**record.notices, event.notice: note}.items(), key=lambda each: each[1].at)
     return msgspec.structs.replace(record, notices=dict(newest[-NOTICES_MAX:]))
+
+
+def _is_of_earlier_machine(record: NodeRecord, event: ProviderNotice) -> bool:
+    """Whether it was about a machine that had the node's name before, and comes late.
+
+    An agent announces what is in force again after each boot.
+    """
+    if not event.boot_id or event.boot_id == record.boot_id or record.registered_at is None:
+        return False
+    return event.time < record.registered_at
 
 
 def current_notice(node: NodeRecord) -> tuple[str, CloudNotice] | None:

@@ -11,7 +11,11 @@ from typing import Any, Final
 
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
+from schemas.permissions import durables_of
 from schemas.settings import Settings
+from services.bus.topology_setup import set_up
+from services.primitives.clock import Clock
+from services.primitives.errors import BusError
 from services.runtime.consumer_loop import Consumer, ConsumerLoop, Received
 from services.runtime.process import Build, Context, built, guard_of, with_failures
 from services.runtime.process_metrics import Instruments
@@ -114,6 +118,7 @@ class SupervisedService:
         instruments = Instruments()
         replica = f"{self.name}-{self.starts}".replace("/", "-")
         own = self._simulation.clock_of(self.name)
+        await self._set_up(process, own)
         clock = ServerClock(process.bus, own, instruments)
         await clock.known()
         context = Context(
@@ -141,6 +146,18 @@ class SupervisedService:
         for task in done:
             task.result()
         raise RuntimeError("a loop of the service ended by itself")
+
+    async def _set_up(self, process: SimulatedProcess, clock: Clock) -> None:
+        """Create what is missing of the topology, as each process does when it starts."""
+        name = self.name.partition("/")[0]
+        while True:
+            try:
+                await set_up(process.bus, clock, replicas=1, durables=durables_of(name))
+            except BusError as error:
+                log.info("%s does not start yet: %s", self.name, error)
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                return
 
 
 def _later(seconds: float, action: Callable[[], None]) -> None:
