@@ -195,11 +195,16 @@ class RemovedPool(Record, frozen=True, kw_only=True):
     """The request that removed it; an older one must not create it again."""
 
 
-OPEN_SAGAS_MAX: Final = 500
-"""Sagas about a pool's nodes at which nothing more is begun without a request: some 500 bytes each,
-they keep the record, launches included, well below the server's limit of 1 MiB."""
-OPEN_LAUNCHES_MAX: Final = 1_000
-"""Sagas of any kind at which a pool launches nothing more; a launch takes some 150 bytes."""
+OPEN_UNITS_MAX: Final = 1_500
+"""Of a pool's open sagas, at which nothing more is begun without a request. A unit is at most 340
+bytes of its record, which so stays below `RECORD_BYTES_MAX` while a fault's text is 300 long."""
+LAUNCH_UNITS_MAX: Final = 1_000
+"""At which a pool launches nothing more, so that it still repairs its nodes."""
+LAUNCH_UNITS: Final = 1
+NAMED_LAUNCH_UNITS: Final = 2
+"""Of a launch whose node has a name of the workload system's."""
+SAGA_UNITS: Final = 3
+"""Of any other saga."""
 RECORD_BYTES_MAX: Final = 512 * 1024
 """Of a pool's record, beyond which a request opens no saga: its reason may be long."""
 

@@ -138,7 +138,6 @@ async def build(context: Context) -> Service:
         ],
         tasks=[
             participant.watch,
-            intake.recorded.run,
             workload.callbacks.run,
             availability.run,
             StoreWatch(context.bus, context.clock, failures, settings.nats.replicas).run,

@@ -153,9 +153,11 @@ def _moment(value: datetime | None) -> str:
 
 
 def _full(record: PoolRecord) -> tuple[str, ...]:
-    if room_for_sagas(record) and room_for_launches(record):
-        return ()
-    return (f"{len(record.open)} sagas are open, as many as may be: the rest waits for their end",)
+    if not room_for_sagas(record):
+        return (f"{len(record.open)} sagas are open, as many as may be: others wait for their end",)
+    if not room_for_launches(record):
+        return (f"{len(record.open)} sagas are open: more launches wait for the end of some",)
+    return ()
 
 
 def _apart(record: PoolRecord, missing: int) -> tuple[str, ...]:

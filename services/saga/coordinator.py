@@ -96,9 +96,9 @@ class Coordinator:
         self._make_up = make_up
         self._confirm = confirm
         self._cache: OrderedDict[str, SagaState] = OrderedDict()
-        self._rests: dict[str, int] = {}
+        self._rests: dict[str, tuple[int, str]] = {}
         """Saga -> the last entry of a log that waits for a node, whose record names the saga: who
-        changes that brings the saga on."""
+        changes that brings the saga on. By its ID as well: a sequence may be given twice."""
         self._advancing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._highest = 0
         """The highest sequence that was seen in SAGAS."""
@@ -196,15 +196,16 @@ class Coordinator:
     def _is_at_rest(self, saga: str) -> bool:
         """Whether this process has looked at the node already since the log's last entry."""
         cached = self._cache.get(saga)
-        return cached is not None and self._rests.get(saga) == cached.sequence
+        return cached is not None and self._rests.get(saga) == (cached.sequence, cached.last_id)
 
     def _note_rest(self, state: SagaState, node: NodeRecord | None) -> None:
-        if node is None or node.saga != state.saga:
+        # Where a node belongs may hang on others, whose events bring on their own sagas alone.
+        if node is None or node.saga != state.saga or node.misplaced_reason is None:
             self._rests.pop(state.saga, None)
             return
         if len(self._rests) >= CACHE_MAX:
             self._rests.clear()
-        self._rests[state.saga] = state.sequence
+        self._rests[state.saga] = state.sequence, state.last_id
 
     def _note_loss(self) -> None:
         self.shortened = True

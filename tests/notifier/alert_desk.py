@@ -138,10 +138,8 @@ async def alert_desk(*channels: AlertChannel | RoutedChannel) -> AsyncIterator[A
     failures = FailureRegister(CollectorRegistry())
     desk = AlertDesk(bus, clock, routed, AlertIntake(bus), failures)
     desk.start()
-    recorded = asyncio.create_task(desk.intake.recorded.run())
     try:
         yield desk
     finally:
-        recorded.cancel()
         await desk.kill()
         server.close()

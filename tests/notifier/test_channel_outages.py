@@ -81,13 +81,12 @@ class Desk:
 @asynccontextmanager
 async def sending(bus: NatsBus, channel: AlertChannel) -> AsyncIterator[Desk]:
     desk = Desk(bus, channel)
-    tasks = [asyncio.create_task(each) for each in (desk.sender.run(), desk.intake.recorded.run())]
+    task = asyncio.create_task(desk.sender.run())
     try:
         yield desk
     finally:
-        for each in tasks:
-            each.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
         await channel.close()
 
 

@@ -189,7 +189,6 @@ def test_the_end_of_what_was_sent_is_sent_once(begin: Event, end: Event) -> None
             assert channel.sent == [(key_of(begin), False)]
             received = await desk.publish(end)
             desk.intake = AlertIntake(desk.bus)
-            desk.tasks.append(asyncio.create_task(desk.intake.recorded.run()))
             await desk.handle(*received, *received)
             await asyncio.sleep(100)
             sent = [(key, over) for key, over in channel.sent if key == key_of(begin)]

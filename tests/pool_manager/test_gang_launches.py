@@ -9,7 +9,7 @@ import pytest
 from schemas.duration import Duration
 from schemas.node_records import NodeRecord
 from schemas.placement_settings import PlacementSpec
-from schemas.pool_records import OPEN_LAUNCHES_MAX, OpenSaga, PoolRecord
+from schemas.pool_records import LAUNCH_UNITS_MAX, SAGA_UNITS, OpenSaga, PoolRecord
 from schemas.settings import PluginSettings, PoolSpec, ProviderChoice, Settings
 from services.pool_manager.autoscaling.autoscalers import Composite, PoolMetrics, PoolState, Queue
 from services.pool_manager.autoscaling.metrics_sources import WaitingJobs
@@ -84,9 +84,10 @@ def test_no_other_gang_is_begun_while_one_is_forming() -> None:
 def test_a_gang_is_begun_only_where_all_of_it_may_be() -> None:
     """Of the sagas that one pool may have open."""
     other = OpenSaga(kind="drain", since=NOW)
-    most = {f"drain-{n}": other for n in range(OPEN_LAUNCHES_MAX - 3)}
-    assert gangs(decide(pool(4, open=most))) == []
-    assert len(gangs(decide(pool(3, open=most)))) == 3
+    most = {f"drain-{n}": other for n in range(LAUNCH_UNITS_MAX // SAGA_UNITS - 1)}
+    room = LAUNCH_UNITS_MAX - len(most) * SAGA_UNITS
+    assert gangs(decide(pool(room + 1, open=most))) == []
+    assert len(gangs(decide(pool(room, open=most)))) == room
 
 
 def test_pools_without_that_requirement_are_as_before() -> None:

@@ -126,14 +126,11 @@ async def ask(bus: NatsBus, verb: str, **payload: str) -> None:
 async def alerting(bus: NatsBus) -> AsyncIterator[list[Alert]]:
     """The notifier's alerts."""
     channel, clock, tracing = RecordingChannel(), SystemClock(), Tracing("notifier")
-    intake = AlertIntake(bus)
-    loop = ConsumerLoop(bus, intake.consumer(), clock, Instruments(), tracing)
+    loop = ConsumerLoop(bus, AlertIntake(bus).consumer(), clock, Instruments(), tracing)
     routed = [RoutedChannel(route=AlertRoute(name="recording"), channel=channel)]
     lease, failures = Lease(bus, clock, "notifier.leader", "r1"), Instruments().failures
     sender = AlertSender(routed, bus, clock, lease, failures)
-    tasks = [
-        asyncio.create_task(each) for each in (loop.run(), sender.run(), intake.recorded.run())
-    ]
+    tasks = [asyncio.create_task(loop.run()), asyncio.create_task(sender.run())]
     yield channel.alerts
     for each in tasks:
         each.cancel()

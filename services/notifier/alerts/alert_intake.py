@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from schemas.alert_records import Alert, OpenAlertRecord, alert_key
+from schemas.alert_records import Alert, OpenAlertRecord
 from schemas.breaker_state import OpenIncident
 from schemas.messages import LimitedDecoder, Message, decoder
 from schemas.node_events import Lost, Verdict
@@ -17,8 +17,8 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import SagaOverdue
 from schemas.pool_records import pool_key
 from schemas.stored_messages import decode_stored, event_source
-from schemas.topology import ALERTS, HEALTH, NODES, NOTIFIER_ALERTS, POOLS
-from services.bus.bucket_mirror import BucketView, readable, readable_record
+from schemas.topology import HEALTH, NODES, NOTIFIER_ALERTS, POOLS
+from services.bus.bucket_mirror import readable, readable_record
 from services.bus.port import Bus
 from services.notifier.alerts.alert_dedup import (
     HOLD_SECONDS,
@@ -78,8 +78,6 @@ class AlertIntake:
         self._bus = bus
         self._read_work = read_work
         self._open = OpenAlerts(bus)
-        self.recorded: BucketView[OpenAlertRecord] = BucketView(bus, ALERTS, OpenAlertRecord)
-        """Most events end no alert that is open: it need not be read for each."""
         self._groups = AlertGroups()
         self._extended: dict[str, datetime] = {}
         """Key of a summary -> the time of the last alert that was noted in its record."""
@@ -94,10 +92,7 @@ class AlertIntake:
     async def handle(self, received: Received[Message]) -> None:
         """Record what one event begins and ends."""
         event, stored = received.message, received.stored
-        ends = ended_keys(event)
-        if ends:
-            await self.recorded.caught_up()
-        for key in filter(self._is_recorded, ends):
+        for key in ended_keys(event):
             await self._open.end(key, partial(end_of, event), stored)
         if pool := ends_pool(event):
             for record in await self._open.all():
@@ -109,10 +104,6 @@ class AlertIntake:
         if isinstance(event, SagaOverdue) and event.step == "drain":
             alert = replace(alert, text=await self._with_remaining_work(alert, event))
         await self._begin(alert, received)
-
-    def _is_recorded(self, key: str) -> bool:
-        recorded = self.recorded
-        return alert_key(key) in recorded.records or alert_key(key) in recorded.unreadable
 
     async def _with_remaining_work(self, alert: Alert, overdue: SagaOverdue) -> str:
         """The alert's text, with the work that the drain waits for."""

@@ -10,7 +10,15 @@ import msgspec
 from schemas.enums import SagaKind
 from schemas.names import node_serial
 from schemas.node_records import NodeRecord
-from schemas.pool_records import OPEN_LAUNCHES_MAX, OPEN_SAGAS_MAX, OpenSaga, PoolRecord
+from schemas.pool_records import (
+    LAUNCH_UNITS,
+    LAUNCH_UNITS_MAX,
+    NAMED_LAUNCH_UNITS,
+    OPEN_UNITS_MAX,
+    SAGA_UNITS,
+    OpenSaga,
+    PoolRecord,
+)
 from schemas.settings import PoolSpec
 from services.pool_manager.planner import cloud_notices, rack_units
 from services.pool_manager.planner.node_counts import is_down, is_gone
@@ -169,13 +177,21 @@ def room_for_sagas(record: PoolRecord) -> int:
 
     Launches leave them room: a pool that grows still repairs its nodes.
     """
-    launches = sum(each.kind == "scale-up" for each in record.open.values())
-    return max(0, OPEN_SAGAS_MAX - (len(record.open) - launches))
+    return max(0, OPEN_UNITS_MAX - _units(record)) // SAGA_UNITS
 
 
 def room_for_launches(record: PoolRecord) -> int:
     """How many more launches a pool may begin."""
-    return max(0, OPEN_LAUNCHES_MAX - len(record.open))
+    each = NAMED_LAUNCH_UNITS if record.spec.workload_names else LAUNCH_UNITS
+    return max(0, LAUNCH_UNITS_MAX - _units(record)) // each
+
+
+def _units(record: PoolRecord) -> int:
+    launches = [each for each in record.open.values() if each.kind == "scale-up"]
+    named = sum(bool(each.workload_name) for each in launches)
+    others = len(record.open) - len(launches)
+    plain = len(launches) - named
+    return plain * LAUNCH_UNITS + named * NAMED_LAUNCH_UNITS + others * SAGA_UNITS
 
 
 def with_open(record: PoolRecord, saga: str, opened: OpenSaga) -> PoolRecord:
