@@ -55,7 +55,7 @@ class SimulatedRacks:
     def _place(self, made: Instance, size: int) -> str:
         if self._elsewhere:
             self._elsewhere -= 1
-            return made.name
+            return f"{made.name}-elsewhere"  # a gang's rack has the name of one of its nodes
         opened = self._opened(made)
         if opened is not None and opened.gang_size >= size:
             return opened.gang
