@@ -22,6 +22,7 @@ from tests.pool_manager.test_pool_planner import NOW, node, pool, snapshot, spec
 
 LARGE = 5_000
 SAGAS_MAX = OPEN_UNITS_MAX // SAGA_UNITS
+BUDGET = BudgetSpec(max_quarantined=0, max_unavailable="100%", max_replacements="unlimited")
 LONG_NAME = "training-of-the-largest-models"
 FAULT = f"{LONG_NAME}.{LONG_NAME}-1234-0000.f44d4cdb.xid.79.1893456104890"
 
@@ -29,8 +30,7 @@ FAULT = f"{LONG_NAME}.{LONG_NAME}-1234-0000.f44d4cdb.xid.79.1893456104890"
 @pytest.mark.parametrize("unhealthy", [False, True])
 def test_a_large_pools_record_stays_far_below_the_servers_limit(unhealthy: bool) -> None:
     """5,000 nodes to launch, or to replace: what does not fit in the record waits its turn."""
-    budget = BudgetSpec(max_quarantined=0, max_unavailable="100%", max_replacements="unlimited")
-    record = pool(LARGE, spec=spec(max_nodes=LARGE, budget=budget))
+    record = pool(LARGE, spec=spec(max_nodes=LARGE, budget=BUDGET))
     present: dict[str, NodeRecord] = {}
     if unhealthy:
         at = [NOW - timedelta(hours=number) for number in range(LARGE)]
@@ -60,6 +60,25 @@ def size_bytes(record: PoolRecord) -> int:
     return len(encode(msgspec.structs.replace(record, pending_events=())))
 
 
+def with_repairs(record: PoolRecord) -> PoolRecord:
+    """The record once all nodes have failed, with the longest text of a fault."""
+    failed = [
+        node(
+            f"{LONG_NAME}-{at}-0000",
+            pool=LONG_NAME,
+            health="unhealthy",
+            health_at=NOW - timedelta(hours=at),
+            health_code=79,
+            health_fault=FAULT,
+            health_reason="r" * 300,
+        )
+        for at in range(LARGE // 5)
+    ]
+    for _ in range(4):
+        record = plan(snapshot(record, *failed), NOW).record
+    return record
+
+
 @pytest.mark.parametrize(
     ("named", "launches", "repairs"),
     [(False, LAUNCH_UNITS_MAX, 166), (True, LAUNCH_UNITS_MAX // 2, 166)],
@@ -68,12 +87,11 @@ def test_a_pool_that_launches_as_many_as_it_may_repairs_its_nodes(
     named: bool, launches: int, repairs: int
 ) -> None:
     """With long names and texts its record leaves requests room, as with the most repairs."""
-    budget = BudgetSpec(max_quarantined=0, max_unavailable="100%", max_replacements="unlimited")
     well = [node(f"{LONG_NAME}-{number}-0000", pool=LONG_NAME) for number in range(LARGE // 5)]
     record = pool(
         LARGE,
         name=LONG_NAME,
-        spec=spec(max_nodes=LARGE, budget=budget, workload_names=named),
+        spec=spec(max_nodes=LARGE, budget=BUDGET, workload_names="n-[1-1000]" if named else ""),
     )
     if named:
         since = NOW - timedelta(hours=1)
@@ -86,20 +104,7 @@ def test_a_pool_that_launches_as_many_as_it_may_repairs_its_nodes(
     for _ in range(LAUNCH_UNITS_MAX // 100):
         record = plan(snapshot(record, *well), NOW).record
     assert len(record.open) == launches
-    failed = [
-        node(
-            f"{LONG_NAME}-{at}-0000",
-            pool=LONG_NAME,
-            health="unhealthy",
-            health_at=NOW - timedelta(hours=at),
-            health_code=79,
-            health_fault=FAULT,
-            health_reason="r" * 300,
-        )
-        for at in range(LARGE // 5)
-    ]
-    for _ in range(4):
-        record = plan(snapshot(record, *failed), NOW).record
+    record = with_repairs(record)
     kinds = Counter(each.kind for each in record.open.values())
     assert kinds == {"scale-up": launches, "replace": repairs}
     assert size_bytes(record) < RECORD_BYTES_MAX
@@ -107,21 +112,7 @@ def test_a_pool_that_launches_as_many_as_it_may_repairs_its_nodes(
 
 def test_the_most_repairs_leave_requests_room() -> None:
     """Each with the longest text of a fault."""
-    budget = BudgetSpec(max_quarantined=0, max_unavailable="100%", max_replacements="unlimited")
-    record = pool(LARGE // 5, name=LONG_NAME, spec=spec(max_nodes=LARGE, budget=budget))
-    failed = [
-        node(
-            f"{LONG_NAME}-{at}-0000",
-            pool=LONG_NAME,
-            health="unhealthy",
-            health_at=NOW - timedelta(hours=at),
-            health_code=79,
-            health_fault=FAULT,
-            health_reason="r" * 300,
-        )
-        for at in range(LARGE // 5)
-    ]
-    for _ in range(4):
-        record = plan(snapshot(record, *failed), NOW).record
+    record = pool(LARGE // 5, name=LONG_NAME, spec=spec(max_nodes=LARGE, budget=BUDGET))
+    record = with_repairs(record)
     assert len(record.open) == SAGAS_MAX
     assert size_bytes(record) < RECORD_BYTES_MAX

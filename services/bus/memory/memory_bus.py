@@ -79,12 +79,6 @@ class MemoryBus(Buckets, Objects):
 
     # --- reading ------------------------------------------------------------------------------
 
-    async def _ask(self, call: str, about: str, body: dict[str, Any]) -> dict[str, Any]:
-        await self._there("ask", about)
-        found = self._server.admin(call, body)
-        await self._link.back("ask", about)
-        return found
-
     async def read(self, stream: str, filter_: str, *, after: int = 0) -> list[Stored]:
         """Everything stored under a filter, oldest first, after a sequence."""
         await self._there("read", filter_)
@@ -113,14 +107,6 @@ class MemoryBus(Buckets, Objects):
         found = held.last(subject)
         await self._link.back("read", subject)
         return found
-
-    async def last_sequence(self, stream: str, filter_: str = "") -> int:
-        """The stream's last sequence, from its leader; with a filter, of the last one under it."""
-        if filter_:
-            last = await self.last(stream, filter_)
-            return last.sequence if last else 0
-        info = await self._ask(f"STREAM.INFO.{stream}", stream, {})
-        return int(info["state"]["last_seq"])
 
     # --- consuming ----------------------------------------------------------------------------
 
@@ -243,7 +229,10 @@ class MemoryBus(Buckets, Objects):
 
     async def admin(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
         """Call the JetStream API (`STREAM.INFO.EVENTS`); Refused carries the server's code."""
-        return await self._ask(call, call, body)
+        await self._there("ask", call)
+        found = self._server.admin(call, body)
+        await self._link.back("ask", call)
+        return found
 
     async def purge(self, stream: str, filter_: str) -> None:
         """Remove everything stored under a filter."""

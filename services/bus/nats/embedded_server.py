@@ -23,7 +23,7 @@ PORT_TRIES_MAX: Final = 3
 LOOK_SECONDS: Final = 0.01
 ENVIRONMENT: Final = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ")
 """What the server gets of our environment, which may hold secrets of providers; and GO*."""
-COLLECTED: Final = {"GOGC": "30"}
+GO_DEFAULTS: Final = {"GOGC": "30"}
 """Go lets a heap grow by so many percent before it looks for garbage. At Go's own 100 the server of
 10,000 nodes takes 700 MB instead of 430, and no less processor time."""
 CONFIG: Final = """\
@@ -217,7 +217,7 @@ def move_store(directory: Path, account: str) -> bool:
 
 def _environment(ours: Mapping[str, str]) -> dict[str, str]:
     kept = {k: v for k, v in ours.items() if k in ENVIRONMENT or k.startswith("GO")}
-    return COLLECTED | kept
+    return GO_DEFAULTS | kept
 
 
 def server_binary() -> Path:

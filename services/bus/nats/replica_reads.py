@@ -43,11 +43,11 @@ class Replicas:
         if not self._replicated:
             return await self._read(stream, filter_, after)
         for _ in range(BEHIND_TRIES_MAX):
-            wanted = await self.last_sequence(stream, filter_)
-            if wanted <= after:
+            last = await self._last_of_leader(stream, filter_)
+            if last is None or last.sequence <= after:
                 return []
             stored = await self._read(stream, filter_, after)
-            if stored and stored[-1].sequence >= wanted:
+            if stored and stored[-1].sequence >= last.sequence:
                 return stored
             await asyncio.sleep(BEHIND_SECONDS)
         raise Unavailable(f"{stream}: the replica that answers stays behind its leader")
@@ -57,14 +57,6 @@ class Replicas:
         if self._replicated:
             return await self._last_of_leader(stream, subject)
         return await self._last(stream, subject)
-
-    async def last_sequence(self, stream: str, filter_: str = "") -> int:
-        """The stream's last sequence, from its leader; with a filter, of the last one under it."""
-        if filter_:
-            last = await self.last(stream, filter_)
-            return last.sequence if last else 0
-        info = await self.admin(f"STREAM.INFO.{stream}", {})
-        return int(info["state"]["last_seq"])
 
     async def _last_of_leader(self, stream: str, filter_: str) -> Stored | None:
         try:

@@ -6,6 +6,7 @@ every bus.
 
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 from schemas import headers as h
 from schemas.stream_specs import BucketSpec
@@ -26,8 +27,20 @@ class Buckets(Storing):
         """The last message under a subject."""
 
     @abstractmethod
+    async def admin(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Call the JetStream API."""
+
+    @abstractmethod
     def follow(self, stream: str, filters: Sequence[str], start: Start) -> AsyncIterator[Stored]:
         """A stream's messages in order."""
+
+    async def last_sequence(self, stream: str, filter_: str = "") -> int:
+        """The stream's last sequence, from its leader; with a filter, of the last one under it."""
+        if filter_:
+            last = await self.last(stream, filter_)
+            return last.sequence if last else 0
+        info = await self.admin(f"STREAM.INFO.{stream}", {})
+        return int(info["state"]["last_seq"])
 
     async def get(self, bucket: BucketSpec, key: str) -> Entry | None:
         """A key's entry, or None."""

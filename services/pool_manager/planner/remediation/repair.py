@@ -270,8 +270,7 @@ def _replace_down(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _
         return actions
 
     def down(so_far: _Actions, node: NodeRecord) -> bool:
-        allowed = room_for_sagas(so_far.record) > 0 and not _refusal(so_far, node)
-        return is_down(node) and allowed
+        return is_down(node) and room_for_sagas(so_far.record) > 0 and not _refusal(so_far, node)
 
     begun = _begin_where(snapshot, actions, down, now)
     return _count_begun(snapshot, begun, len(actions.start), now)
@@ -403,10 +402,11 @@ def _begin_allowed(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> 
     before = len(actions.start)
     left: list[NodeRecord] = []
     refused: list[BreakerCause] = []
-    for node in actions.left:
+    for at, node in enumerate(actions.left):
         if not room_for_sagas(actions.record):
-            left.append(node)
-        elif why := _refusal(actions, node):
+            left.extend(actions.left[at:])
+            break
+        if why := _refusal(actions, node):
             left.append(node)
             refused.append(why)
         elif ramp is not None and len(actions.start) - before >= ramp:

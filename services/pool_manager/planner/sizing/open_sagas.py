@@ -177,21 +177,23 @@ def room_for_sagas(record: PoolRecord) -> int:
 
     Launches leave them room: a pool that grows still repairs its nodes.
     """
-    return max(0, OPEN_UNITS_MAX - _units(record)) // SAGA_UNITS
+    return max(0, OPEN_UNITS_MAX - _open_units(record)) // SAGA_UNITS
 
 
 def room_for_launches(record: PoolRecord) -> int:
     """How many more launches a pool may begin."""
     each = NAMED_LAUNCH_UNITS if record.spec.workload_names else LAUNCH_UNITS
-    return max(0, LAUNCH_UNITS_MAX - _units(record)) // each
+    return max(0, LAUNCH_UNITS_MAX - _open_units(record)) // each
 
 
-def _units(record: PoolRecord) -> int:
-    launches = [each for each in record.open.values() if each.kind == "scale-up"]
-    named = sum(bool(each.workload_name) for each in launches)
-    others = len(record.open) - len(launches)
-    plain = len(launches) - named
-    return plain * LAUNCH_UNITS + named * NAMED_LAUNCH_UNITS + others * SAGA_UNITS
+def _open_units(record: PoolRecord) -> int:
+    return sum(map(_units, record.open.values()))
+
+
+def _units(opened: OpenSaga) -> int:
+    if opened.kind != "scale-up":
+        return SAGA_UNITS
+    return NAMED_LAUNCH_UNITS if opened.workload_name else LAUNCH_UNITS
 
 
 def with_open(record: PoolRecord, saga: str, opened: OpenSaga) -> PoolRecord:
