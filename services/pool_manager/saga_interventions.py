@@ -93,7 +93,8 @@ class SagaInterventions:
             for saga, opened in record.open.items():
                 if opened.kind == "scale-up":
                     await self._call_off(saga, record)
-        nodes = self._store.nodes_named(record.name, {each.node for each in record.open.values()})
+        names = dict.fromkeys(each.node for each in record.open.values())
+        nodes = self._store.nodes_named(record.name, names)
         concerned = [each for each in nodes.values() if each.notices or each.lost]
         now = self._clock.now()
         for hurry in cloud_notices.hurries(record, concerned):

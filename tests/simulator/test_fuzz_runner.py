@@ -26,11 +26,13 @@ print(simulate(seed, draw(seed, float(minutes))).digest)
 """
 
 
-@pytest.mark.parametrize(("seed", "minutes"), [("7", MINUTES), ("6100029", 0.5)])
+@pytest.mark.parametrize(
+    ("seed", "minutes"), [("7", MINUTES), ("6100029", 0.5), ("7790078", MINUTES)]
+)
 def test_a_seed_has_one_history(seed, minutes):
     """The same to the byte in other processes, whatever their hash seed and what ran before.
 
-    In the second one many nodes fall silent at once.
+    In the second one many nodes fall silent at once, in the third the cloud takes several.
     """
     found = set()
     for hash_seed in ("1", "2"):
