@@ -1,7 +1,9 @@
-"""Leases, rate limits and suspected messages, which replicas share: bucket LEASES."""
+"""Leases, rate limits, batched launches and suspected messages, which replicas share: LEASES."""
+
+import msgspec
 
 from schemas.messages import Record
-from schemas.value_limits import Int, UtcTime
+from schemas.value_limits import Identifier, Int, Token, UtcTime
 
 
 class LeaseRecord(Record, frozen=True, kw_only=True):
@@ -35,6 +37,36 @@ class RateLimitRecord(Record, frozen=True, kw_only=True):
     """Kind -> earliest time of its next slot; recomputed for this slot's own kind."""
     throttled: bool = False
     """It is no slot: the provider refused a request by its rate, so the bucket was empty then."""
+
+
+class LaunchClaimRecord(Record, frozen=True, kw_only=True):
+    """LEASES `provisioner.claim-<launch>`: in which request an instance is launched.
+
+    Of clouds where one request launches several. Written before the request is made.
+    """
+
+    request: Identifier
+    """Its token; the launch's own: a request for this instance alone. Empty: none at present."""
+
+
+class BatchedLaunch(msgspec.Struct, frozen=True, kw_only=True):
+    """One launch of a request for several."""
+
+    launch: Identifier
+    """Of its claim."""
+    node: Token
+    token: Identifier
+
+
+class LaunchBatchRecord(Record, frozen=True, kw_only=True):
+    """LEASES `provisioner.batch-<request>`: what one request launches.
+
+    Written once, after the claims of its launches and before the request is made, so that a
+    replica that repeats one of them repeats the request exactly.
+    """
+
+    launches: tuple[BatchedLaunch, ...] = ()
+    """In the order of the cloud's launch index. Empty: it was refused, or is not to be made."""
 
 
 class SuspectRecord(Record, frozen=True, kw_only=True):

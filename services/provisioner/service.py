@@ -30,6 +30,11 @@ from services.provisioner.offerings.placements import Placements
 from services.provisioner.offerings.price_reader import PriceReader
 from services.provisioner.offerings.scheduler_plugins import Schedulers
 from services.provisioner.provider_client.cloud_credentials import add_stored_credentials
+from services.provisioner.provider_client.launch_batches import (
+    MakeLaunchBatches,
+    local_launch_batches,
+    shared_launch_batches,
+)
 from services.provisioner.provider_client.provider import Environment, Provider
 from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
@@ -70,6 +75,7 @@ async def build(context: Context) -> Service:
                 context.settings,
                 context.settings_file,
                 partial(SharedRateLimiter, context.bus, context.clock),
+                partial(shared_launch_batches, context.bus),
             )
         },
         {name: each.type for name, each in context.settings.providers.items()},
@@ -95,7 +101,7 @@ def check(settings: Settings, file: Path | None) -> None:
     for name, configured in settings.providers.items():
         one = msgspec.structs.replace(settings, providers={name: configured})
         with problems.collecting():
-            providers += load_providers(one, file, local_rate_limiter)
+            providers += load_providers(one, file, local_rate_limiter, local_launch_batches)
 
     async def close() -> None:
         await asyncio.gather(*(each.close() for each in providers))
@@ -105,7 +111,10 @@ def check(settings: Settings, file: Path | None) -> None:
 
 
 def load_providers(
-    settings: Settings, file: Path | None, rate_limiter: MakeRateLimiter
+    settings: Settings,
+    file: Path | None,
+    rate_limiter: MakeRateLimiter,
+    launch_batches: MakeLaunchBatches,
 ) -> list[Provider]:
     """Construct every provider under `providers:`; a wrong option is a ConfigurationError."""
     made: list[Provider] = []
@@ -120,6 +129,7 @@ def load_providers(
             data_dir=Path(settings.data_dir),
             agent=settings.agent,
             rate_limiter=rate_limiter,
+            launch_batches=launch_batches,
         )
         made.append(make_plugin(PROVIDER_PLUGINS, plugin, file, environment=environment))
     return made

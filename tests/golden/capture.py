@@ -77,6 +77,8 @@ KEYS: Final[tuple[tuple[str, str, type[Any]], ...]] = (
     ("OFFERINGS", offering_records.SPEND_KEY, offering_records.SpendRecord),
     ("ALERTS", "", alert_records.OpenAlertRecord),
     ("LEASES", "provisioner.pace-", lease_records.RateLimitRecord),
+    ("LEASES", "provisioner.claim-", lease_records.LaunchClaimRecord),
+    ("LEASES", "provisioner.batch-", lease_records.LaunchBatchRecord),
     ("LEASES", "pool-manager.openings.", lease_records.OpeningsRecord),
     *(
         ("LEASES", f"{service}.{kind}.", record)

@@ -34,6 +34,8 @@ from schemas.dead_letters import DeadLetter
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
 from schemas.lease_records import (
+    LaunchBatchRecord,
+    LaunchClaimRecord,
     LeaseRecord,
     OpeningsRecord,
     RateLimitRecord,
@@ -107,6 +109,8 @@ BUCKET_RECORDS: Final[dict[str, tuple[tuple[str, type[Record]], ...]]] = {
         ("<name>", LeaseRecord),
         ("pool-manager.openings.<pool>", OpeningsRecord),
         ("provisioner.pace-<name>", RateLimitRecord),
+        ("provisioner.claim-<launch>", LaunchClaimRecord),
+        ("provisioner.batch-<request>", LaunchBatchRecord),
         ("<service>.suspect.<durable>.<sequence>", SuspectRecord),
         ("<service>.set-aside.<durable>.<sequence>", SetAsideRecord),
     ),

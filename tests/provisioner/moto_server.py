@@ -1,9 +1,10 @@
-"""Starts moto's EC2 with three things that it lacks and EC2 documents, for a test to rely on.
+"""Starts moto's EC2 with four things that it lacks and EC2 documents, for a test to rely on.
 
-A repeated client token launches nothing new (and other parameters under it are refused), and
-there is no capacity for instance types that begin with `x`. Statuses of instances can be filtered
-by scheduled events and failing checks, which the tags EVENT and IMPAIRED of an instance give it,
-and instances by their lifecycle.
+A repeated client token launches nothing new (and other parameters under it are refused). A request
+launches as many as there is capacity for, up to its maximum; the tag CAPACITY says for how many,
+and types that begin with `x` have none. One for more than the tag QUOTA allows is refused. Statuses
+of instances can be filtered by scheduled events and failing checks, which the tags EVENT and
+IMPAIRED of an instance give it, and instances by their lifecycle.
 AWS's price list is `aws_price_list`. Everything else is moto as it is. So idempotency by token is
 proven against these lines, and not against AWS.
 
@@ -16,9 +17,11 @@ import threading
 from datetime import UTC, datetime
 from typing import Any
 
+from moto.core.responses import ActionResult
 from moto.ec2 import utils
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.instances import Instance, InstanceBackend
+from moto.ec2.responses.instances import InstanceResponse
 from moto.moto_server import threaded_moto_server
 from moto.server import ThreadedMotoServer
 
@@ -31,23 +34,42 @@ one_at_a_time = threading.Lock()
 """Moto answers each request in a thread of its own."""
 
 
-def run_instances(self: InstanceBackend, *args: Any, **kwargs: Any) -> Any:
+requested = threading.local()
+"""`instances_max`: of the request that this thread answers."""
+CAPACITY, QUOTA = "moto-capacity", "moto-quota"
+"""Tags of a request."""
+plain_response = InstanceResponse.run_instances
+
+
+def respond(self: InstanceResponse) -> ActionResult:
+    """Answer RunInstances; moto reads its minimum only."""
+    requested.instances_max = int(self._get_param("MaxCount"))
+    return plain_response(self)
+
+
+def run_instances(self: InstanceBackend, image: str, count: int, *args: Any, **kwargs: Any) -> Any:
     """Launch, unless this token has launched already."""
     token = kwargs.get("client_token") or ""
     kind = str(kwargs.get("instance_type"))
     if kind.startswith("x"):
         raise EC2ClientError("InsufficientInstanceCapacity", f"no capacity for {kind}")
     if not token:  # as an auto-scaling group launches
-        return plain(self, *args, **kwargs)
+        return plain(self, image, count, *args, **kwargs)
+    count = max(count, requested.instances_max)
+    tags = kwargs["tags"].get("instance", {})
+    parameters = repr((image, count, args, sorted(kwargs.items(), key=str)))
     with one_at_a_time:
         launched: dict[str, tuple[Any, str]] = self.__dict__.setdefault("launched", {})
         reservation, before = launched.get(token, (None, ""))
         if reservation is not None and _exists(reservation):
-            if before != kind:
+            if before != parameters:
                 raise EC2ClientError("IdempotentParameterMismatch", "same token, other parameters")
             return reservation
-        reservation = plain(self, *args, **kwargs)
-        launched[token] = (reservation, kind)
+        if count > int(tags.get(QUOTA, count)):
+            raise EC2ClientError("VcpuLimitExceeded", f"{count} instances are too many")
+        count = min(count, int(tags.get(CAPACITY, count)))
+        reservation = plain(self, image, count, *args, **kwargs)
+        launched[token] = (reservation, parameters)
         return reservation
 
 
@@ -102,6 +124,7 @@ def _exists(reservation: Any) -> bool:
 
 
 InstanceBackend.run_instances = run_instances
+InstanceResponse.run_instances = respond
 InstanceBackend.describe_instance_status = describe_instance_status
 Instance.instance_status = checked("instance", Instance.instance_status)
 Instance.system_status = checked("system", Instance.system_status)

@@ -8,10 +8,14 @@ import msgspec
 import pytest
 from botocore.validate import validate_parameters
 
+from schemas.launch_offers import Market
+from schemas.lease_records import BatchedLaunch
+from services.provisioner.provider_client.launch_batches import Batch
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.providers import aws_launch
+from services.provisioner.providers import aws, aws_launch
 from services.provisioner.providers.aws import AwsProvider
 from services.provisioner.providers.aws_launch import DiskOptions, EfaCards
+from services.provisioner.providers.aws_launch_requests import LaunchParameters
 from tests.provisioner.provisioner_parts import request
 
 Make = Callable[..., AwsProvider]
@@ -62,6 +66,14 @@ REFUSED = {
 }
 
 
+ALONE = Batch("token-1", (BatchedLaunch(launch="token-1", node="web-1", token="t1"),))
+
+
+def accepted(given: dict[str, Any]) -> None:
+    """The SDK's model of the API takes the request."""
+    validate_parameters(LaunchParameters(given, {}).request(ALONE), RUN_INSTANCES)
+
+
 def wanted() -> Any:
     """A launch that moto knows."""
     return request("web-1", region=REGION, instance_type="p5.48xlarge")
@@ -74,7 +86,7 @@ def test_launch_options_become_parameters_of_the_api(
     """Exactly those that EC2 documents; the model refuses unknown ones."""
     given = make_aws(**options)._launch(wanted())
     assert {key: given[key] for key in expected} == expected
-    validate_parameters(given, RUN_INSTANCES)
+    accepted(given)
 
 
 @pytest.mark.parametrize(
@@ -95,16 +107,14 @@ def test_the_reservation_is_a_market_of_its_own(
     given = provider._launch(msgspec.structs.replace(wanted(), market=market))
     assert kind == given.get("InstanceMarketOptions", {}).get("MarketType")
     assert reserved == given.get("CapacityReservationSpecification")
-    validate_parameters(given, RUN_INSTANCES)
+    accepted(given)
 
 
 def test_each_market_has_a_client_token_of_its_own(make_aws: Make) -> None:
     """EC2 refuses one token with other parameters; nothing is reserved where nothing is named."""
     provider = make_aws(capacity_reservation="cr-1")
-    tokens = {
-        provider._launch(msgspec.structs.replace(wanted(), market=market))["ClientToken"]
-        for market in ("reserved", "spot", "on-demand")
-    }
+    markets: tuple[Market, ...] = ("reserved", "spot", "on-demand")
+    tokens = {aws._client_token(wanted(), provider.options, each) for each in markets}
     assert len(tokens) == 3
     with pytest.raises(ProviderError, match="set its `capacity_reservation`"):
         make_aws()._launch(msgspec.structs.replace(wanted(), market="reserved"))

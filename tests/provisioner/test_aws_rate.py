@@ -60,8 +60,9 @@ async def counted(api: httpx.AsyncClient, action: str) -> dict[str, int]:
 
 
 async def launch(provider: AwsProvider, name: str) -> None:
-    """Launch an instance that moto knows."""
-    await provider.provision(request(name, region="us-east-1", instance_type="p5.48xlarge"))
+    """Launch an instance that moto knows; with user data of its own it shares no request."""
+    wanted = request(name, region="us-east-1", instance_type="p5.48xlarge", user_data=name)
+    await provider.provision(wanted)
 
 
 async def test_replicas_share_the_rate_and_no_launch_is_refused(

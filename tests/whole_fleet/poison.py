@@ -15,6 +15,8 @@ from schemas.hardware_denylist import HardwareRecord
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
 from schemas.lease_records import (
+    LaunchBatchRecord,
+    LaunchClaimRecord,
     LeaseRecord,
     OpeningsRecord,
     RateLimitRecord,
@@ -176,6 +178,8 @@ _OTHER_KEYS: dict[type[Any], str] = {
     LeaseRecord: f"{LEASES.name}.poisonNUMBER",
     OpeningsRecord: f"{LEASES.name}.pool-manager.openings.poisonNUMBER",
     RateLimitRecord: f"{LEASES.name}.provisioner.pace-poisonNUMBER",
+    LaunchClaimRecord: f"{LEASES.name}.provisioner.claim-poisonNUMBER",
+    LaunchBatchRecord: f"{LEASES.name}.provisioner.batch-poisonNUMBER",
     SuspectRecord: f"{LEASES.name}.notifier.suspect.notifier-alerts.9000000NUMBER",
     SetAsideRecord: f"{LEASES.name}.notifier.set-aside.notifier-alerts.9000000NUMBER",
 }

@@ -32,6 +32,10 @@ from schemas.enums import NoticeEffect
 from schemas.launch_offers import Market, Offering
 from schemas.offering_records import OfferingPrice, OfferingQuota
 from schemas.settings import AgentSettings
+from services.provisioner.provider_client.launch_batches import (
+    MakeLaunchBatches,
+    local_launch_batches,
+)
 from services.provisioner.provider_client.rate_limit import MakeRateLimiter, local_rate_limiter
 
 InstanceStatus = Literal["pending", "running", "stopping", "stopped"]
@@ -304,3 +308,5 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     nats_tls_ca_file: str = ""
     rate_limiter: MakeRateLimiter = local_rate_limiter
     """Limits the request rate across all replicas, for clouds that count an account's requests."""
+    launch_batches: MakeLaunchBatches = local_launch_batches
+    """Which launches share a request, across all replicas."""

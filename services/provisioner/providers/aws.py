@@ -1,7 +1,8 @@
 """AWS EC2: instances of one account in one region.
 
-RunInstances takes a client token and drops a repeated launch by itself; the token is derived from
-the intention, the zone and the market, because EC2 refuses the same token with other parameters.
+RunInstances takes a client token and drops a repeated request by itself (`aws_launch_requests`). A
+launch's own token is derived from the intention, the zone and the market, because EC2 refuses the
+same token with other parameters.
 Fleet, pool and node are tags. Instances terminate, not stop, when they shut down, so that a machine
 that powers itself off costs nothing more.
 """
@@ -14,6 +15,7 @@ import msgspec
 
 from schemas.duration import Duration
 from schemas.launch_offers import Market, OpenMarket
+from schemas.lease_records import BatchedLaunch
 from schemas.offering_records import OfferingPrice
 from schemas.settings import Setting
 from services.provisioner.instances.instance_tags import FLEET_TAG, tags_of, with_tags
@@ -31,6 +33,12 @@ from services.provisioner.providers import aws_launch
 from services.provisioner.providers.aws_clients import AwsClients
 from services.provisioner.providers.aws_errors import ABSENT
 from services.provisioner.providers.aws_launch import DiskOptions, EfaCards
+from services.provisioner.providers.aws_launch_requests import (
+    LaunchParameters,
+    LaunchRequests,
+    shared_tags,
+    tags_of_instance,
+)
 from services.provisioner.providers.aws_notices import AwsNotices
 from services.provisioner.providers.aws_prices import AwsPrices
 from services.provisioner.providers.aws_reports import AwsHostReports
@@ -142,6 +150,7 @@ class AwsProvider:
             timeout_seconds=options.timeout,
             rate_limiter=environment.rate_limiter,
         )
+        self._launches = LaunchRequests(self._clients, environment.launch_batches())
         self._terminations = Terminations(self._clients)
         self._reports = AwsHostReports(self._clients)
         self._notices = AwsNotices(self._clients, options.notice_queue)
@@ -167,6 +176,7 @@ class AwsProvider:
         """Launch an instance, or return the one of this token."""
         options = options_of(self, self.options, request)
         given = self._launch(request)
+        token = _client_token(request, options, self._market(request))
         disk, device = options.root_disk, options.root_device
         if disk.is_set and not device:
             device = await self._image_root_device(options.image)
@@ -174,8 +184,9 @@ class AwsProvider:
         if options.efa:
             cards = await self._cards(request.instance_type)
             given = aws_launch.with_efa(given, cards)
-        answer = await self._call("run_instances", **given)
-        [made] = answer["Instances"]
+        tags = shared_tags(options.tags | tags_of(request))
+        launch = BatchedLaunch(launch=token, node=request.name, token=request.token)
+        made = await self._launches.launch(launch, LaunchParameters(given, tags))
         return _instance(made, self.options.region)
 
     async def terminate(self, provider_id: str) -> None:
@@ -224,6 +235,7 @@ class AwsProvider:
 
     async def close(self) -> None:
         """Close the connections."""
+        await self._launches.close()
         await self._terminations.close()
         await self._clients.close()
 
@@ -231,24 +243,16 @@ class AwsProvider:
         """Return RunInstances' parameters; INVALID with the remedy if EC2 cannot do it."""
         options = options_of(self, self.options, request)
         check_region(request, options.region, self.name, "aws")
-        market = market_of(request, self.capabilities, self.name, "capacity_reservation")
+        market = self._market(request)
         if options.subnets and request.zone and request.zone not in options.subnets:
             raise invalid(
                 f"provider {self.name} has no subnet in zone {request.zone}; add it to `subnets`"
             )
-        named = options.tags | tags_of(request) | {"Name": request.name}
-        tags = [{"Key": key, "Value": value} for key, value in sorted(named.items()) if value]
         given: dict[str, Any] = {
-            "MinCount": 1,
-            "MaxCount": 1,
-            "ClientToken": _client_token(request, options, market),
             "ImageId": options.image or aws_launch.default_image(request.instance_type),
             "InstanceType": request.instance_type,
             "InstanceInitiatedShutdownBehavior": "terminate",
             "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled"},
-            "TagSpecifications": [
-                {"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume")
-            ],
         }
         keys = ssh_keys(request, options.ssh_key)
         if len(keys) > 1:
@@ -265,6 +269,9 @@ class AwsProvider:
         else:
             paid = aws_launch.market(market, request.max_price, options.max_price)
         return given | where | paid
+
+    def _market(self, request: ProvisionRequest) -> Market:
+        return market_of(request, self.capabilities, self.name, "capacity_reservation")
 
     async def _image_root_device(self, image: str) -> str:
         """The image's root device: a disk under any other name is a second one."""
@@ -303,7 +310,6 @@ def _client_token(request: ProvisionRequest, options: AwsProvider.Options, marke
 
 
 def _instance(made: Any, region: str) -> Instance:
-    tags = {each["Key"]: each["Value"] for each in made.get("Tags", ())}
     instance = Instance(
         name=made["InstanceId"],
         provider_id=made["InstanceId"],
@@ -315,4 +321,4 @@ def _instance(made: Any, region: str) -> Instance:
         address=made.get("PublicIpAddress") or made.get("PrivateIpAddress", ""),
         created_at=made.get("LaunchTime"),
     )
-    return with_tags(instance, tags)
+    return with_tags(instance, tags_of_instance(made))

@@ -39,6 +39,8 @@ from services.provisioner.provider_client.rate_limit import (
 from services.provisioner.providers.aws_errors import error_of
 
 T = TypeVar("T")
+Fill = Callable[[], Awaitable[dict[str, Any]]]
+"""Returns the parameters of a request whose slot has come."""
 
 PAGE: Final = 1000
 """Entries of one page of a list."""
@@ -105,7 +107,11 @@ class AwsClients:
 
     async def call(self, service: str, what: str, **given: Any) -> Any:
         """Make one request, again where the failure may pass; THROTTLE if no slot came in time."""
-        return await self.call_with(service, what, lambda: given)
+
+        async def fill() -> dict[str, Any]:
+            return given
+
+        return await self.call_with(service, what, fill)
 
     async def pages(self, service: str, what: str, **given: Any) -> AsyncIterator[Any]:
         """Request every page of a list, one after the other."""
@@ -117,7 +123,7 @@ class AwsClients:
                 return
             more = {"NextToken": page["NextToken"]}
 
-    async def call_with(self, service: str, what: str, fill: Callable[[], dict[str, Any]]) -> Any:
+    async def call_with(self, service: str, what: str, fill: Fill) -> Any:
         """Make one with the parameters as they are when an attempt has its slot."""
         doubt: ProviderError | None = None
         for tries in range(TRIES_MAX):
@@ -132,13 +138,13 @@ class AwsClients:
                     await asyncio.sleep(AGAIN_AFTER_SECONDS * 2**tries)
         raise AssertionError
 
-    async def _call_once(self, service: str, what: str, fill: Callable[[], dict[str, Any]]) -> Any:
+    async def _call_once(self, service: str, what: str, fill: Fill) -> Any:
         client = await self._attempt(self._connect(service), "connect")
         limiter, queue = self._slots(what)
         seconds_max = SLOT_WAIT_SECONDS_MAX * (1 + next(self._waits) / WAITS) / 2
         await _wait_for_slot(limiter, queue, what, seconds_max)
         try:
-            return await self._attempt(getattr(client, what)(**fill()), what)
+            return await self._attempt(getattr(client, what)(**await fill()), what)
         except ProviderError as error:
             if error.kind == "THROTTLE":
                 await limiter.report_throttled()

@@ -100,7 +100,7 @@ class Terminations:
     async def _send(self) -> None:
         sent: tuple[str, ...] = ()
 
-        def fill() -> dict[str, Any]:
+        async def fill() -> dict[str, Any]:
             nonlocal sent
             waiting = tuple(islice(self._waiting, INSTANCES_PER_REQUEST_MAX))
             sent = self._apart[0] if self._apart else waiting

@@ -1,0 +1,344 @@
+"""Launches EC2 instances: those that wait at one moment, for the same, go in one request.
+
+EC2 numbers the instances of a request (`AmiLaunchIndex`). Every instance carries one tag for each
+launch of its request, and its index says which of them it is, from the first moment on. Names of
+its own come afterwards. `launch_batches` says why a repetition launches nothing twice.
+
+Launches with different user data share no request: user data holds a node's first credentials,
+which the other machines of its request could read.
+
+Source: the EC2 API reference (RunInstances), and the user guide on request throttling, which counts
+requests and recommends few with many instances.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from schemas.lease_records import BatchedLaunch
+from services.provisioner.instances.instance_tags import NODE_TAG, TOKEN_TAG
+from services.provisioner.provider_client.launch_batches import Batch, LaunchBatches
+from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.providers.aws_clients import AwsClients
+
+log = logging.getLogger(__name__)
+
+LAUNCHES_PER_REQUEST_MAX: Final = 20
+TAGS_MAX: Final = 50
+"""Of an EC2 instance."""
+BATCH_TAG: Final = "navarch-launch-"
+"""And the index of a launch: its node and its token."""
+NAME_TAG: Final = "Name"
+MAY_BE_TOO_MANY: Final = ("CAPACITY", "QUOTA")
+"""Kinds of refusals after which fewer are tried."""
+LOOK_FOR_IT: Final = ("IdempotentInstanceTerminated", "IdempotentParameterMismatch")
+"""Refusals of a request that was made before; its other instances may run."""
+
+
+Ec2Instance = Mapping[str, Any]
+"""As EC2 describes it."""
+
+# --- requests and answers: pure ------------------------------------------------------------------
+
+
+class LaunchParameters(NamedTuple):
+    """What one launch wants of EC2."""
+
+    common: Mapping[str, Any]
+    """RunInstances' parameters, except counts, client token and tags."""
+    shared_tags: Mapping[str, str]
+    """Those that other launches have as well."""
+
+    @property
+    def shape(self) -> str:
+        """What launches of one request have in common."""
+        both = msgspec.json.encode(self, order="deterministic")
+        return hashlib.sha256(both).hexdigest()
+
+    @property
+    def launches_max(self) -> int:
+        """How many one request may make."""
+        return max(1, min(LAUNCHES_PER_REQUEST_MAX, TAGS_MAX - len(self.shared_tags)))
+
+    def request(self, batch: Batch) -> dict[str, Any]:
+        """RunInstances' parameters."""
+        several = {
+            f"{BATCH_TAG}{index}": f"{each.node} {each.token}"
+            for index, each in enumerate(batch.launches)
+        }
+        own = own_tags(batch.launches[0]) if len(batch.launches) == 1 else several
+        tags = {**self.shared_tags, **own}
+        kinds = ("instance", "volume")
+        return {
+            **self.common,
+            "MinCount": 1,
+            "MaxCount": len(batch.launches),
+            "ClientToken": batch.request,
+            "TagSpecifications": [{"ResourceType": kind, "Tags": tag_list(tags)} for kind in kinds],
+        }
+
+
+def shared_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Of a launch's tags, those that other launches have as well."""
+    return {key: each for key, each in tags.items() if key not in (NAME_TAG, NODE_TAG, TOKEN_TAG)}
+
+
+def own_tags(launch: BatchedLaunch) -> dict[str, str]:
+    """The tags that an instance shares with no other."""
+    return {NAME_TAG: launch.node, NODE_TAG: launch.node, TOKEN_TAG: launch.token}
+
+
+def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    """Tags as EC2 takes them, in a fixed order; it takes no empty ones."""
+    return [{"Key": key, "Value": value} for key, value in sorted(tags.items()) if value]
+
+
+def tags_of_instance(made: Mapping[str, Any]) -> dict[str, str]:
+    """An instance's tags; those of its launch in place of all of its request."""
+    tags = {each["Key"]: each["Value"] for each in made.get("Tags", ())}
+    mine = tags.get(f"{BATCH_TAG}{made.get('AmiLaunchIndex', 0)}", "")
+    node, _, token = mine.partition(" ")
+    own = {NODE_TAG: node, TOKEN_TAG: token} if mine else {}
+    return own | {key: value for key, value in tags.items() if not key.startswith(BATCH_TAG)}
+
+
+def refusal_of(batch: Batch, error: ProviderError) -> ProviderError:
+    """What a refused request means for each of its launches."""
+    if len(batch.launches) > 1 and error.code in LOOK_FOR_IT:
+        return ProviderError("TRANSIENT", error.message, code=error.code)
+    return error
+
+
+def made_for(batch: Batch, launch: BatchedLaunch, answer: Mapping[str, Any]) -> Ec2Instance:
+    """Return the instance of a launch; CAPACITY if EC2 has launched fewer than requested."""
+    made = by_index(batch, answer)
+    if launch.launch not in made:
+        few = f"EC2 launched {len(made)} of {len(batch.launches)} instances of one request"
+        raise ProviderError("CAPACITY", few)
+    return made[launch.launch]
+
+
+def answers_of(batch: Batch, answer: Ec2Instance) -> dict[str, Ec2Instance | Exception]:
+    """Launch -> its instance, or why it has none."""
+    answers: dict[str, Ec2Instance | Exception] = {}
+    for each in batch.launches:
+        try:
+            answers[each.launch] = made_for(batch, each, answer)
+        except ProviderError as error:
+            answers[each.launch] = error
+    return answers
+
+
+def by_index(batch: Batch, answer: Mapping[str, Any]) -> dict[str, Ec2Instance]:
+    """Launch -> the instance that a request has made for it; EC2 may launch fewer than asked."""
+    made = {each.get("AmiLaunchIndex", 0): each for each in answer["Instances"]}
+    return {each.launch: made[index] for index, each in enumerate(batch.launches) if index in made}
+
+
+# --- requests ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A launch that waits for its request."""
+
+    launch: BatchedLaunch
+    parameters: LaunchParameters
+    answer: "asyncio.Future[Ec2Instance | Exception | None]"
+    """None: the launch was not in the request, and asks again."""
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request that is made for some of a queue."""
+
+    has_slot: bool = False
+    waiting: list[_Waiting] = field(default_factory=list)
+    batch: Batch | None = None
+
+
+@dataclass(slots=True)
+class _Queue:
+    """Launches with the same parameters."""
+
+    waiting: list[_Waiting] = field(default_factory=list)
+    awaits_slot: bool = False
+    """One request at a time waits for its slot; those that have theirs run beside each other."""
+
+    def take(self, launches_max: int) -> list[_Waiting]:
+        """Remove and return those that waited longest."""
+        taken, self.waiting = self.waiting[:launches_max], self.waiting[launches_max:]
+        return taken
+
+
+class _NothingToRequestError(Exception):
+    """Other replicas have claimed all launches of a request, or their callers have gone."""
+
+
+class LaunchRequests:
+    """The launches of one account in one region."""
+
+    def __init__(self, clients: AwsClients, batches: LaunchBatches) -> None:
+        self._clients = clients
+        self._batches = batches
+        self._queues: dict[str, _Queue] = {}
+        self._repeated: dict[str, asyncio.Task[Ec2Instance]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def launch(self, launch: BatchedLaunch, parameters: LaunchParameters) -> Ec2Instance:
+        """Return EC2's instance of a launch, made now or before."""
+        while True:
+            batch = await self._batches.of(launch)
+            if batch is not None:
+                return made_for(batch, launch, await self._repeat(batch, parameters))
+            if (made := await self._wait(launch, parameters)) is not None:
+                return made
+
+    async def close(self) -> None:
+        """Cancel all requests, and all who wait."""
+        for queue in self._queues.values():
+            for waiting in queue.take(len(queue.waiting)):
+                waiting.answer.cancel()
+        tasks: list[asyncio.Task[Any]] = [*self._tasks, *self._repeated.values()]
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- a request that was made before ---
+
+    async def _repeat(self, batch: Batch, parameters: LaunchParameters) -> Ec2Instance:
+        """Make a request again, once for all of its launches that are repeated here."""
+        if batch.request not in self._repeated:
+            task = asyncio.create_task(self._request(batch, parameters))
+            self._repeated[batch.request] = task
+            task.add_done_callback(lambda _: self._repeated.pop(batch.request))
+        # Shielded: one launch that is cancelled must not take the answer from the others.
+        return await asyncio.shield(self._repeated[batch.request])
+
+    async def _request(self, batch: Batch, parameters: LaunchParameters) -> Ec2Instance:
+        try:
+            answer = await self._clients.call("ec2", "run_instances", **parameters.request(batch))
+        except ProviderError as error:
+            refused = refusal_of(batch, error)
+            await self._note_refusal(batch, refused)
+            raise refused from error.__cause__
+        await self._note_answer(batch, answer)
+        return dict(answer)
+
+    # --- a new request ---
+
+    async def _wait(
+        self, launch: BatchedLaunch, parameters: LaunchParameters
+    ) -> Ec2Instance | None:
+        shape = parameters.shape
+        queue = self._queues.setdefault(shape, _Queue())
+        waiting = _Waiting(launch, parameters, asyncio.get_running_loop().create_future())
+        queue.waiting.append(waiting)
+        self._start(shape, queue)
+        try:
+            answer = await waiting.answer
+        finally:
+            # A caller that is cancelled before the request is made is not in it.
+            if waiting in queue.waiting:
+                queue.waiting.remove(waiting)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _start(self, shape: str, queue: _Queue) -> None:
+        if queue.awaits_slot:
+            return
+        if not queue.waiting:
+            self._queues.pop(shape, None)
+            return
+        queue.awaits_slot = True
+        task = asyncio.create_task(self._send(shape, queue))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, shape: str, queue: _Queue) -> None:
+        """Make one request for those that wait when it has its slot."""
+        request = _Request()
+        answers: Mapping[str, Ec2Instance | Exception] = {}
+        try:
+            fill = partial(self._fill, request, shape, queue)
+            answer = await self._clients.call_with("ec2", "run_instances", fill)
+            assert request.batch is not None
+            await self._note_answer(request.batch, answer)
+            answers = answers_of(request.batch, answer)
+        except _NothingToRequestError:
+            pass
+        except Exception as error:  # noqa: BLE001 - each caller raises it
+            if not request.has_slot:  # all have waited for it
+                request.waiting = queue.take(len(queue.waiting))
+            answers = await self._failed(request, error)
+        finally:
+            for each in request.waiting:
+                if not each.answer.done():
+                    each.answer.set_result(answers.get(each.launch.launch))
+            if not request.has_slot:
+                queue.awaits_slot = False
+                self._start(shape, queue)
+
+    async def _fill(self, request: _Request, shape: str, queue: _Queue) -> dict[str, Any]:
+        """Choose what is launched, at the first slot; a later attempt repeats the request."""
+        if not request.has_slot:
+            request.has_slot, queue.awaits_slot = True, False
+            if queue.waiting:
+                request.waiting = queue.take(queue.waiting[0].parameters.launches_max)
+            self._start(shape, queue)
+            if request.waiting:
+                launches = [each.launch for each in request.waiting]
+                request.batch = await self._batches.claim(launches)
+        if request.batch is None:
+            raise _NothingToRequestError
+        return request.waiting[0].parameters.request(request.batch)
+
+    # --- what comes of a request ---
+
+    async def _failed(
+        self, request: _Request, error: Exception
+    ) -> Mapping[str, Ec2Instance | Exception]:
+        """Return the failure of each launch; those without one ask again."""
+        batch, failed = request.batch, [each.launch for each in request.waiting]
+        if batch is not None and isinstance(error, ProviderError):
+            error = refusal_of(batch, error)
+            is_noted = await self._note_refusal(batch, error)
+            failed = list(batch.launches)
+            if is_noted and error.kind in MAY_BE_TOO_MANY:
+                failed = failed[len(failed) // 2 :]
+        return dict.fromkeys((each.launch for each in failed), error)
+
+    async def _note_refusal(self, batch: Batch, error: ProviderError) -> bool:
+        if error.rule.in_doubt:
+            return False
+        return await self._batches.record_refusal(batch, batch.launches)
+
+    async def _note_answer(self, batch: Batch, answer: Ec2Instance) -> None:
+        if len(batch.launches) == 1:
+            return
+        made = by_index(batch, answer)
+        missing = [each for each in batch.launches if each.launch not in made]
+        if missing:
+            await self._batches.record_refusal(batch, missing)
+        ids = {
+            each: made[each.launch]["InstanceId"] for each in batch.launches if each.launch in made
+        }
+        task = asyncio.create_task(self._name_each(ids))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _name_each(self, ids: Mapping[BatchedLaunch, str]) -> None:
+        """Give each instance the tags that it would have had alone; nothing depends on them."""
+        try:
+            for launch, instance_id in ids.items():
+                tags = tag_list(own_tags(launch))
+                await self._clients.call("ec2", "create_tags", Resources=[instance_id], Tags=tags)
+        except ProviderError as error:
+            log.warning("instances have the tags of their request", extra={"reason": str(error)})
