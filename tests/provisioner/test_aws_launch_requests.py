@@ -150,10 +150,10 @@ async def test_what_a_quota_leaves_is_found_in_a_few_requests(make_aws: Make) ->
 async def test_launches_killed_between_any_two_calls_make_one_instance_each(
     bus: NatsBus, make_aws: Make, moto: str, tmp_path: Path, dies: str
 ) -> None:
-    """Three launches of one request; another process repeats them."""
+    """Two launches of one request; another process repeats them."""
     del make_aws
     for point in range(1, POINTS_MAX):
-        nodes = [f"{dies}-{point}-{n}" for n in range(3)]
+        nodes = [f"{dies}-{point}-{n}" for n in range(2)]
         commands = [provision(each, gpu_count=8, **P5) for each in nodes]
         first, life = replica(bus, moto, tmp_path), Life(point)
         if dies == "provider":
