@@ -206,13 +206,17 @@ class Store:
 
     async def change_node(self, pool: str, node: str, change: Change) -> NodeRecord | None:
         """Change a node's record; return the current one."""
+        return (await self.changed_node(pool, node, change)).record
+
+    async def changed_node(self, pool: str, node: str, change: Change) -> Versioned[NodeRecord]:
+        """Change a node's record; where nothing is written, it may be as it was a while ago."""
         key = node_key(pool, node)
         mirrored = self.nodes.records.get(key)
         known = Versioned(mirrored, self.nodes.revisions[key]) if mirrored else None
-        record, revision, written = await self._node_records.change(key, change, known)
-        if written and record is not None:
-            self.nodes.wrote(key, record, revision)
-        return record
+        changed = await self._node_records.change(key, change, known)
+        if changed.written and changed.record is not None:
+            self.nodes.wrote(key, changed.record, changed.revision)
+        return changed
 
     # --- pools --------------------------------------------------------------------------------
 

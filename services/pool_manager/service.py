@@ -18,7 +18,7 @@ from schemas import subjects
 from schemas.node_events import NodeEvent, Registered
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
-from schemas.saga_log_entries import WHOLE, TimerDue, timer_codec
+from schemas.saga_log_entries import TimerDue, timer_codec
 from schemas.settings import Settings
 from schemas.stored_messages import decode_stored
 from schemas.topology import POOL_NODE_EVENTS, POOL_REQUESTS, POOL_SAGAS, POOL_TIMERS
@@ -228,10 +228,12 @@ class PoolManager:
         await self._finder.close()
         await self._lease.release()
 
-    async def _look(self, state: SagaState) -> NodeRecord | None:
+    async def _look(self, state: SagaState, seen: NodeRecord | None) -> NodeRecord | None:
         """The node a waiting step is about: the one that comes, else the one that comes back."""
         params = state.params
-        found = await self.store.fresh_node(params.pool, params.new_node or params.node)
+        pool, name = params.pool, params.new_node or params.node
+        is_it = seen is not None and (seen.pool, seen.node) == (pool, name)
+        found = seen if is_it else await self.store.fresh_node(pool, name)
         return await self._placed(await self._hardware.looked_up(found))
 
     async def _placed(self, node: NodeRecord | None) -> NodeRecord | None:
@@ -281,12 +283,13 @@ class PoolManager:
                 return msgspec.structs.replace(after, health_trace=trace)
             return after
 
-        record = await self.store.change_node(event.pool, event.node, changed)
+        record, _, written = await self.store.changed_node(event.pool, event.node, changed)
         if record is None:
             await self._unknown_node(event)
             return
         if record.saga:
-            await self._coordinator.advance(record.saga, fresh=True)
+            seen = record if written else None
+            await self._coordinator.advance(record.saga, fresh=True, seen=seen)
         if not isinstance(event, Registered):
             await self._reconciler.reconcile(event.pool)
 
@@ -354,10 +357,8 @@ class PoolManager:
     async def on_timer(self, received: Received[TimerDue]) -> None:
         """A step's deadline, or the moment at which a pool is to be looked at again."""
         due, fired_at = received.message, received.stored.time
-        if due.saga and due.step == WHOLE:
-            await self._coordinator.forget(due.saga)
-        elif due.saga:
-            await self._coordinator.advance(due.saga, at=fired_at, fresh=True)
+        if due.saga:
+            await self._coordinator.on_timer(due, fired_at)
         if due.pool:
             await self._reconciler.reconcile(due.pool)
 

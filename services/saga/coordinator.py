@@ -36,6 +36,7 @@ from services.primitives.clock import Clock
 from services.primitives.errors import Conflict, Reject, Retry
 from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.tracing import current_headers
+from services.saga import saga_timers
 from services.saga.definition import Definition
 from services.saga.next_entry import Waiting, next_entry, waits_for_node
 from services.saga.saga_log import append, decode_entry, fold_stored, read_log, read_state, saga_of
@@ -52,8 +53,9 @@ KEPT_SECONDS: Final = 30 * 86_400.0
 """How long the log of an ended saga is kept, as long as the facts in EVENTS."""
 TIMER_KEY_CHARS_MAX: Final = 96
 
-Look = Callable[[SagaState], Awaitable[NodeRecord | None]]
-"""The new node as the bucket has it now, not as some mirror last saw it."""
+Look = Callable[[SagaState, NodeRecord | None], Awaitable[NodeRecord | None]]
+"""The new node as the bucket has it now, not as some mirror last saw it; or as the caller has just
+written it, if that is the one."""
 
 Project = Callable[[SagaState, SagaEntry], Awaitable[None]]
 """Brings the effects of one entry about (records, events); idempotent."""
@@ -180,14 +182,13 @@ class Coordinator:
         state = await self._state_with(entry, received.stored)
         if received.stored.sequence in state.skipped:
             raise Reject(f"{entry.saga}: does not follow from the log before it")
-        if isinstance(entry, StepStarted):
-            moments = [each for each in (entry.deadline, entry.overdue) if each is not None]
-            if moments:
-                await self._remind(state, entry, entry.step, min(moments))
+        if isinstance(entry, StepStarted) and (at := saga_timers.to_store(state, entry)):
+            await self._remind(state, entry.id, entry.step, at)
         if isinstance(entry, StepOverdue) and (last := state.step(entry.step).deadline):
-            await self._remind(state, entry, entry.step, last)
+            await self._remind(state, entry.id, entry.step, last)
         if isinstance(entry, SagaDone | SagaUnwound):
-            await self._remind(state, entry, WHOLE, entry.time + timedelta(seconds=KEPT_SECONDS))
+            ends = entry.time + timedelta(seconds=KEPT_SECONDS)
+            await self._remind(state, entry.id, WHOLE, ends)
         await self._project(state, entry)
         async with self._advancing_of(entry.saga):
             if not self._is_at_rest(entry.saga):
@@ -231,16 +232,21 @@ class Coordinator:
         if self._make_up is not None and stored.sequence not in state.skipped:
             await self._make_up(state, entry)
 
-    async def _remind(self, state: SagaState, entry: SagaEntry, step: str, at: datetime) -> None:
+    async def on_timer(self, due: TimerDue, fired_at: datetime) -> None:
+        """Bring on the saga of a timer, and store the one that follows it; or end its keeping."""
+        if due.step == WHOLE:
+            await self.forget(due.saga)
+            return
+        state = await self.advance(due.saga, at=fired_at, fresh=True)
+        if state is not None and (later := saga_timers.next_due(state, fired_at)):
+            await self._remind(state, state.last_id, later.step, later.at)
+
+    async def _remind(self, state: SagaState, cause: str, step: str, at: datetime) -> None:
         """Store a timer: a step's deadline, or (step `saga`) the end of a log's keeping."""
         due = TimerDue(
-            id=f"{entry.id}.due",
-            time=self._clock.now(),
-            cause=entry.id,
-            saga=entry.saga,
-            step=step,
+            id=f"{cause}.due", time=self._clock.now(), cause=cause, saga=state.saga, step=step
         )
-        key = f"{entry.saga}-{step}"[-TIMER_KEY_CHARS_MAX:].lstrip("-")
+        key = f"{state.saga}-{step}"[-TIMER_KEY_CHARS_MAX:].lstrip("-")
         await self._bus.schedule(self._timer_owner, key, at, encode(due), headers=_trace(state))
 
     async def forget(self, saga: str) -> None:
@@ -273,18 +279,24 @@ class Coordinator:
         return sorted(found["started"] - found["done"] - found["unwound"])
 
     async def advance(
-        self, saga: str, *, at: datetime | None = None, fresh: bool = False
+        self,
+        saga: str,
+        *,
+        at: datetime | None = None,
+        fresh: bool = False,
+        seen: NodeRecord | None = None,
     ) -> SagaState | None:
         """Append what the log calls for until it waits or ends; None where there is no log.
 
         `at`: the moment at the server, where a timer brought it; a clock of ours that lags behind
         must not take a deadline that has passed for one that has not. `fresh`: read the log even
-        where it is cached, because what changed lies outside of it.
+        where it is cached, because what changed lies outside of it. `seen`: a node's record, just
+        written.
         """
         async with self._advancing_of(saga):
             if fresh:
                 await self._freshen(saga)
-            return await self._advance(saga, at)
+            return await self._advance(saga, at, seen)
 
     def _advancing_of(self, saga: str) -> asyncio.Lock:
         """Held while a saga is brought on: two tasks of one process need not contend for it."""
@@ -293,7 +305,9 @@ class Coordinator:
             lock = self._advancing[saga] = asyncio.Lock()
         return lock
 
-    async def _advance(self, saga: str, at: datetime | None) -> SagaState | None:
+    async def _advance(
+        self, saga: str, at: datetime | None, seen: NodeRecord | None = None
+    ) -> SagaState | None:
         for _ in range(APPENDS_MAX):
             state = self._cache.get(saga) or await self.state(saga)
             if state is None:
@@ -303,7 +317,8 @@ class Coordinator:
             definition = self._definitions[state.kind]
             # Looked at after the step's own start was appended, and the node's record is written
             # before this log is read by its writer: one of the two sees the other.
-            node = await self._look(state) if waits_for_node(definition, state) else None
+            node = await self._look(state, seen) if waits_for_node(definition, state) else None
+            seen = None
             entry = next_entry(definition, state, node, now)
             if entry is None or isinstance(entry, Waiting):
                 self._note_rest(state, node)

@@ -88,7 +88,7 @@ class Replica:
         )
 
 
-async def _no_waiter(_: Any) -> None:
+async def _no_waiter(*_: Any) -> None:
     """Stand-in: no saga waits for a node."""
 
 

@@ -241,7 +241,7 @@ async def test_a_node_is_looked_at_again_unless_its_events_bring_the_saga_on(
     await set_up(bus, SystemClock(), replicas=1)
     looked: list[str] = []
 
-    async def look(state: SagaState) -> NodeRecord:
+    async def look(state: SagaState, _: NodeRecord | None) -> NodeRecord:
         looked.append(state.last_id)
         return NodeRecord(pool="p", node="n", saga=of)
 
