@@ -251,6 +251,11 @@ class Store:
         found = self._read.get(pool)
         return (found.record, found.revision) if found is not None else None
 
+    def may_be_open(self, pool: str, saga: str) -> bool:
+        """Whether the pool's record, as this process last read or wrote it, has the saga open."""
+        found = self._read.get(pool)
+        return found is None or saga in found.record.open
+
     async def pools(self) -> list[PoolRecord]:
         """Every pool's record that can be read, fresh from the server."""
         found: list[PoolRecord] = []

@@ -230,10 +230,9 @@ class PoolManager:
 
     async def _look(self, state: SagaState, seen: NodeRecord | None) -> NodeRecord | None:
         """The node a waiting step is about: the one that comes, else the one that comes back."""
-        params = state.params
-        pool, name = params.pool, params.new_node or params.node
-        is_it = seen is not None and (seen.pool, seen.node) == (pool, name)
-        found = seen if is_it else await self.store.fresh_node(pool, name)
+        params, name = state.params, state.params.new_node or state.params.node
+        is_it = seen is not None and (seen.pool, seen.node) == (params.pool, name)
+        found = seen if is_it else await self.store.fresh_node(params.pool, name)
         return await self._placed(await self._hardware.looked_up(found))
 
     async def _placed(self, node: NodeRecord | None) -> NodeRecord | None:
@@ -427,6 +426,8 @@ class PoolManager:
         about = f"nodes of pool {record.name}"
         seen = {about}
         for saga, opened in record.open.items():
+            if not self.store.may_be_open(record.name, saga):
+                continue  # it has ended since
             audit = partial(self._auditor.audit_saga, record.name, saga, opened)
             with suppress(UndoPutOff):
                 await self._in_isolation(f"saga {saga}", audit)

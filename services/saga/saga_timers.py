@@ -14,7 +14,7 @@ MARGIN: Final = timedelta(minutes=5)
 """What fires sooner may have fired already: clocks differ, and entries are taken in late."""
 
 
-class Due(NamedTuple):
+class DueMoment(NamedTuple):
     """A moment of a step."""
 
     at: datetime
@@ -35,10 +35,10 @@ def to_store(state: SagaState, entry: StepStarted) -> datetime | None:
     return None if is_pending else first
 
 
-def next_due(state: SagaState, after: datetime) -> Due | None:
+def next_due(state: SagaState, after: datetime) -> DueMoment | None:
     """Return the next moment later than `after`: of any step, since later ones may rely on it."""
     found = (
-        Due(at, name)
+        DueMoment(at, name)
         for name, step in state.steps.items()
         for at in (None if step.overdue_reported else step.overdue, step.deadline)
         if at is not None and at > after

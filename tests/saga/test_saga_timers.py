@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from schemas.saga_log_entries import StepStarted
 from schemas.saga_params import SagaParams
 from services.saga.saga_state import SagaState, StepState
-from services.saga.saga_timers import Due, next_due, to_store
+from services.saga.saga_timers import DueMoment, next_due, to_store
 
 START = datetime(2026, 11, 28, tzinfo=UTC)
 STEPS = ("provision", "bootstrap", "register", "admit")
@@ -66,7 +66,7 @@ def test_steps_of_a_launch_share_the_timer_of_the_first() -> None:
     both = state_of(FIRST, second)
     assert after(20) == to_store(state_of(FIRST), FIRST)
     assert to_store(both, second) is None
-    assert Due(after(21), "bootstrap") == next_due(both, after(20))
+    assert DueMoment(after(21), "bootstrap") == next_due(both, after(20))
 
 
 def test_what_is_due_earlier_or_soon_has_a_timer_of_its_own() -> None:

@@ -92,7 +92,7 @@ class AlertIntake:
     async def handle(self, received: Received[Message]) -> None:
         """Record what one event begins and ends."""
         event, stored = received.message, received.stored
-        for key in ended_keys(event):
+        for key in await self._open.recorded(ended_keys(event)):
             await self._open.end(key, partial(end_of, event), stored)
         if pool := ends_pool(event):
             for record in await self._open.all():

@@ -1,6 +1,6 @@
 """Which alerts have begun and have not ended for every channel: bucket ALERTS, for all replicas."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -14,6 +14,7 @@ from services.bus.bucket_mirror import readable
 from services.bus.port import Bus, Stored
 from services.bus.record_bucket import RecordBucket, Versioned
 from services.notifier.alerts.alert_rules import ended_keys, ending_subjects
+from services.primitives.coalesce import Joined
 
 SCANNED_AT_ONCE: Final = 100
 REPEAT_SECONDS: Final = 3600.0
@@ -33,6 +34,7 @@ class OpenAlerts:
         """Keep them on `bus`."""
         self._bus = bus
         self._records = RecordBucket(bus, ALERTS, OpenAlertRecord, lambda _: TTL_SECONDS)
+        self._present: Joined[frozenset[str] | None] = Joined(self._read_present)
 
     async def open(self, alert: Alert, stored: Stored) -> None:
         """Record that an alert begins, or that there is news of it."""
@@ -51,6 +53,21 @@ class OpenAlerts:
             return finish(record, end)
 
         await self.change(key, ended)
+
+    async def recorded(self, keys: Sequence[str]) -> list[str]:
+        """Those of these alerts that may have a record: most events end none."""
+        present = await self._present("") if keys else None
+        return [key for key in keys if present is None or alert_key(key) in present]
+
+    async def _read_present(self, _: str) -> frozenset[str] | None:
+        """The keys of ALERTS, as its leader has them; None: there are too many for one answer."""
+        prefix = f"$KV.{ALERTS.name}."
+        asked = {"subjects_filter": f"{prefix}>"}
+        state = (await self._bus.admin(f"STREAM.INFO.KV_{ALERTS.name}", asked))["state"]
+        subjects = state.get("subjects") or {}
+        if len(subjects) < state.get("num_subjects", 0):
+            return None
+        return frozenset(each.removeprefix(prefix) for each in subjects)
 
     async def end_now(self, key: str, end: Callable[[Alert], Alert]) -> None:
         """Record the end of an alert, whatever the event behind it is."""
