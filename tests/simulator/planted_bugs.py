@@ -31,7 +31,7 @@ from services.notifier.workload.workload_notifier import (
 )
 from services.pool_manager.planner import disruption_budget, pool_planner
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
-from services.pool_manager.planner.remediation import gangs, remedy_selection
+from services.pool_manager.planner.remediation import gangs, remedy_selection, repair
 from services.pool_manager.planner.sizing import on_demand_floor
 from services.pool_manager.service import PoolManager
 from services.primitives.errors import BusError
@@ -257,7 +257,13 @@ def interruptions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(interruptions, "count", lambda *_: 0)
 
 
+def gaps_wait(patch: pytest.MonkeyPatch) -> None:
+    """A node whose instance is gone waits for the budget and the breaker like any other."""
+    patch.setattr(repair, "_replace_gone", lambda _snapshot, actions, _obstacle, _now: actions)
+
+
 BUGS: dict[str, Plant] = {
+    "gaps wait": gaps_wait,
     "spot in any place": spot_in_any_place,
     "interruptions are forgotten": interruptions_are_forgotten,
     "partners wait": partners_wait,

@@ -58,6 +58,7 @@ def test_another_seed_has_another_history():
 
 
 FOUND_AT = {
+    "gaps wait": 86,
     "partners wait": 22,
     "jobs of others": 0,
     "observing acts": 1,

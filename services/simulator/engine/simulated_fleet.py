@@ -34,6 +34,7 @@ from services.simulator.engine.budget_invariants import BudgetInvariants
 from services.simulator.engine.fault_injector import FaultInjector
 from services.simulator.engine.fleet_at_rest import FleetAtRest
 from services.simulator.engine.gang_invariants import GangInvariants
+from services.simulator.engine.gap_invariants import GapInvariants
 from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.idle_invariants import IdleInvariants
 from services.simulator.engine.invariants import Invariants, ViolationError
@@ -140,6 +141,7 @@ class SimulatedFleet:
         self.rack_invariants = RackInvariants(simulation, self.invariants)
         WorkloadInvariants(simulation, self.workload, self.invariants)
         QuarantineInvariants(simulation, self.machines, self.invariants)
+        GapInvariants(simulation, self.invariants)
         SlowWaveInvariants(simulation, self.invariants)
         RenewalInvariants(simulation, self.invariants)
         MarketInvariants(simulation, self.cloud, self.invariants)
