@@ -57,7 +57,7 @@ class AzureProvider:
     Options = vm.AzureOptions
     per_pool: ClassVar = frozenset(
         {"image", "subnet", "security_group", "accelerated_networking", "scale_set", "identity"}
-        | {"placement_group", "root_gb", "disk_type", "ssh_key"}
+        | {"placement_group", "root_gb", "disk_type", "disk_encryption_set", "ssh_key"}
     )
     """Options that a pool may set for its own nodes."""
 
