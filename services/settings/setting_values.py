@@ -118,6 +118,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "InstanceTypes.abstract": {"h100-8x": {"aws": ["p5.48xlarge"]}},
     "TypeSpec.gpus": 8,
     "TypeSpec.gpu": "H100",
+    "TypeSpec.rdma_devices": 32,
     "rack_nodes": 18,
     "gpu_memory_gb": 80.0,
     "memory_gb": 2048.0,

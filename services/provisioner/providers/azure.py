@@ -109,6 +109,11 @@ class AzureProvider:
                 return await self._instance(name, machine)
         raise ProviderError("TRANSIENT", f"{name} is removed as fast as it is launched")
 
+    def joins_fabric(self, request: ProvisionRequest) -> bool:
+        """Whether the node is in a set, within which alone Azure connects InfiniBand."""
+        options = options_of(self, self.options, request)
+        return bool(options.scale_set or options.availability_set)
+
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove a machine or, without one, the leftovers of its launch."""
         if not vm.NAME.fullmatch(provider_id):
