@@ -29,6 +29,9 @@ class TypeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """On-demand price, used where the provider's API gives none; None: unknown."""
     spot_dollars_per_hour: Price | None = None
     """The same on the spot market."""
+    rdma_devices: Annotated[int, msgspec.Meta(ge=0, le=256)] = 0
+    """RDMA devices (EFA, InfiniBand) of a node whose launch joins the fabric; 0: not known, and
+    its agent checks none."""
     rack_nodes: RackNodes = 0
     """Nodes of a rack with one NVLink fabric, of which the type is a part; 0: it is a node by
     itself."""

@@ -20,6 +20,7 @@ from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.host_reports.notice_queue_reader import NoticeQueueReader
 from services.provisioner.host_reports.report_poller import ReportPoller
 from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.launch.fabric_devices import FabricDevices
 from services.provisioner.launch.gang_barrier import GangBarrier
 from services.provisioner.offerings.offering_allocator import OfferingAllocator
 from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
@@ -154,8 +155,9 @@ def assemble(
         bus, clock, store, offerings, scorer, schedulers, placements, settings.spend_cap
     )
     gangs = GangBarrier(clock, store, offerings, placements)
+    fabric = FabricDevices(providers, scorer.catalogue)
     steps = SagaStepHandlers(
-        *(bus, clock, store, providers, limits, _templates(settings, file)),
+        *(bus, clock, store, providers, limits, _templates(settings, file, fabric)),
         *(allocator, gangs, offerings, context.replica, settings.providers),
     )
 
@@ -202,10 +204,11 @@ def assemble(
     )
 
 
-def _templates(settings: Settings, file: Path | None) -> BootstrapTemplates:
+def _templates(settings: Settings, file: Path | None, fabric: FabricDevices) -> BootstrapTemplates:
     """The templates of a configuration, whose paths are relative to its file."""
     directory = file.parent if file else Path()
-    return BootstrapTemplates(settings.nats, settings.agent, directory, host_files(settings))
+    files = host_files(settings)
+    return BootstrapTemplates(settings.nats, settings.agent, directory, files, fabric.of)
 
 
 def observes(settings: Settings, pool: str) -> bool:

@@ -118,6 +118,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "InstanceTypes.abstract": {"h100-8x": {"aws": ["p5.48xlarge"]}},
     "TypeSpec.gpus": 8,
     "TypeSpec.gpu": "H100",
+    "TypeSpec.rdma_devices": 32,
     "rack_nodes": 18,
     "gpu_memory_gb": 80.0,
     "memory_gb": 2048.0,
@@ -192,6 +193,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "scale_set": "training-set",
     "availability_set": "training-set",
     "capacity_reservation_group": "training-reservation",
+    "disk_encryption_set": "gpu-disks",
     "identity": "/subscriptions/1111/resourceGroups/gpu/providers/Microsoft.ManagedIdentity"
     "/userAssignedIdentities/node",
     "server": "https://k8s.us-east-04.coreweave.example.com",
@@ -219,6 +221,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "credentials_file": "secrets/gcp.json",
     "service_account": "gpu-node@my-project.iam.gserviceaccount.com",
     "GcpOptions.disk_type": "hyperdisk-balanced",
+    "disk_kms_key": "projects/my-project/locations/us-central1/keyRings/gpu/cryptoKeys/disks",
     "NetworkOptions.network": "gpu-net-1",
     "AcceleratorOptions.type": "nvidia-tesla-t4",
     "reservation": "training-reservation",

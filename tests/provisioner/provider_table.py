@@ -18,6 +18,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     """The fixture is `make_<kind>`, with _ for -."""
+    variant: str = ""
+    """What distinguishes it from others of its kind."""
+    options: dict[str, Any] = {}
+    """That it has beside those of its fixture."""
     asks: dict[str, Any] = {}
     """What its requests must say; they say no GPUs, so that no compiler is needed."""
     unreachable: dict[str, Any] = {}
@@ -28,6 +32,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Options with which it soon gives up on an answer that does not come."""
     refused: tuple[tuple[dict[str, Any], str], ...] = ()
     """Requests that it must refuse, and as what."""
+
+    @property
+    def label(self) -> str:
+        """What its tests are called."""
+        return f"{self.kind} {self.variant}".strip()
 
     @property
     def fixture(self) -> str:
@@ -97,5 +106,30 @@ ROWS = (
         url="base_url",
         impatient=SOON,
         refused=(({"region": ""}, "INVALID"), ({"instance_type": "none-such"}, "INVALID")),
+    ),
+    # Launches that name no market take what is reserved.
+    Row(
+        kind="aws",
+        variant="reserved",
+        options={"capacity_reservation": "cr-0123456789abcdef0"},
+        asks=PLACE,
+        url="endpoint_url",
+        impatient=SOON,
+    ),
+    Row(
+        kind="gcp",
+        variant="reserved",
+        options={"reservation": "h100"},
+        asks=PLACE,
+        url="base_url",
+        impatient=SOON | {"wait_timeout": Duration(0.8)},
+    ),
+    Row(
+        kind="azure",
+        variant="group",
+        options={"capacity_reservation_group": "h100", "scale_set": "ib"},
+        asks={"region": "eastus", "zone": "1", "instance_type": "Standard_ND96isr_H100_v5"},
+        url="base_url",
+        impatient=SOON,
     ),
 )

@@ -182,11 +182,15 @@ def context(bus: Bus, replica: str = "provisioner-1", settings: Settings | None 
 
 @asynccontextmanager
 async def running(
-    bus: Bus, provider: Provider, timing: TimeLimits = QUICK, replica: str = "provisioner-1"
+    bus: Bus,
+    provider: Provider,
+    timing: TimeLimits = QUICK,
+    replica: str = "provisioner-1",
+    types: InstanceTypes = InstanceTypes(),  # noqa: B008 - it is frozen
 ) -> AsyncIterator[None]:
     """One replica of the service, on the real bus."""
     given = context(bus, replica)
-    service = assemble(given, providers(provider, timing), timing)
+    service = assemble(given, providers(provider, timing), timing, types)
     loops = [
         ConsumerLoop(bus, each, given.clock, given.instruments, given.tracing).run
         for each in service.consumers

@@ -55,8 +55,8 @@ async def limit(api: httpx.AsyncClient, **buckets: tuple[float, float]) -> None:
 
 async def counted(api: httpx.AsyncClient, action: str) -> dict[str, int]:
     """How many requests of an action were answered, and how many refused."""
-    found: dict[str, int] = (await api.get("/throttle")).json()[action]
-    return found
+    found: dict[str, dict[str, int]] = (await api.get("/throttle")).json()
+    return found.get(action, {"answered": 0, "refused": 0})
 
 
 async def launch(provider: AwsProvider, name: str) -> None:

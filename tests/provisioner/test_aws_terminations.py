@@ -9,6 +9,7 @@ from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.bus.nats.nats_bus import NatsBus
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.provider_client.rate_limit import RequestRate
 from services.provisioner.providers.aws import AwsProvider
@@ -20,7 +21,13 @@ from services.provisioner.providers.aws_terminations import (
     Terminations,
     after_refusal,
 )
+from services.provisioner.saga_step_handlers import SagaStepHandlers
+from services.saga.participant import Command
+from tests.provisioner.lossy_proxy import lossy
+from tests.provisioner.provider_table import ROWS
+from tests.provisioner.provisioner_parts import recorded, terminate
 from tests.provisioner.test_aws_rate import counted, launch, limit, moto_api
+from tests.provisioner.test_every_crash import MOMENTS_MAX, Cloud
 
 __all__ = ["moto_api"]
 
@@ -205,3 +212,55 @@ async def test_at_moto_many_go_in_a_few_requests_past_one_that_does_not_exist(
     assert [] == await provider.list()
     assert 0 == counts["refused"]
     assert counts["answered"] <= 5
+
+
+class Paired:
+    """A provider whose removals wait for each other, so that two share a request."""
+
+    def __init__(self, real: AwsProvider) -> None:
+        self._real = real
+        self._both = asyncio.Barrier(2)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    async def terminate(self, provider_id: str) -> None:
+        """Remove it together with the other."""
+        await self._both.wait()
+        await self._real.terminate(provider_id)
+
+
+@pytest.mark.slow
+async def test_killed_in_a_request_that_two_removals_share_it_leaves_neither(
+    bus: NatsBus, make_aws: Make, moto: str, moto_api: Any
+) -> None:
+    """Begun again by another process, each ends with a confirmed absence."""
+    [row] = [each for each in ROWS if each.label == "aws"]
+
+    def make(**options: Any) -> Any:
+        made = make_aws(**options)
+        return Paired(made) if "endpoint_url" in options else made
+
+    async def both(each: SagaStepHandlers, orders: list[Command]) -> None:
+        await asyncio.gather(*map(each.terminate, orders))
+
+    async with lossy(moto) as way:
+        cloud = Cloud(bus, row, make, way)
+        for moment in range(1, MOMENTS_MAX):
+            nodes = [f"web-{moment}-{which}" for which in ("a", "b")]
+            await asyncio.gather(*(cloud.process().provision(cloud.launch(n)) for n in nodes))
+            orders = [terminate(each) for each in nodes]
+            await limit(moto_api)
+            killed = await cloud.killed_at(moment, lambda each, these=orders: both(each, these))
+            shared = await counted(moto_api, "TerminateInstances")
+            if killed:
+                assert shared["answered"] <= 1
+                await both(cloud.process(), orders)
+            for node in nodes:
+                assert "terminated" == (await recorded(bus, node)).state
+                assert [] == await cloud.existing(node)
+            if not killed:
+                assert moment > 1
+                assert 1 == shared["answered"]
+                return
+    pytest.fail("the removals have more moments than this test tries")

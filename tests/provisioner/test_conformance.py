@@ -1,6 +1,7 @@
 """What every provider must keep: the suite that authors of plugins run, on all of ours."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ UNREACHABLE = "http://127.0.0.1:1"
 
 
 class TestOurs(ProviderConformance):
-    @pytest.fixture(params=ROWS, ids=lambda row: row.kind)
+    @pytest.fixture(params=ROWS, ids=lambda row: row.label)
     def row(self, request: pytest.FixtureRequest) -> Row:
         row: Row = request.param
         return row
@@ -23,7 +24,7 @@ class TestOurs(ProviderConformance):
     @pytest.fixture
     def make(self, row: Row, request: pytest.FixtureRequest) -> Callable[..., Provider]:
         make: Callable[..., Provider] = request.getfixturevalue(row.fixture)
-        return make
+        return partial(make, **row.options)
 
     @pytest.fixture
     def asks(self, row: Row) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ HTTP is killed before each request and after each answer; any other at every awa
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -111,6 +112,11 @@ class Cloud:
             for key, value in row.asks.items()
         }
 
+    @property
+    def market(self) -> str:
+        """How launches are paid that name no market: reserved ones are named by the options."""
+        return self._calm.capabilities.market
+
     def _steps(self, provider: Any) -> SagaStepHandlers:
         return steps(self._bus, Prompt(provider), PATIENT)
 
@@ -173,7 +179,7 @@ def boxes() -> int:
     return 2
 
 
-@pytest.fixture(params=ROWS, ids=lambda row: row.kind)
+@pytest.fixture(params=ROWS, ids=lambda row: row.label)
 def row(request: pytest.FixtureRequest) -> Row:
     """Each of our providers."""
     found: Row = request.param
@@ -184,7 +190,7 @@ def row(request: pytest.FixtureRequest) -> Row:
 def make(row: Row, request: pytest.FixtureRequest) -> Callable[..., Provider]:
     """Makes it again, on an empty account."""
     found: Callable[..., Provider] = request.getfixturevalue(row.fixture)
-    return found
+    return partial(found, **row.options)
 
 
 @pytest.fixture
@@ -202,6 +208,13 @@ async def state(bus: NatsBus, node: str) -> str:
     return (await recorded(bus, node)).state
 
 
+async def market(bus: NatsBus, node: str) -> str:
+    """How its record says that it is paid."""
+    offering = (await recorded(bus, node)).offering
+    assert offering is not None
+    return offering.market
+
+
 async def test_killed_between_any_two_calls_of_a_launch_it_makes_one(
     bus: NatsBus, cloud: Cloud
 ) -> None:
@@ -216,6 +229,7 @@ async def test_killed_between_any_two_calls_of_a_launch_it_makes_one(
             made = await cloud.process().provision(launch)
             assert [made.provider_id] == await cloud.existing(node)
         assert ("running", 1) == (await state(bus, node), len(await cloud.existing(node)))
+        assert await market(bus, node) == cloud.market
         # A list takes calls for each instance with some providers: with more, there are moments.
         await cloud.process().terminate(terminate(node))
         if not killed:

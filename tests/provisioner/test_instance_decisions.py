@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from schemas.enums import NOT_LISTED, InstanceState
+from schemas.enums import NOT_LISTED, InstanceState, ProviderErrorKind
 from schemas.instance_records import InstanceRecord, RequestedOffering
 from schemas.launch_offers import Offering
 from services.provisioner.instances import instance_decisions as decisions
@@ -424,6 +424,20 @@ def test_how_long_a_saga_waits_for_a_removal(
     removed = record("terminating", terminating_at=NOW - timedelta(seconds=waited))
     found = decisions.may_go_on(removed, NOW, accepted=accepted, waits_seconds=waits_seconds)
     assert found is expected
+
+
+@pytest.mark.parametrize("kind", [*RULES, None])
+def test_when_a_removal_that_was_not_accepted_is_a_leak(kind: ProviderErrorKind | None) -> None:
+    """At once only where a repetition is refused as well; else after the bound, whatever it is."""
+    bound = timedelta(minutes=30)
+
+    def leaks_after(waited: timedelta, state: InstanceState = "terminating") -> bool:
+        going = record(state, terminating_at=NOW - waited)
+        return decisions.is_leak(going, kind, NOW, bound)
+
+    assert leaks_after(timedelta(seconds=2)) is (kind in ("INVALID", "UNSUPPORTED"))
+    assert leaks_after(bound)
+    assert not leaks_after(bound, "leaked")
 
 
 def test_every_kind_of_error_has_a_rule() -> None:

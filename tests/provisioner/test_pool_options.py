@@ -63,9 +63,11 @@ async def test_the_root_device_of_an_image_that_ec2_looks_up(make_aws: Make) -> 
 
 
 async def test_gcp_launches_with_the_options_of_the_pool(gcp: GcpServer, make_gcp: Make) -> None:
-    """Image, disk, networks, labels and age."""
+    """Image, disk and its key, networks, labels and age."""
+    key = "projects/keys/locations/us-central1/keyRings/gpu/cryptoKeys/disks"
     networks = [{"network": "global/networks/gpu-1", "nic_type": "GVNIC"}]
     options = {"image": "i", "root_gb": 321, "networks": networks, "max_run": "1h"}
+    options["disk_kms_key"] = key
     provider: GcpProvider = make_gcp()
     asked = {"zone": "us-central1-a", "instance_type": "a3-highgpu-8g", "options": options}
     await provider.provision(request("web-1", **asked))
@@ -76,14 +78,24 @@ async def test_gcp_launches_with_the_options_of_the_pool(gcp: GcpServer, make_gc
         len(sent["networkInterfaces"]),
         sent["scheduling"]["maxRunDuration"],
     )
+    assert {"kmsKeyName": key} == sent["disks"][0]["diskEncryptionKey"]
     assert provider.options.max_run == Duration(0)
+    await provider.provision(request("web-2", **asked | {"options": {}}))
+    [plain] = [each for each in gcp.instances.values() if each["name"] == "web-2"]
+    assert "diskEncryptionKey" not in plain["disks"][0]
 
 
 async def test_azure_launches_with_the_options_of_the_pool(
     azure: AzureServer, make_azure: Make
 ) -> None:
-    """Image, disk, security group and scale set."""
-    options = {"image": "a:b:c:d", "root_gb": 321, "scale_set": "ib", "security_group": "/nsg"}
+    """Image, disk and its key, security group and scale set."""
+    options = {
+        "disk_encryption_set": "keys",
+        "image": "a:b:c:d",
+        "root_gb": 321,
+        "scale_set": "ib",
+        "security_group": "/nsg",
+    }
     provider: AzureProvider = make_azure()
     await provider.provision(
         request("web-1", zone="1", instance_type="Standard_ND96isr_H100_v5", options=options)
@@ -92,6 +104,8 @@ async def test_azure_launches_with_the_options_of_the_pool(
     [nic] = azure.resources["networkInterfaces"].values()
     storage = machine["properties"]["storageProfile"]
     assert ("a", 321) == (storage["imageReference"]["publisher"], storage["osDisk"]["diskSizeGB"])
+    used = storage["osDisk"]["managedDisk"]["diskEncryptionSet"]["id"]
+    assert used.endswith("/gpus/providers/Microsoft.Compute/diskEncryptionSets/keys")
     assert {"id": "/nsg"} == nic["properties"]["networkSecurityGroup"]
     assert machine["properties"]["virtualMachineScaleSet"]["id"].endswith("/ib")
 

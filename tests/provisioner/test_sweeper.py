@@ -132,7 +132,7 @@ async def test_a_sweep_finishes_an_abandoned_removal(fleet: NatsBus) -> None:
     provider = fake()
     parts = steps(fleet, provider)
     await parts.provision(provision("web-1"))
-    provider.inject_fault(FakeFault(call="terminate", kind="AUTH", times=3))
+    provider.inject_fault(FakeFault(call="terminate", kind="INVALID", times=3))
     store = InstanceStore(fleet)
     await store.change(
         "web.web-1", lambda each: each and mark_terminating(each, SystemClock().now())

@@ -6,6 +6,7 @@ process on the machine, soon contains nothing of value. Everything is derived fr
 record, without randomness: a repeated launch request is identical.
 """
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -42,16 +43,19 @@ class BootstrapTemplates:
         agent: AgentSettings,
         directory: Path,
         host_files: frozenset[str] = frozenset(),
+        rdma_devices: Callable[[InstanceRecord], int] | None = None,
     ) -> None:
         """`directory`: the base of templates' relative paths.
 
         `host_files`: the files of this host that the configuration names. A launch is received over
         the bus and may name no others.
+        `rdma_devices`: how many a node must have up at boot; None: that is not known of any.
         """
         self._nats = nats
         self._agent = agent
         self._directory = directory
         self._host_files = host_files
+        self._rdma_devices = rdma_devices
 
     def require_configured(self, file: str, setting: str) -> None:
         """Refuse a file of this host that its configuration does not name."""
@@ -157,6 +161,8 @@ class BootstrapTemplates:
         }
         if record.launch.gpu_count:
             lines["GPU_COUNT"] = str(record.launch.gpu_count)
+        if self._rdma_devices is not None and (devices := self._rdma_devices(record)):
+            lines["RDMA_DEVICES"] = str(devices)
         if self._nats.tls_ca_file:
             lines["NATS_TLS_CA_FILE"] = AUTHORITY_FILE
         if secured:

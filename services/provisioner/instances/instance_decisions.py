@@ -25,7 +25,6 @@ from schemas.saga_params import LaunchSpec
 from services.provisioner.instances.visibility import may_be_hidden
 from services.provisioner.provider_client.instance_list import InstanceList
 from services.provisioner.provider_client.provider import Instance
-from services.provisioner.provider_client.provider_errors import RULES
 
 TOKEN_CHARS: Final = 32
 ERROR_CHARS_MAX: Final = 500
@@ -34,6 +33,10 @@ REFUSED_MAX: Final = 32
 
 TERMINATING_STATES: Final = ("terminating", "leaked")
 ADOPTABLE_STATUSES: Final = ("pending", "running")
+REFUSED_FOR_GOOD: Final[tuple[ProviderErrorKind, ...]] = ("INVALID", "UNSUPPORTED")
+"""Kinds of a refused removal whose repetition is refused as well: a lock on the instance, a region
+that its provider does not have. A login that has expired (AUTH) refuses every removal, until a
+person renews it, and the next try succeeds."""
 ADOPTED: Final = "adopted"
 """In place of the saga that launched an instance: no unwinding saga removes it."""
 
@@ -340,11 +343,11 @@ def count_removal_attempt(
 def is_leak(
     record: InstanceRecord, kind: ProviderErrorKind | None, now: datetime, after: timedelta
 ) -> bool:
-    """Whether it is a leak: the removal takes too long, or the provider refuses it."""
+    """Whether it is a leak: the removal takes too long, or no repetition of it can succeed."""
     if record.state != "terminating":
         return False
-    refused = kind is not None and not RULES[kind].retry_in_step
-    return refused or now - (record.terminating_at or record.intended_at) >= after
+    waited = now - (record.terminating_at or record.intended_at)
+    return kind in REFUSED_FOR_GOOD or waited >= after
 
 
 def may_go_on(

@@ -274,6 +274,15 @@ class Quotas(Protocol):
 
 
 @runtime_checkable
+class JoinsFabric(Protocol):
+    """A provider whose options say which nodes join a network for RDMA."""
+
+    def joins_fabric(self, request: ProvisionRequest) -> bool:
+        """Whether this launch does; ProviderError if its options are not valid."""
+        ...
+
+
+@runtime_checkable
 class IdentifiesPods(Protocol):
     """A provider on whose nodes agents run in pods, each with a token that names its node."""
 

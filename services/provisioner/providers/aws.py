@@ -189,6 +189,10 @@ class AwsProvider:
         made = await self._launches.launch(launch, LaunchParameters(given, tags))
         return _instance(made, self.options.region)
 
+    def joins_fabric(self, request: ProvisionRequest) -> bool:
+        """Whether the node gets EFA interfaces."""
+        return options_of(self, self.options, request).efa
+
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove an instance; one that EC2 does not know is gone."""
         await self._terminations.terminate(provider_id)

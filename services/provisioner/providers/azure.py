@@ -57,7 +57,7 @@ class AzureProvider:
     Options = vm.AzureOptions
     per_pool: ClassVar = frozenset(
         {"image", "subnet", "security_group", "accelerated_networking", "scale_set", "identity"}
-        | {"placement_group", "root_gb", "disk_type", "ssh_key"}
+        | {"placement_group", "root_gb", "disk_type", "disk_encryption_set", "ssh_key"}
     )
     """Options that a pool may set for its own nodes."""
 
@@ -108,6 +108,11 @@ class AzureProvider:
             if machine is not None:
                 return await self._instance(name, machine)
         raise ProviderError("TRANSIENT", f"{name} is removed as fast as it is launched")
+
+    def joins_fabric(self, request: ProvisionRequest) -> bool:
+        """Whether the node is in a set, within which alone Azure connects InfiniBand."""
+        options = options_of(self, self.options, request)
+        return bool(options.scale_set or options.availability_set)
 
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove a machine or, without one, the leftovers of its launch."""

@@ -108,6 +108,8 @@ class AzureOptions(Setting, frozen=True, kw_only=True):
     """0: the size of the image."""
     disk_type: Literal["Premium_LRS", "StandardSSD_LRS", "Standard_LRS"] = "Premium_LRS"
     """Kind of the root disk."""
+    disk_encryption_set: str = ""
+    """Name or resource id of the set with the root disk's key; empty: the platform's own key."""
     base_url: str = "https://management.azure.com"
     """Address of the Resource Manager; it differs outside the public cloud."""
     audience: str = "https://management.azure.com"
@@ -191,15 +193,6 @@ def machine_body(
     request: ProvisionRequest, options: AzureOptions, nic_id: str, market: Market
 ) -> dict[str, Any]:
     """Return the body of the machine."""
-    name = unique_name(request)
-    disk: dict[str, Any] = {
-        "name": f"{name}{DISK}",
-        "createOption": "FromImage",
-        "deleteOption": "Delete",
-        "managedDisk": {"storageAccountType": options.disk_type},
-    }
-    if options.root_gb:
-        disk["diskSizeGB"] = options.root_gb
     system: dict[str, Any] = {
         "computerName": short_name(request),
         "adminUsername": options.admin_user,
@@ -217,7 +210,10 @@ def machine_body(
         system["customData"] = base64.b64encode(request.user_data.encode()).decode()
     properties: dict[str, Any] = {
         "hardwareProfile": {"vmSize": request.instance_type},
-        "storageProfile": {"imageReference": _image(options.image), "osDisk": disk},
+        "storageProfile": {
+            "imageReference": _image(options.image),
+            "osDisk": _disk(request, options),
+        },
         "osProfile": system,
         "networkProfile": {
             "networkInterfaces": [
@@ -246,24 +242,38 @@ def machine_body(
     return body
 
 
+def _disk(request: ProvisionRequest, options: AzureOptions) -> dict[str, Any]:
+    """Return the root disk, which is deleted with its machine."""
+    managed: dict[str, Any] = {"storageAccountType": options.disk_type}
+    if keys := options.disk_encryption_set:
+        managed["diskEncryptionSet"] = _reference(options, "diskEncryptionSets", keys)
+    return {
+        "name": f"{unique_name(request)}{DISK}",
+        "createOption": "FromImage",
+        "deleteOption": "Delete",
+        "managedDisk": managed,
+        **({"diskSizeGB": options.root_gb} if options.root_gb else {}),
+    }
+
+
+def _reference(options: AzureOptions, kind: str, named: str) -> dict[str, str]:
+    """Refer to a resource by its ID, or by its name in this resource group."""
+    here = f"/subscriptions/{options.subscription}/resourceGroups/{options.resource_group}"
+    path = f"{here}/providers/Microsoft.Compute/{kind}/{named}"
+    return {"id": named if named.startswith("/") else path}
+
+
 def _groups(request: ProvisionRequest, options: AzureOptions, market: Market) -> dict[str, Any]:
     """Return which groups of machines, and of reservations, a machine belongs to."""
-    here = f"/subscriptions/{options.subscription}/resourceGroups/{options.resource_group}"
-
-    def reference(kind: str, group: str) -> dict[str, str]:
-        """A name is one in this resource group."""
-        path = f"{here}/providers/Microsoft.Compute/{kind}/{group}"
-        return {"id": group if group.startswith("/") else path}
-
     found: dict[str, Any] = {}
     if group := request.placement_group or options.placement_group:
-        found["proximityPlacementGroup"] = reference("proximityPlacementGroups", group)
+        found["proximityPlacementGroup"] = _reference(options, "proximityPlacementGroups", group)
     if group := options.scale_set:
-        found["virtualMachineScaleSet"] = reference("virtualMachineScaleSets", group)
+        found["virtualMachineScaleSet"] = _reference(options, "virtualMachineScaleSets", group)
     if group := options.availability_set:
-        found["availabilitySet"] = reference("availabilitySets", group)
+        found["availabilitySet"] = _reference(options, "availabilitySets", group)
     if market == "reserved":
-        held = reference("capacityReservationGroups", options.capacity_reservation_group)
+        held = _reference(options, "capacityReservationGroups", options.capacity_reservation_group)
         found["capacityReservation"] = {"capacityReservationGroup": held}
     return found
 

@@ -70,7 +70,7 @@ class GcpProvider:
     Options = GcpOptions
     per_pool: ClassVar = frozenset(
         {"image", "network", "subnetwork", "public_address", "networks", "accelerators", "labels"}
-        | {"service_account", "root_gb", "disk_type", "max_run"}
+        | {"service_account", "root_gb", "disk_type", "disk_kms_key", "max_run"}
     )
     """Options that a pool may set for its own nodes."""
 

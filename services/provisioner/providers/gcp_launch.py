@@ -73,6 +73,9 @@ class GcpOptions(Setting, frozen=True, kw_only=True):
     """Size of the root disk, in GB."""
     disk_type: str = ""
     """`pd-ssd`, `hyperdisk-balanced`; empty: one that the machine series accepts."""
+    disk_kms_key: str = ""
+    """Key of the root disk, `projects/…/locations/…/keyRings/…/cryptoKeys/…`; empty: Google's own.
+    """
     networks: Annotated[tuple[NetworkOptions, ...], msgspec.Meta(max_length=NETWORKS_MAX)] = ()
     """More interfaces, after that of `network`: for GPUDirect one network for each."""
     accelerators: tuple[AcceleratorOptions, ...] = ()
@@ -116,6 +119,7 @@ def launch_body(request: ProvisionRequest, options: GcpOptions, market: Market) 
     """The body of `instances.insert`."""
     metadata = [{"key": "ssh-keys", "value": "\n".join(request.ssh_keys)}]
     metadata += [{"key": "user-data", "value": request.user_data}]
+    key = options.disk_kms_key
     body: dict[str, Any] = {
         "name": request.name,
         "machineType": f"zones/{request.zone}/machineTypes/{request.instance_type}",
@@ -124,6 +128,7 @@ def launch_body(request: ProvisionRequest, options: GcpOptions, market: Market) 
             {
                 "boot": True,
                 "autoDelete": True,
+                **({"diskEncryptionKey": {"kmsKeyName": key}} if key else {}),
                 "initializeParams": {
                     "sourceImage": options.image or _default_image(request.instance_type),
                     "diskSizeGb": str(options.root_gb),

@@ -1,0 +1,152 @@
+"""Where a launch asks for the fabric, its node's agent is given how many devices must be up."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from agent.faults.boot_checks import rdma_check
+from agent.settings import load
+from schemas.instance_records import InstanceRecord
+from schemas.instance_type_catalogue import InstanceTypes, TypeSpec
+from schemas.launch_offers import Choice, Offer, Offering
+from schemas.saga_log_entries import StepSucceeded
+from services.bus.nats.nats_bus import NatsBus
+from services.provisioner.conformance import environment
+from services.provisioner.instances.instance_decisions import intended_record
+from services.provisioner.launch.fabric_devices import FabricDevices
+from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
+from services.provisioner.provider_client.provider import (
+    Environment,
+    Instance,
+    Provider,
+    ProvisionRequest,
+)
+from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.providers.aws import AwsProvider
+from services.provisioner.providers.azure import AzureProvider
+from services.provisioner.providers.fake import FakeProvider
+from services.settings.instance_type_file import with_shipped
+from tests.provisioner.provisioner_parts import (
+    answer_to,
+    launch,
+    providers,
+    provision,
+    running,
+    start_step,
+)
+from tests.support.secured import NOW
+
+H100 = "Standard_ND96isr_H100_v5"
+
+
+def aws(where: Path, **options: Any) -> AwsProvider:
+    """A provider that is asked nothing of EC2."""
+    given = AwsProvider.Options(region="us-east-1", **options)
+    return AwsProvider(options=given, environment=named("aws", where))
+
+
+def azure(where: Path, **options: Any) -> AzureProvider:
+    """One that is asked nothing of Azure."""
+    places = {"subscription": "s", "resource_group": "g", "location": "l", "subnet": "n"}
+    given = AzureProvider.Options(image="i", **places, **options)
+    return AzureProvider(options=given, environment=named("azure", where))
+
+
+def named(name: str, where: Path) -> Environment:
+    """A provider's environment."""
+    return msgspec.structs.replace(environment(where), name=name)
+
+
+def record(provider: str, kind: str, options: dict[str, Any]) -> InstanceRecord:
+    """A launch whose offering is chosen, with its pool's own options."""
+    choice = Choice(offers=(Offer(provider=provider, instance_type=kind, options=options),))
+    wanted = launch(provider=provider, instance_type=kind, choice=choice)
+    made = intended_record("web", "web-1", wanted, "saga", NOW)
+    return msgspec.structs.replace(made, offering=Offering(provider=provider, instance_type=kind))
+
+
+EFA: dict[str, Any] = {"efa": True, "security_groups": ("sg-1",)}
+
+
+@pytest.mark.parametrize(
+    ("make", "configured", "of_pool", "kind", "devices"),
+    [
+        (aws, EFA, {}, "p5.48xlarge", 32),
+        (aws, EFA, {}, "p5en.48xlarge", 16),
+        (aws, {}, EFA, "p4d.24xlarge", 4),
+        (aws, EFA, {"efa": False}, "p5.48xlarge", 0),
+        (aws, {}, {}, "p5.48xlarge", 0),
+        (aws, EFA, {}, "g6.48xlarge", 0),
+        (aws, EFA, {}, "x9.unknown", 0),
+        (azure, {"scale_set": "ib"}, {}, H100, 8),
+        (azure, {"availability_set": "ib"}, {}, H100, 8),
+        (azure, {}, {"scale_set": "ib"}, H100, 8),
+        (azure, {}, {}, H100, 0),
+    ],
+)
+async def test_the_options_ask_for_the_fabric_and_the_catalogue_counts_its_devices(
+    tmp_path: Path,
+    make: Any,
+    configured: dict[str, Any],
+    of_pool: dict[str, Any],
+    kind: str,
+    devices: int,
+) -> None:
+    """What the catalogue does not know, and what no option asks for, is not checked."""
+    provider: Provider = make(tmp_path, **configured)
+    calls = providers(provider)
+    fabric = FabricDevices(calls, OfferingCatalogue(with_shipped(InstanceTypes()), calls.traits()))
+    assert devices == fabric.of(record(provider.name, kind, of_pool))
+    await provider.close()
+
+
+async def test_wrong_options_are_reported_by_their_provider(tmp_path: Path) -> None:
+    """As at the launch itself, which they prevent."""
+    provider = aws(tmp_path)
+    with pytest.raises(ProviderError, match="`options` of pool web"):
+        provider.joins_fabric(
+            ProvisionRequest(
+                **dict.fromkeys(("name", "fleet", "node", "token", "instance_type"), "x"),
+                pool="web",
+                options={"efa": True},
+            )
+        )
+    await provider.close()
+
+
+class Fabric(FakeProvider):
+    """Joins every node, and keeps what was asked for."""
+
+    asked: ProvisionRequest | None = None
+
+    def joins_fabric(self, request: ProvisionRequest) -> bool:
+        """Whether it asks for the type with the fabric."""
+        return request.instance_type == "h100"
+
+    async def provision(self, request: ProvisionRequest) -> Instance:
+        """Launch it."""
+        self.asked = request
+        return await super().provision(request)
+
+
+async def test_a_node_with_fewer_devices_than_its_type_has_is_refused(
+    bus: NatsBus, tmp_path: Path
+) -> None:
+    """From the service's launch, by its user data, to the agent's own boot check."""
+    options = FakeProvider.Options()
+    provider = Fabric(options=options, environment=named("fake", tmp_path))
+    types = InstanceTypes(types={"fake": {"h100": TypeSpec(rdma_devices=8)}})
+    async with running(bus, provider, types=types):
+        sequence = await start_step(bus, provision("web-1", "s", user_data="auto"))
+        done, _ = await answer_to(bus, "s", sequence)
+    assert isinstance(done, StepSucceeded)
+    assert provider.asked is not None
+    files = yaml.safe_load(provider.asked.user_data)["write_files"]
+    [text] = [each["content"] for each in files if each["path"] == "/etc/navarch/agent.env"]
+    config = load(dict(line.split("=", 1) for line in text.splitlines()))
+    up = [f"mlx5_{number}" for number in range(8)]
+    assert rdma_check(config.rdma_devices, up).ok
+    assert not rdma_check(config.rdma_devices, up[:7]).ok
