@@ -9,7 +9,7 @@ from typing import Final
 
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
-from services.pool_manager.planner import cloud_notices, retirements
+from services.pool_manager.planner import cloud_notices, idle_nodes, retirements
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.remediation import drift, gpu_cordons, remedy_selection, renewals
 from services.pool_manager.planner.safety import eligibility, maintenance_windows
@@ -113,8 +113,9 @@ def degraded_wait(node: NodeRecord, pool: PoolRecord | None, now: datetime | Non
         return f"{found}: it is done while the pool's service window is open."
     coming = maintenance_windows.next_opening(pool.spec.windows, "service", now)
     if coming is None:
-        minutes = retirements.IDLE_MIN.total_seconds() / 60
-        rest = f"without that it is done once its GPUs have rested for {minutes:g} minutes"
+        minutes = idle_nodes.IDLE_MIN.total_seconds() / 60
+        rest = f"once it has no work and its GPUs have rested for {minutes:g} minutes"
+        rest = f"without that it is done {rest}"
         return f"{found}: the pool has no service window for it; {by_hand}; {rest}"
     since = f"{coming.start.astimezone():%m-%d %H:%M}"
     return f"{found}: that waits for the window {coming.window.name}, at {since}; {by_hand}"

@@ -220,7 +220,8 @@ def why_pool(
     """Explain a pool; `stored`: its events, `sagas`: its open ones, `at`: now."""
     nodes = tuple(nodes)
     present = [each for each in nodes if each.state != "terminated" and not each.spare]
-    healthy = sum(1 for each in present if each.state == "active" and each.health == "healthy")
+    serving = (each for each in present if each.state == "active" and not each.lost)
+    healthy = sum(1 for each in serving if each.health == "healthy")
     summary = (
         f"Pool {pool.name} has {len(present)} of {pool.desired} desired nodes, {healthy} of them "
         f"healthy and in service; open sagas: {len(pool.open)}, breaker: {pool.breaker.state}."

@@ -10,14 +10,10 @@ from typing import Final
 
 import msgspec
 
-from schemas import subjects
 from schemas.autoscaling_advice import IDLE, AutoscalingAdvice
-from schemas.messages import encode
-from schemas.node_work import NODE_WORK, NODES_MAX, NodeWorkAnswer, NodeWorkQuery
 from schemas.pool_records import PoolRecord
 from services.bus.leases import Lease
 from services.bus.port import Bus
-from services.bus.protocol.endpoint_replies import reply_data
 from services.pool_manager.autoscaling.scaling_decision import unanswered, with_advice
 from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.node_use_reader import NodeUseReader
@@ -25,16 +21,15 @@ from services.pool_manager.planner.pool_snapshot import Rest
 from services.pool_manager.planner.sizing import idle_shutdown
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
-from services.primitives.errors import AnswerError, BusError, Conflict, Retry
+from services.primitives.errors import BusError, Conflict, Retry
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 30.0
-ASK_SECONDS_MAX: Final = 30.0
+WORK_SECONDS_MAX: Final = 120.0
+"""For the answers about the work of a pool's nodes."""
 LOOKED_AT_MAX: Final = 2_000
 """Nodes of a pool in one round; the next round goes on with others."""
-
-_answer: Final = msgspec.json.Decoder(NodeWorkAnswer)
 
 
 class IdleWatch:
@@ -46,7 +41,7 @@ class IdleWatch:
         self._clock = clock
         self._store = store
         self._lease = lease
-        self._uses = NodeUseReader(bus, HeartbeatReader(bus))
+        self._uses = NodeUseReader(bus, clock, HeartbeatReader(bus))
         self._known: dict[str, dict[str, Rest]] = {}
         self._due: dict[str, dict[str, Rest]] = {}
         self._round = 0
@@ -86,12 +81,13 @@ class IdleWatch:
         asked = self._some(able)
         use = await self._uses.read(pool, asked)
         resting = [name for name, each in use.items() if each.gpus and not each.gpus.busy]
-        idle, unknown = await self._ask(pool, resting)
+        work = await self._uses.work(pool, resting, WORK_SECONDS_MAX)
         silent = len(use) - sum(each.gpus is not None for each in use.values())
+        unknown = work.unknown
         if silent and not unknown:
             unknown = f"agents that do not say whether their GPUs are in use: {silent}"
         before = self._known[pool]
-        found = idle_shutdown.rests(before, use, idle, now)
+        found = idle_shutdown.rests(before, use, work.idle, now)
         kept = {name: before[name] for name in able if name in before and name not in use}
         self._known[pool] = found | kept
         await self._note(record, unknown)
@@ -108,23 +104,6 @@ class IdleWatch:
             return able
         begin = self._round * LOOKED_AT_MAX % len(able)
         return (able[begin:] + able[:begin])[:LOOKED_AT_MAX]
-
-    async def _ask(self, pool: str, nodes: list[str]) -> tuple[set[str], str]:
-        """Those of the nodes on which nothing runs, and why that is not known of others."""
-        idle: set[str] = set()
-        unknown = ""
-        for first in range(0, len(nodes), NODES_MAX):
-            query = NodeWorkQuery(pool=pool, nodes=tuple(nodes[first : first + NODES_MAX]))
-            try:
-                reply = await self._bus.request(
-                    subjects.query(NODE_WORK), encode(query), timeout_seconds=ASK_SECONDS_MAX
-                )
-                answer = _answer.decode(reply_data(reply))
-            except (AnswerError, BusError) as error:
-                return set(), f"the notifier does not answer: {error}"
-            idle.update(answer.idle)
-            unknown = unknown or answer.unknown
-        return idle & set(nodes), unknown
 
     async def _note(self, record: PoolRecord, unknown: str) -> None:
         """Write down that it is not known which nodes are idle, where that is news."""

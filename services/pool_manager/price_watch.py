@@ -47,7 +47,7 @@ class PriceWatch:
         self._clock = clock
         self._store = store
         self._lease = lease
-        self._uses = NodeUseReader(bus, HeartbeatReader(bus))
+        self._uses = NodeUseReader(bus, clock, HeartbeatReader(bus))
 
     async def run(self, reconcile: Callable[[str], Awaitable[None]]) -> None:
         """Compare at each interval, for ever."""

@@ -91,7 +91,7 @@ class Reconciler:
         """Facts that stand in a pool's record, and that this process has published."""
         self._begun: set[str] = set()
         self._heartbeats = HeartbeatReader(bus)
-        self._node_use = NodeUseReader(bus, self._heartbeats)
+        self._node_use = NodeUseReader(bus, clock, self._heartbeats)
         self._notices = NoticeReader(bus)
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE_MAX)
         self.interventions = SagaInterventions(
@@ -174,14 +174,14 @@ class Reconciler:
 
     async def _plan(self, snapshot: PoolSnapshot) -> PoolPlan:
         """Decide; which of several nodes leaves, and when, depends on how they are used."""
-        decided = await self._plan_once(snapshot)
-        free = pool_size.removable(snapshot, decided, self._clock.now())
-        free += retirements.asked_about(snapshot.nodes.needs_attention)
-        free += remedy_selection.asked_about(snapshot, self._clock.now())
-        free += renewals.asked_about(snapshot, self._clock.now())
+        decided, now = await self._plan_once(snapshot), self._clock.now()
+        free = pool_size.removable(snapshot, decided, now)
+        free += retirements.asked_about(snapshot.record, snapshot.nodes.needs_attention, now)
+        free += remedy_selection.asked_about(snapshot, now)
+        free += renewals.asked_about(snapshot, now)
         if not free:
             return decided
-        use = await self._node_use.read(snapshot.record.name, free)
+        use = await self._node_use.read_with_work(snapshot.record.name, tuple(dict.fromkeys(free)))
         return await self._plan_once(replace(snapshot, use=use))
 
     async def _plan_once(self, snapshot: PoolSnapshot) -> PoolPlan:

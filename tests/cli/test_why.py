@@ -272,6 +272,15 @@ def test_a_pool_names_its_breaker_its_failures_and_what_each_saga_waits_for() ->
     ]
 
 
+def test_a_pool_does_not_count_a_lost_node_as_in_service() -> None:
+    """Its health is what it was before it fell silent."""
+    pool = PoolRecord(name="training", spec=SPEC, desired=2)
+    node = NodeRecord(pool="training", node="n1", state="active", health="healthy")
+    lost = msgspec.structs.replace(node, node="n2", lost=True, lost_at=NOW)
+
+    assert "2 of 2 desired nodes, 1 of them healthy" in why_pool(pool, [node, lost], [], []).summary
+
+
 def test_a_pool_that_is_removed_names_what_blocks_it() -> None:
     """A held node does not leave, and so neither does its pool."""
     pool = PoolRecord(

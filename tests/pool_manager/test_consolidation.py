@@ -135,7 +135,7 @@ def known(record: PoolRecord, *names: str, minutes_ago: float = 1) -> PoolRecord
 
 def decided(record: PoolRecord, *nodes: NodeRecord, use: GpuUse | None = IDLE) -> PoolPlan:
     """The plan where the nodes' GPUs are used so."""
-    used = {each.node: NodeUse(gpus=use) for each in nodes}
+    used = {each.node: NodeUse(gpus=use, work="none") for each in nodes}
     return plan(replace(snapshot(record, *nodes), use=used), NOW)
 
 

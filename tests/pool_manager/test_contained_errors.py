@@ -47,7 +47,8 @@ def test_a_contained_memory_error_is_no_reason_to_replace_a_node_at_once(
 @pytest.mark.parametrize(("minutes", "begun"), [(6, [("reset-gpu", "a")]), (4, [])])
 def test_it_is_reset_once_the_work_has_left(minutes: int, begun: list[tuple[str, str]]) -> None:
     """Also where its line asks for no reset: the error has left the node degraded, and in work."""
-    resting = NodeUse(gpus=GpuUse(busy=False, since=NOW - timedelta(minutes=minutes)))
+    gpus = GpuUse(busy=False, since=NOW - timedelta(minutes=minutes))
+    resting = NodeUse(gpus=gpus, work="none")
     decided = under(REPLACE, DEGRADED, node("b"))
     assert remedy_selection.asked_about(decided, NOW) == ["a"]
     assert started(decided) == []
@@ -104,13 +105,17 @@ def test_what_a_failed_reset_has_broken_is_reported_before_the_node_works_on() -
 
 def resting(*nodes: NodeRecord) -> PoolSnapshot:
     """A pool on whose nodes nothing runs."""
-    use = NodeUse(gpus=GpuUse(busy=False, since=NOW - HOUR))
+    use = NodeUse(gpus=GpuUse(busy=False, since=NOW - HOUR), work="none")
     return replace(under(REPLACE, *nodes), use={each.node: use for each in nodes})
 
 
 def test_a_node_that_fails_its_check_after_the_reset_is_replaced() -> None:
     """It has no work, and shall get none."""
-    assert started(resting(left(unfit=True), node("b"))) == [("replace", "a")]
+    known = resting(left(unfit=True, drained=True), node("b"))
+    rests = NodeUse(gpus=GpuUse(busy=False, since=NOW - HOUR))
+    assert started(known) == [("replace", "a")]
+    # The workload system says that it places no work there, which may also be one it does not know.
+    assert started(replace(known, use={"a": rests})) == [("replace", "a")]
 
 
 def test_an_operators_cordon_of_a_degraded_node_stays() -> None:

@@ -56,7 +56,7 @@ LIFTED = [("cordon-gpus-a-1", ())]
         (cordoned(), []),
         (cordoned(faulty_gpus=(5,)), [("cordon-gpus-a-1", (5,))]),
         (faulty(cordoned=True), []),
-        (faulty(lost=True, lost_at=NOW, provider_state="gone"), []),
+        (faulty(lost=True, lost_at=NOW, provider_state="gone"), [("replace-a-1", ())]),
         (faulty(held_until=NOW + timedelta(hours=1)), []),
         (faulty(workload=WorkloadView(system="s", cordoned=True)), []),
         (faulty(health="unhealthy"), [("quarantine-a-1", ())]),

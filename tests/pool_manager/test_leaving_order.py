@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
 from schemas.node_records import GpuUse, NodeRecord
@@ -10,7 +11,7 @@ from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
-from services.pool_manager.planner.pool_snapshot import NodeUse, PoolSnapshot
+from services.pool_manager.planner.pool_snapshot import NodeUse, PoolSnapshot, Work
 from services.pool_manager.planner.sizing.pool_size import removable
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -34,10 +35,10 @@ def snapshot(record: PoolRecord, *nodes: NodeRecord) -> PoolSnapshot:
     return PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes), revision=7)
 
 
-def use(busy: bool | None, minutes: float = 60, dollars: float = 0) -> NodeUse:
-    """As its agent reports it: so since `minutes`."""
+def use(busy: bool | None, minutes: float = 60, dollars: float = 0, work: Work = "none") -> NodeUse:
+    """As its agent reports it: so since `minutes`; and what the workload system says."""
     gpus = None if busy is None else GpuUse(busy=busy, since=NOW - timedelta(minutes=minutes))
-    return NodeUse(gpus=gpus, dollars_per_hour=dollars)
+    return NodeUse(gpus=gpus, dollars_per_hour=dollars, work=work)
 
 
 DAYS_OLD = {"old": 9, "older": 99}
@@ -47,6 +48,11 @@ LEAVING_ORDERS = [
     ({"c": use(busy=False), "b": use(None), "a": use(busy=True)}, "whatever their names"),
     ({"a": use(busy=False), "c": NodeUse(), "b": use(busy=False, minutes=4)}, "a pause is no rest"),
     ({"a": use(busy=False, dollars=9), "b": use(busy=False, dollars=8)}, "the expensive one"),
+    (
+        {"c": use(busy=False), "b": use(busy=False, work="unknown"), "a": use(False, work="runs")},
+        "a job that rests is work",
+    ),
+    ({"b": use(busy=False), "a": use(busy=True, work="unknown")}, "busy without being asked about"),
     ({"young": use(None), "old": use(None), "older": use(None)}, "unknown: the youngest"),
     ({"older": use(busy=True), "old": use(busy=True), "young": use(busy=True)}, "busy: the oldest"),
     ({"young": use(busy=True, dollars=2), "older": use(busy=True, dollars=1)}, "price before age"),
@@ -69,6 +75,14 @@ def test_smaller_pool_gives_away_the_least_used(known: dict[str, NodeUse]) -> No
         staying = [each for each in staying if each.node != leaving.node]
 
     assert list(known) == order
+
+
+def test_a_node_with_a_job_of_several_nodes_is_busy() -> None:
+    """Its record has the job, whatever its GPUs do."""
+    gang = msgspec.structs.replace(node("a"), gangs=("4711",))
+    world = replace(snapshot(pool(1), gang, node("b")), use=dict.fromkeys("ab", use(busy=False)))
+    (leaving,) = plan(world, NOW).start.values()
+    assert leaving.node == "b"
 
 
 def test_use_is_read_where_it_decides() -> None:

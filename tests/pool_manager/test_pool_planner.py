@@ -311,10 +311,11 @@ GONE = {"lost": True, "lost_at": NOW, "provider_state": "gone"}
         ({}, {"health": "unhealthy", "health_at": NOW, "health_action": "reset_gpu"}, 2),
         ({}, {"provider_state": "present"}, 0),
         ({}, {"lost": False, "lost_at": None}, 0),
-        ({"breaker": Breaker(state="open", forced=True, cause="operator", since=NOW)}, {}, 0),
+        ({"breaker": Breaker(state="open", forced=True, cause="operator", since=NOW)}, {}, 2),
+        ({"breaker": Breaker(state="open", forced=True, cause="restored", since=NOW)}, {}, 0),
         ({"failures": 2, "retry_at": NOW + timedelta(seconds=60)}, {}, 0),
     ],
-    ids=["level", "rate", "unhealthy", "present", "beating", "operator", "launches-fail"],
+    ids=["level", "rate", "unhealthy", "present", "beating", "operator", "restored", "fails"],
 )
 def test_a_gone_instance_is_a_gap(
     changes: dict[str, Any], fields: dict[str, Any], begun: int

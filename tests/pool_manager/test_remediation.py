@@ -18,7 +18,7 @@ from schemas.pool_records import OpenSaga
 from schemas.settings import BudgetSpec, HealthSpec, PluginSettings, WindowSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
-from services.pool_manager.planner.pool_snapshot import NodeUse, PoolSnapshot
+from services.pool_manager.planner.pool_snapshot import NodeUse, PoolSnapshot, Work
 from services.pool_manager.planner.remediation import remedy_selection
 from services.pool_manager.planner.remediator import (
     REPLACE,
@@ -309,14 +309,21 @@ def test_degraded_node_is_remediated_in_a_service_window(
 
 
 @pytest.mark.parametrize(
-    ("busy", "minutes", "kinds"),
-    [(False, 6, ["reset-gpu"]), (False, 4, []), (True, 60, [])],
+    ("busy", "minutes", "work", "kinds"),
+    [
+        (False, 6, "none", ["reset-gpu"]),
+        (False, 6, "runs", []),
+        (False, 6, "unknown", []),
+        (False, 4, "none", []),
+        (True, 60, "none", []),
+    ],
 )
 def test_degraded_node_without_work_needs_no_window(
-    busy: bool, minutes: int, kinds: list[str]
+    busy: bool, minutes: int, work: Work, kinds: list[str]
 ) -> None:
-    """A pause between two steps of a job is no rest."""
-    resting = NodeUse(gpus=GpuUse(busy=busy, since=NOW - timedelta(minutes=minutes)))
+    """A pause between two steps of a job is no rest, nor is a job that uses no GPU."""
+    gpus = GpuUse(busy=busy, since=NOW - timedelta(minutes=minutes))
+    resting = NodeUse(gpus=gpus, work=work)
     asked = under(LADDER, degraded("reset_gpu"), node("b"))
     assert ["a"] == remedy_selection.asked_about(asked, NOW)
     used = replace(asked, use={"a": resting})

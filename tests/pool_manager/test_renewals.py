@@ -29,8 +29,10 @@ from tests.pool_manager.test_pool_planner import NOW, node, pool, snapshot, spec
 DAY = timedelta(days=1)
 EXPIRE = Duration(30 * 86_400)
 BUSY = NodeUse(gpus=GpuUse(busy=True, since=NOW - DAY))
-IDLE = NodeUse(gpus=GpuUse(busy=False, since=NOW - DAY))
-RESTED = NodeUse(gpus=GpuUse(busy=False, since=NOW - timedelta(minutes=4)))
+IDLE = NodeUse(gpus=GpuUse(busy=False, since=NOW - DAY), work="none")
+WAITS = replace(IDLE, work="runs")
+UNASKED = replace(IDLE, work="unknown")
+RESTED = NodeUse(gpus=GpuUse(busy=False, since=NOW - timedelta(minutes=4)), work="none")
 SERVICE = WindowSpec(name="now", kind="service", start="0 12 * * *", duration=Duration(3600))
 TONIGHT = WindowSpec(name="night", kind="service", start="0 22 * * *", duration=Duration(3600))
 FROZEN = WindowSpec(name="week", kind="freeze", start="0 12 * * *", duration=Duration(3600))
@@ -72,7 +74,10 @@ def replaced(found: PoolPlan) -> list[str]:
         (aged("a", GROWN), None, {}, False),
         (aged("a", GROWN), BUSY, {}, False),
         (aged("a", GROWN), RESTED, {}, False),
+        (aged("a", GROWN), WAITS, {}, False),
+        (aged("a", GROWN), UNASKED, {}, False),
         (aged("a", GROWN), IDLE, {}, True),
+        (aged("a", GROWN, gangs=("4711",)), IDLE, {}, False),
         (aged("a", YOUNG), IDLE, {}, False),
         (aged("a", GROWN), BUSY, {"windows": (SERVICE,)}, True),
         (aged("a", OLD), IDLE, {"windows": (TONIGHT,)}, False),

@@ -9,6 +9,7 @@ import pytest
 
 from schemas.duration import Duration
 from schemas.node_records import CloudNotice, GpuUse, NodeRecord
+from schemas.pool_records import OpenSaga
 from schemas.settings import BudgetSpec, WindowSpec
 from services.fleet_client.blocked_text import node_blocks
 from services.pool_manager.planner import retirements
@@ -19,8 +20,10 @@ from tests.pool_manager.test_pool_planner import NOW, node, pool, snapshot, spec
 HOUR = timedelta(hours=1)
 NEEDED = timedelta(hours=1, minutes=20, seconds=5)
 BUSY = NodeUse(gpus=GpuUse(busy=True, since=NOW - HOUR))
-IDLE = NodeUse(gpus=GpuUse(busy=False, since=NOW - HOUR))
-RESTED = NodeUse(gpus=GpuUse(busy=False, since=NOW - timedelta(minutes=4)))
+IDLE = NodeUse(gpus=GpuUse(busy=False, since=NOW - HOUR), work="none")
+WAITS = replace(IDLE, work="runs")
+UNASKED = replace(IDLE, work="unknown")
+RESTED = NodeUse(gpus=GpuUse(busy=False, since=NOW - timedelta(minutes=4)), work="none")
 SERVICE = WindowSpec(name="now", kind="service", start="0 12 * * *", duration=Duration(3600))
 TONIGHT = WindowSpec(name="night", kind="service", start="0 22 * * *", duration=Duration(3600))
 
@@ -51,7 +54,10 @@ def begun(*nodes: NodeRecord, use: NodeUse | None = None, **changes: Any) -> lis
         (retiring(), None, {}, False),
         (retiring(), BUSY, {}, False),
         (retiring(), RESTED, {}, False),
+        (retiring(), WAITS, {}, False),
+        (retiring(), UNASKED, {}, False),
         (retiring(), IDLE, {}, True),
+        (retiring(gangs=("4711",)), IDLE, {}, False),
         (retiring(), BUSY, {"windows": (SERVICE,)}, True),
         (retiring(), BUSY, {"windows": (TONIGHT,)}, False),
         (retiring(hours=1.3), BUSY, {}, True),
@@ -88,8 +94,19 @@ def test_of_many_the_first_begin_earlier(count: int, rounds: int) -> None:
 def test_the_use_of_those_that_leave_first_is_asked_for() -> None:
     """A bounded number, in every decision."""
     many = [retiring(f"a{number:03}", hours=200 - number) for number in range(150)]
-    asked = retirements.asked_about(many)
+    record = pool(150, spec=spec(budget=BudgetSpec(max_unavailable=150)))
+    asked = retirements.asked_about(record, many, NOW)
     assert (len(asked), asked[0], asked[-1]) == (100, "a149", "a050")
+
+
+def test_the_use_of_those_that_leave_anyway_is_not_asked_for() -> None:
+    """A window is open, it is time, or a saga is about the node."""
+    record = pool(10, spec=spec())
+    drains = {"s": OpenSaga(kind="replace", node="a", since=NOW)}
+    served = pool(10, spec=spec(windows=(SERVICE,)))
+    cases = [(record, 48), (served, 48), (record, 1), (pool(10, open=drains), 48)]
+    asked = [retirements.asked_about(each, [retiring(hours=hours)], NOW) for each, hours in cases]
+    assert asked == [["a"], [], [], []]
 
 
 def test_why_says_until_when_it_waits() -> None:

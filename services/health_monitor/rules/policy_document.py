@@ -47,7 +47,7 @@ _HOW: Final = """\
   makes the node *degraded* for as long as *unhealthy* lasts: only the faulty GPU gets no new
   work. A fault of a second GPU, one whose rule has no `cordon: gpu`, a workload system that does
   not carry out the order, or a failed repair makes it unhealthy. The repair waits for the pool's
-  service windows; without any, until the node's GPUs have rested for five minutes, or for an
+  service windows; without any, until the node is idle (its GPUs rest, and no job runs), or for an
   operator (`navarch reset-gpu`, `navarch replace`). It counts in `budget.max_quarantined`.
 - With `unhealthy_after: n`, results that are not *at once* count up within 24 hours, over all
   kinds and GPUs of the node; until the n-th it is degraded.

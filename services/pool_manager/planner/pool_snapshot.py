@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal
 
 from schemas.fleet_budget import FleetBudgetRecord
 from schemas.health_records import HealthRecord
@@ -14,6 +15,8 @@ from services.pool_manager.planner.disruption_budget import Others
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.remediator import REPLACE, Remediator
 
+Work = Literal["none", "runs", "unknown"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUse:
@@ -21,6 +24,8 @@ class NodeUse:
 
     gpus: GpuUse | None = None
     """None: not known."""
+    work: Work = "unknown"
+    """What the workload system says; it is asked where the GPUs rest."""
     dollars_per_hour: float = 0.0
     """0: not known."""
     offering: Offering | None = None

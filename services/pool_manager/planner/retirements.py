@@ -9,18 +9,18 @@ runs on then is asked for a checkpoint and drained, like any other.
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
-from schemas.node_records import CloudNotice, GpuUse, NodeRecord
+from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices, rack_units
 from services.pool_manager.planner.disruption_budget import limit
+from services.pool_manager.planner.idle_nodes import is_idle
+from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import NodeUse
 from services.pool_manager.planner.safety import maintenance_windows
 
-IDLE_MIN: Final = timedelta(minutes=5)
-"""A node whose GPUs have rested for less may be between two steps of a job."""
 USES_READ_MAX: Final = 100
 """Nodes of one decision whose use is read, those first that leave first."""
 
@@ -53,22 +53,23 @@ def waits_until(
         return None  # it has no work to wait for, or leaves for another reason
     latest = _latest_at(notice, record, times)
     served = maintenance_windows.opening(record.spec.windows, "service", now) is not None
-    used = (use or {}).get(node.node)
-    if now >= latest or served or (used is not None and is_idle(used.gpus, now)):
+    if now >= latest or served or is_idle(node, use, now):
         return None
     return latest
 
 
-def is_idle(use: GpuUse | None, now: datetime) -> bool:
-    """Whether a node's GPUs have rested for long enough."""
-    return use is not None and not use.busy and now - use.since >= IDLE_MIN
-
-
-def asked_about(nodes: Iterable[NodeRecord]) -> list[str]:
-    """The nodes whose use decides whether they leave."""
-    found = [(notice.deadline, node.node) for node in nodes if (notice := retirement(node))]
-    found.sort(key=lambda each: (each[0] is None, each))
-    return [name for _, name in found[:USES_READ_MAX]]
+def asked_about(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> list[str]:
+    """The nodes whose use decides whether they leave, those first that leave first."""
+    nodes, taken = tuple(nodes), busy(record)
+    times = retired_at(nodes)
+    found = [
+        (latest, node.node)
+        for node in nodes
+        if node.notices
+        and node.node not in taken
+        and (latest := waits_until(node, record, times, None, now)) is not None
+    ]
+    return [name for _, name in sorted(found)[:USES_READ_MAX]]
 
 
 def next_moment(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> datetime | None:

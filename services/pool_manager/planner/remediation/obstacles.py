@@ -56,6 +56,15 @@ def put_off(record: PoolRecord, waiting: Sequence[NodeRecord], now: datetime) ->
     return frozenset(node.node for node in waiting if _has_no_work(node))
 
 
+def gaps_wait(record: PoolRecord, obstacle: breaker.BreakerReason | None) -> bool:
+    """Whether nodes whose instances are gone are not replaced: it would fail, or may be outdated.
+
+    A breaker that an operator opened holds unhealthy nodes, and a gap is none.
+    """
+    fails = obstacle is not None and obstacle.cause == "launches-fail"
+    return fails or breaker.is_restored(record.breaker)
+
+
 def _has_no_work(node: NodeRecord) -> bool:
     return is_gone(node) or is_down(node)
 

@@ -18,6 +18,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import OperatorNeeded, PoolEvent
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner.idle_nodes import is_idle
 from services.pool_manager.planner.node_counts import (
     busy,
     in_place_attempts,
@@ -28,7 +29,7 @@ from services.pool_manager.planner.node_counts import (
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.remediation import recovered_nodes
 from services.pool_manager.planner.remediator import RemedyChoice
-from services.pool_manager.planner.retirements import USES_READ_MAX, is_idle
+from services.pool_manager.planner.retirements import USES_READ_MAX
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing import spares
@@ -164,11 +165,10 @@ def degraded_candidates(
 
     Where the pool has none, its work goes on: then those on which none is left.
     """
-    use = snapshot.use or {}
     return [
         (node, choice)
         for node, choice in _degraded(snapshot, record, now)
-        if is_served(record) or (node.node in use and is_idle(use[node.node].gpus, now))
+        if is_served(record) or is_idle(node, snapshot.use, now)
     ]
 
 

@@ -20,6 +20,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices, rack_units
 from services.pool_manager.planner.disruption_budget import Allowance, allowance
+from services.pool_manager.planner.idle_nodes import is_idle
 from services.pool_manager.planner.node_counts import Nodes, busy, cordons_wait
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import (
@@ -29,7 +30,7 @@ from services.pool_manager.planner.remediation import (
     remedy_selection,
 )
 from services.pool_manager.planner.remediator import RemedyChoice
-from services.pool_manager.planner.retirements import USES_READ_MAX, is_idle
+from services.pool_manager.planner.retirements import USES_READ_MAX
 from services.pool_manager.planner.safety import eligibility
 
 JITTER: Final = 0.1
@@ -79,14 +80,13 @@ def candidates(
     Of spares one at a time is renewed, since they count against no level. They count in the rate:
     were they always the first, a small rate would never come to the others.
     """
-    use = snapshot.use or {}
     reserve_leaves = any(each.spare and each.node for each in record.open.values())
     found: list[tuple[bool, bool, bool, datetime, str, NodeRecord, Renewal]] = []
     for node, due in _due(snapshot, record, now):
         if node.spare and reserve_leaves:
             continue
         reserve_leaves |= node.spare
-        rests = node.node in use and is_idle(use[node.node].gpus, now)
+        rests = is_idle(node, snapshot.use, now)
         late_since = due.latest if due.latest is not None and now >= due.latest else None
         at_last = late_since is not None
         if rests or node.spare or at_last or remedy_selection.is_served(record):

@@ -249,7 +249,7 @@ def _replace_gone(
     snapshot: PoolSnapshot, actions: _Actions, obstacle: breaker.BreakerReason | None, now: datetime
 ) -> _Actions:
     """Replace the nodes whose instances are gone: that disturbs nothing, so no budget binds it."""
-    if actions.record.breaker.forced or (obstacle and obstacle.cause == "launches-fail"):
+    if obstacles.gaps_wait(actions.record, obstacle):
         return actions
 
     def gone(so_far: _Actions, node: NodeRecord) -> bool:

@@ -193,6 +193,11 @@ def restored(breaker: Breaker, reason: str, now: datetime) -> Breaker:
     )
 
 
+def is_restored(breaker: Breaker) -> bool:
+    """Whether an operator has yet to compare a restored store with the fleet."""
+    return breaker.forced and breaker.cause == "restored"
+
+
 def closed_by_hand(breaker: Breaker, reason: str, by: str, request: str, now: datetime) -> Breaker:
     """Close it; repairs then begin slowly, where there are any."""
     return Breaker(

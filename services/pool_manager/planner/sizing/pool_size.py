@@ -7,12 +7,12 @@ from typing import Final
 
 import msgspec
 
-from schemas.node_records import GpuUse, NodeRecord
+from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import rack_units
+from services.pool_manager.planner.idle_nodes import use_of
 from services.pool_manager.planner.node_counts import busy, cordons_wait
 from services.pool_manager.planner.pool_snapshot import NodeUse, PoolPlan, PoolSnapshot
-from services.pool_manager.planner.retirements import is_idle
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.sizing import (
     gang_launches,
@@ -34,7 +34,8 @@ LAUNCHES_MAX: Final = 200
 """New nodes begun in one decision; the next decision goes on from there."""
 USES_READ_MAX: Final = 2_000
 """Nodes of one decision whose use is read; that of the others counts as unknown."""
-IDLE, UNKNOWN_USE, BUSY = 2, 3, 4
+RANKS: Final = {"idle": 2, "unknown": 3, "busy": 4}
+"""Of nodes that are neither unhealthy nor cordoned, by their use: the least useful first."""
 
 
 def resize(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
@@ -221,14 +222,8 @@ def _surplus(
         elif node.cordoned:
             rank = 1
         else:
-            rank = _use_rank(used.gpus, now)
+            rank = RANKS[use_of(node, use, now)]
         age = (now - (node.admitted_at or now)).total_seconds()
-        return rank, -used.dollars_per_hour, -age if rank == BUSY else age, node.node
+        return rank, -used.dollars_per_hour, -age if rank == RANKS["busy"] else age, node.node
 
     return sorted(free, key=usefulness)
-
-
-def _use_rank(use: GpuUse | None, now: datetime) -> int:
-    if use is None:
-        return UNKNOWN_USE
-    return IDLE if is_idle(use, now) else BUSY

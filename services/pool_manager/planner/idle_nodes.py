@@ -1,0 +1,40 @@
+"""Whether a node has work, by what its agent and its workload system report of it. Pure.
+
+A job that loads its data, or waits for others of its job, uses no GPU: so a node is idle only where
+its GPUs have rested for some minutes and the workload system says that nothing runs there. What was
+drained gets no work before it is uncordoned.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+from schemas.node_records import NodeRecord
+from services.pool_manager.planner.pool_snapshot import NodeUse
+
+IDLE_MIN: Final = timedelta(minutes=5)
+"""A node whose GPUs have rested for less may be between two steps of a job."""
+
+
+def use_of(
+    node: NodeRecord, use: Mapping[str, NodeUse] | None, now: datetime
+) -> Literal["idle", "unknown", "busy"]:
+    """Whether a node has work; `use`: by node, where it was read."""
+    used = (use or {}).get(node.node, NodeUse())
+    if (node.gangs and not node.drained) or used.work == "runs":
+        return "busy"
+    if used.gpus is None:
+        return "unknown"
+    if not has_rested(used, now):
+        return "busy"
+    return "idle" if used.work == "none" or node.drained else "unknown"
+
+
+def is_idle(node: NodeRecord, use: Mapping[str, NodeUse] | None, now: datetime) -> bool:
+    """Whether a node is known to have no work."""
+    return use_of(node, use, now) == "idle"
+
+
+def has_rested(used: NodeUse, now: datetime) -> bool:
+    """Whether a node's GPUs have rested for long enough."""
+    return used.gpus is not None and not used.gpus.busy and now - used.gpus.since >= IDLE_MIN
