@@ -9,7 +9,7 @@ from schemas.saga_log_entries import SagaDone, SagaUnwound
 from schemas.stored_messages import decode_stored
 from services.cli import console
 from services.cli.console import Format
-from services.cli.fleet_access import SagaAccess
+from services.cli.fleet_access import NodeAccess
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
 
@@ -25,7 +25,7 @@ async def waiting(text: str, what: str) -> AsyncIterator[None]:
 
 
 async def saga_end(
-    fleet: SagaAccess,
+    fleet: NodeAccess,
     saga: str,
     output: Format,
     *,

@@ -7,7 +7,7 @@ from contextlib import aclosing, suppress
 from typing import Final
 
 from services.cli import console
-from services.cli.fleet_access import EventAccess
+from services.cli.fleet_access import FleetAccess
 from services.operator_text.safe_text import escape
 from services.primitives.errors import NavarchError
 from services.primitives.race import race
@@ -19,7 +19,7 @@ RETRY_SECONDS: Final = 5.0
 CLEAR: Final = "\x1b[H\x1b[2J"
 
 
-async def show(fleet: EventAccess, view: Callable[[], Awaitable[None]], *, watch: bool) -> None:
+async def show(fleet: FleetAccess, view: Callable[[], Awaitable[None]], *, watch: bool) -> None:
     """Print the view; `watch`: again after each event, until the command is interrupted."""
     if not watch:
         await view()
@@ -53,7 +53,7 @@ async def _view(view: Callable[[], Awaitable[None]]) -> float | None:
     return None
 
 
-async def _listen(fleet: EventAccess, after: int, happened: asyncio.Event) -> None:
+async def _listen(fleet: FleetAccess, after: int, happened: asyncio.Event) -> None:
     async with aclosing(fleet.follow_events(pool="", node="", since=after)) as events:
         async for _ in events:
             happened.set()

@@ -339,3 +339,7 @@ def _failure(text: str, *, reads: bool) -> Exception:
             f"slurmrestd: {text}; where slurmctld is up, the token may have expired: {RENEWAL}"
         )
     return SlurmRefusedError(f"slurmrestd: {text}")
+
+
+SlurmClient = SlurmCommands | SlurmRest
+"""Every call raises SlurmUnavailableError, SlurmRefusedError or StepFailure."""

@@ -1,7 +1,7 @@
 """The two ways to send events: POST to a URL, or a subject of the bus."""
 
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 from schemas import subjects
 from schemas.event_sink_settings import EventSinkSpec
@@ -27,32 +27,6 @@ CLIENT_ERRORS: Final = range(400, 500)
 
 class EventRefusalError(Exception):
     """The receiver refuses the content of an event for good."""
-
-
-class SinkTarget(Protocol):
-    """Where a sink's events go."""
-
-    @property
-    def events_max(self) -> int:
-        """Of one call."""
-        ...
-
-    @property
-    def bytes_max(self) -> int:
-        """Of the data of one call's events, if there are several."""
-        ...
-
-    async def send(self, events: Sequence[CloudEvent]) -> None:
-        """Deliver them all, in this order.
-
-        EventRefusalError: one of them cannot be delivered, ever. After any other exception they are
-        sent again.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Close connections."""
-        ...
 
 
 class HttpTarget:
@@ -125,6 +99,10 @@ class SubjectTarget:
 
     async def close(self) -> None:
         """Nothing is open."""
+
+
+SinkTarget = HttpTarget | SubjectTarget
+"""`send` raises EventRefusalError for what cannot be delivered, ever; all else is sent again."""
 
 
 def _typed(content_type: str) -> dict[str, str]:

@@ -44,13 +44,12 @@ from services.primitives.coalesce import Joined
 from services.workload_systems.slurm_client import (
     NodeChange,
     NodeOrder,
-    SlurmClient,
     SlurmRefusedError,
     SlurmUnavailableError,
 )
 from services.workload_systems.slurm_commands import SlurmCommands
 from services.workload_systems.slurm_output import SlurmJob, SlurmNode
-from services.workload_systems.slurm_rest import SlurmRest, SlurmRestOptions
+from services.workload_systems.slurm_rest import SlurmClient, SlurmRest, SlurmRestOptions
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ One way for each maker of nodes. A removal is repeated until the node is no long
 way is idempotent; removing a machine that is gone succeeds.
 """
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from services.provisioner.providers.kubernetes_api import NODES, KubernetesApi
 from services.provisioner.providers.provider_ids import AwsInstance, parse_provider_id
@@ -12,18 +12,6 @@ from services.provisioner.providers.request_checks import invalid
 from services.provisioner.providers.scaling_groups import AutoScalingGroups
 
 NODE_CLAIMS: Final = "/apis/karpenter.sh/v1/nodeclaims"
-
-
-class GroupRemoval(Protocol):
-    """One way to remove the machine of a node."""
-
-    async def remove(self, node: Any) -> None:
-        """Begin to remove it; INVALID where nothing would replace it."""
-        ...
-
-    async def close(self) -> None:
-        """Close connections."""
-        ...
 
 
 class NodeDeletion:
@@ -102,3 +90,7 @@ class AutoScalingRemoval:
     async def close(self) -> None:
         """Close the connections to AWS."""
         await self._groups.close()
+
+
+GroupRemoval = NodeDeletion | NodeClaimDeletion | AutoScalingRemoval
+"""`remove` raises INVALID where nothing would replace the machine."""

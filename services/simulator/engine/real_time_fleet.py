@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
@@ -68,28 +68,6 @@ class AgentConnections:
     """Heartbeats alone, so that they never wait behind anything else."""
 
 
-class AgentBus(Protocol):
-    """What simulated agents use of a bus."""
-
-    async def publish(
-        self, subject: str, data: bytes, *, msg_id: str = "", headers: Headers | None = None
-    ) -> Any:
-        """Store a message."""
-        ...
-
-    async def put(self, bucket: BucketSpec, key: str, value: bytes, *, ttl_seconds: int = 0) -> int:
-        """Write a key."""
-        ...
-
-    async def answer(self, subject: str, endpoint: Endpoint) -> None:
-        """Answer a subject."""
-        ...
-
-    def unwritable_streams(self) -> Mapping[str, str]:
-        """Streams that take no writes."""
-        ...
-
-
 class RealTimeBus:
     """An agent's connection over shared ones; it fails while the node's network is cut."""
 
@@ -140,8 +118,7 @@ class RealTimeProcess(SimulatedProcess):
         self.name = name
         self.dead = False
         self.context = contextvars.copy_context()
-        bus: AgentBus = RealTimeBus(over, self)
-        self.bus: Any = bus
+        self.bus: Any = RealTimeBus(over, self)
 
     def spawn(self, work: Awaitable[Any]) -> "asyncio.Task[Any]":
         """Do work as this agent."""
