@@ -91,7 +91,7 @@ class GpuMonitor:
         self._on_change = on_change
         before = before or EarlierRun()
         self._known = before.gpus
-        self._same_boot = before.same_boot
+        self.current = before.same_boot
         self._samples = {
             each.uuid: after_pause(
                 each, same_boot=before.same_boot, pause_seconds=before.pause_seconds
@@ -122,8 +122,8 @@ class GpuMonitor:
         if inventory is None:
             return False
         self._clear_failures(-1)
-        gone, new = missing(self._known, inventory, same_boot=self._same_boot)
-        self._same_boot = True
+        gone, new = missing(self._known, inventory, same_boot=self.current)
+        self.current = True
         self.inventory, self.problem = inventory, ""
         self.gpus = GpuMap(inventory.gpus, gone)
         self._known = GpuState(present=inventory.gpus, gone=gone)
@@ -173,11 +173,6 @@ class GpuMonitor:
         finally:
             self._released, self._reopen_at = False, 0.0
         await self.open()
-
-    @property
-    def current(self) -> bool:
-        """Whether the state is of this boot."""
-        return self._same_boot
 
     def remember(self) -> GpuState:
         """State for the next run."""

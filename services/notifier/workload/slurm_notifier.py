@@ -64,6 +64,14 @@ DRAINS_MAX: Final = 10_000
 class SlurmNotifier:
     """A Slurm cluster."""
 
+    name = "slurm"
+    confirms_drains = True
+    """Slurm says what runs."""
+    batches = True
+    """One `sinfo` and one `squeue` for all nodes."""
+    reports_running = True
+    """It is asked about any node."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """`notifier: {type: slurm, slurm: {…}}`; every key has a default."""
 
@@ -100,6 +108,7 @@ class SlurmNotifier:
     def __init__(self, *, options: Options, clock: Clock) -> None:
         """Run no command yet."""
         self._options = options
+        self.poll_seconds: float = options.poll
         self._clock = clock
         commands = SlurmCommands(
             folder=options.commands, conf=options.conf, seconds_max=options.timeout
@@ -113,31 +122,6 @@ class SlurmNotifier:
         self._drains: dict[str, WorkloadOrder] = {}
         self._signalled: dict[str, datetime] = {}
         """Job -> until when it is not asked for a checkpoint again, by whichever of its nodes."""
-
-    @property
-    def name(self) -> str:
-        """The name in logs."""
-        return "slurm"
-
-    @property
-    def confirms_drains(self) -> bool:
-        """Slurm says what runs."""
-        return True
-
-    @property
-    def batches(self) -> bool:
-        """One `sinfo` and one `squeue` for all nodes."""
-        return True
-
-    @property
-    def reports_running(self) -> bool:
-        """It is asked about any node."""
-        return True
-
-    @property
-    def poll_seconds(self) -> float:
-        """The configured interval."""
-        return self._options.poll
 
     async def cordon(self, order: WorkloadOrder) -> None:
         """Drain the node; one that an administrator drained keeps its reason."""

@@ -43,6 +43,9 @@ SELECTOR_CHARS_MAX: Final = 1024
 class KubernetesProvider:
     """The nodes of one cluster."""
 
+    capabilities = Capabilities(adopts=True)
+    """It launches nothing."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """`providers: {eks: {type: kubernetes, selectors: {training: nvidia.com/gpu.present}}}`."""
 
@@ -92,11 +95,6 @@ class KubernetesProvider:
         access = ClusterAccess(kubeconfig=options.kubeconfig, context=options.context)
         self._api = KubernetesApi(access, options.timeout)
         self._removal = self._way(environment.rate_limiter)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """It launches nothing."""
-        return Capabilities(adopts=True)
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """INVALID: others make the nodes."""

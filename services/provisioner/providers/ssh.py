@@ -80,6 +80,9 @@ MachineReports = Sequence[MachineReport]
 class SshProvider:
     """The machines of one inventory."""
 
+    capabilities = Capabilities(idempotency_token=True, reboot=True, fixed_capacity=True)
+    """A claim is found again by its token, and a machine is known by its name."""
+
     Options = SshOptions
 
     def __init__(self, *, options: SshOptions, environment: Environment) -> None:
@@ -106,11 +109,6 @@ class SshProvider:
         self._links = SshConnections(options, pins, time.monotonic)
         self._room = asyncio.Semaphore(AT_ONCE_MAX)
         self._surveys = Joined(self._survey)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """A claim is found again by its token, and a machine is known by its name."""
-        return Capabilities(idempotency_token=True, reboot=True, fixed_capacity=True)
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Claim a free machine, or return the one that this token has claimed."""

@@ -81,6 +81,10 @@ class SimulatedOperators:
 class SimulatedAlertChannel:
     """The alert channel plugin."""
 
+    name = "simulated"
+    repeat_seconds = 0.0
+    """Operators do not forget."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """None."""
 
@@ -89,16 +93,6 @@ class SimulatedAlertChannel:
         del options, clock
         self._operators: SimulatedOperators = CURRENT_SIMULATION.get().parts["operators"]
         self._operators.channels += 1
-
-    @property
-    def name(self) -> str:
-        """The name in logs."""
-        return "simulated"
-
-    @property
-    def repeat_seconds(self) -> float:
-        """Operators do not forget."""
-        return 0.0
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Open or end an alert."""

@@ -22,6 +22,10 @@ VALID: Final = timedelta(minutes=15)
 class AlertmanagerChannel:
     """The alert channel plugin."""
 
+    name = "alertmanager"
+    repeat_seconds = REPEAT_SECONDS
+    """After a restart it knows none."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """`{type: alertmanager, urls: [http://alertmanager:9093]}`."""
 
@@ -46,16 +50,6 @@ class AlertmanagerChannel:
         self._options = options
         self._clock = clock
         self._http = VendorHttp(clock, options.timeout, options.headers)
-
-    @property
-    def name(self) -> str:
-        """The kind of channel, in logs."""
-        return "alertmanager"
-
-    @property
-    def repeat_seconds(self) -> float:
-        """After a restart it knows none."""
-        return REPEAT_SECONDS
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Post to every member; one that accepts is enough."""

@@ -21,6 +21,10 @@ OUTPUT_BYTES_MAX: Final = 4_096
 class ExecAlertChannel:
     """The alert channel plugin."""
 
+    name = "exec"
+    repeat_seconds = 0.0
+    """The command keeps what it needs."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """`{type: exec, command: [/usr/local/bin/page, --team, gpu]}`."""
 
@@ -43,16 +47,6 @@ class ExecAlertChannel:
         """Run one command for each alert."""
         del clock
         self._options = options
-
-    @property
-    def name(self) -> str:
-        """The kind of channel, in logs."""
-        return "exec"
-
-    @property
-    def repeat_seconds(self) -> float:
-        """The command keeps what it needs."""
-        return 0.0
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Run the command; anything but exit 0 is a failure."""

@@ -28,6 +28,10 @@ PRIORITIES: Final[dict[Severity, Priority]] = {"critical": "P1", "warning": "P3"
 class OpsgenieChannel:
     """The alert channel plugin."""
 
+    name = "opsgenie"
+    repeat_seconds = 0.0
+    """Opsgenie does not forget."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """`{type: opsgenie, api_key: ${OPSGENIE_KEY}}`."""
 
@@ -49,16 +53,6 @@ class OpsgenieChannel:
         self._options = options
         headers = {"Authorization": f"GenieKey {options.api_key}"}
         self._http = VendorHttp(clock, options.timeout, headers)
-
-    @property
-    def name(self) -> str:
-        """The kind of channel, in logs."""
-        return "opsgenie"
-
-    @property
-    def repeat_seconds(self) -> float:
-        """Opsgenie does not forget."""
-        return 0.0
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Create, acknowledge or close."""

@@ -33,6 +33,10 @@ ACTIONS: Final[dict[Stage, Action]] = {
 class PagerDutyChannel:
     """The alert channel plugin."""
 
+    name = "pagerduty"
+    repeat_seconds = 0.0
+    """PagerDuty does not forget."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """`{type: pagerduty, routing_key: ${PAGERDUTY_KEY}}`."""
 
@@ -53,16 +57,6 @@ class PagerDutyChannel:
         """Send to one service."""
         self._options = options
         self._http = VendorHttp(clock, options.timeout)
-
-    @property
-    def name(self) -> str:
-        """The kind of channel, in logs."""
-        return "pagerduty"
-
-    @property
-    def repeat_seconds(self) -> float:
-        """PagerDuty does not forget."""
-        return 0.0
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Trigger, acknowledge or resolve."""

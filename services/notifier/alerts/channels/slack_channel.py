@@ -42,6 +42,10 @@ class _Answer(msgspec.Struct):
 class SlackChannel:
     """The alert channel plugin."""
 
+    name = "slack"
+    repeat_seconds = 0.0
+    """Slack does not forget."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """`{type: slack, token: ${SLACK_TOKEN}, channel: C0123456789}`, or `webhook_url`."""
 
@@ -71,16 +75,6 @@ class SlackChannel:
         """Post to one channel."""
         self._options = options
         self._http = VendorHttp(clock, options.timeout)
-
-    @property
-    def name(self) -> str:
-        """The kind of channel, in logs."""
-        return "slack"
-
-    @property
-    def repeat_seconds(self) -> float:
-        """Slack does not forget."""
-        return 0.0
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Post, or update the message that `receipt` names and add to its thread."""

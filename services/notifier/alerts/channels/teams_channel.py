@@ -24,6 +24,10 @@ COLOURS: Final[dict[Severity, str]] = {
 class TeamsChannel:
     """The alert channel plugin."""
 
+    name = "teams"
+    repeat_seconds = 0.0
+    """Teams does not forget."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """`{type: teams, webhook_url: ${TEAMS_URL}}`."""
 
@@ -42,16 +46,6 @@ class TeamsChannel:
         """Post to one channel."""
         self._options = options
         self._http = VendorHttp(clock, options.timeout)
-
-    @property
-    def name(self) -> str:
-        """The kind of channel, in logs."""
-        return "teams"
-
-    @property
-    def repeat_seconds(self) -> float:
-        """Teams does not forget."""
-        return 0.0
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Post one card."""

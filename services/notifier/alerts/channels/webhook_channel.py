@@ -24,6 +24,10 @@ from services.runtime.http_caller import check_url
 class AlertWebhookChannel:
     """The alert channel plugin."""
 
+    name = "webhook"
+    repeat_seconds = 0.0
+    """The receiver keeps what it needs."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """`{type: webhook, url: ${ALERT_URL}, secret: ${ALERT_SECRET}}`."""
 
@@ -48,16 +52,6 @@ class AlertWebhookChannel:
         self._options = options
         self._clock = clock
         self._http = VendorHttp(clock, options.timeout, options.headers)
-
-    @property
-    def name(self) -> str:
-        """The kind of channel, in logs."""
-        return "webhook"
-
-    @property
-    def repeat_seconds(self) -> float:
-        """The receiver keeps what it needs."""
-        return 0.0
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Post one document."""

@@ -6,7 +6,7 @@ the server no longer has that version (410), everything is listed again.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -70,16 +70,11 @@ class ObjectWatch(Generic[T]):
         self._clock = clock
         self._on_change = on_change
         self._query = {"fieldSelector": selector} if selector else {}
-        self._objects: dict[str, T] = {}
+        self.objects: dict[str, T] = {}
         self._version = ""
         self._tried = asyncio.Event()
         self._listed = False
         self._problem: Exception | None = None
-
-    @property
-    def objects(self) -> Mapping[str, T]:
-        """By their names in the cluster."""
-        return self._objects
 
     async def listed(self) -> None:
         """Return when everything was listed once; raise what prevents it."""
@@ -121,8 +116,8 @@ class ObjectWatch(Generic[T]):
                 each = self._decoder.decode(raw)
                 found[each.key] = each
             version = page.metadata.resource_version
-        gone = self._objects.keys() - found.keys()
-        self._objects = found
+        gone = self.objects.keys() - found.keys()
+        self.objects = found
         for key in gone:
             self._on_change(key, None)
         for key, each in found.items():
@@ -151,8 +146,8 @@ class ObjectWatch(Generic[T]):
 
     def _apply(self, change: str, what: Any) -> None:
         if change == "DELETED":
-            self._objects.pop(what.key, None)
+            self.objects.pop(what.key, None)
             self._on_change(what.key, None)
         else:
-            self._objects[what.key] = what
+            self.objects[what.key] = what
             self._on_change(what.key, what)

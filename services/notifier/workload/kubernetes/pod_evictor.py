@@ -6,7 +6,6 @@ continues what another ordered. Several replicas evict the same pods, which chan
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from typing import Final
 
 from services.notifier.workload.kubernetes.cluster_state import ClusterState
@@ -48,13 +47,8 @@ class PodEvictor:
         """By the pods' UIDs: when each is to be evicted, again or for the first time."""
         self._known: frozenset[str] = frozenset()
         """Nodes that drained a moment ago already."""
-        self._refusals: dict[str, str] = {}
+        self.refusals: dict[str, str] = {}
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def refusals(self) -> Mapping[str, str]:
-        """Why evictions were refused, by the pods' UIDs."""
-        return self._refusals
 
     def start(self) -> None:
         """Start, once; the cluster must be listed."""
@@ -73,14 +67,14 @@ class PodEvictor:
             pods, now = self._wanted(), self._clock.monotonic()
             uids = {each.metadata.uid for each in pods}
             self._due = {uid: at for uid, at in self._due.items() if uid in uids}
-            self._refusals = {uid: why for uid, why in self._refusals.items() if uid in uids}
+            self.refusals = {uid: why for uid, why in self.refusals.items() if uid in uids}
             for each in pods:
                 # One that comes back to a draining node is not evicted as fast as it is recreated.
                 back = each.spec.node_name in self._known
                 self._due.setdefault(each.metadata.uid, now + RETRY_SECONDS if back else now)
             self._known = frozenset(self._state.draining)
             due = [each for each in pods if self._due[each.metadata.uid] <= now]
-            retry_at = now + max(RETRY_SECONDS, len(self._refusals) / PER_SECOND_MAX)
+            retry_at = now + max(RETRY_SECONDS, len(self.refusals) / PER_SECOND_MAX)
             self._due |= {each.metadata.uid: retry_at for each in due}
             await asyncio.gather(*(self._evict(each) for each in due))
             wait = min(self._due.values(), default=float("inf")) - self._clock.monotonic()
@@ -115,7 +109,7 @@ class PodEvictor:
                 return
             self._refuse(pod, error)
         else:
-            self._refusals.pop(about.uid, None)
+            self.refusals.pop(about.uid, None)
             log.info("evicted a pod", extra={"pod": pod.key, "node": pod.spec.node_name})
 
     def _refuse(self, pod: KubernetesPod, error: Exception) -> None:
@@ -124,9 +118,9 @@ class PodEvictor:
             said = f"waits for its disruption budget ({error.message})"
         elif isinstance(error, KubernetesError):
             said = f"cannot be evicted ({error.message})"
-        if pod.metadata.uid not in self._refusals or isinstance(error, MissingRightError):
+        if pod.metadata.uid not in self.refusals or isinstance(error, MissingRightError):
             log.warning(
                 "a pod was not evicted; retrying until the drain's deadline",
                 extra={"pod": pod.key, "node": pod.spec.node_name, "reason": said},
             )
-        self._refusals[pod.metadata.uid] = said
+        self.refusals[pod.metadata.uid] = said
