@@ -17,11 +17,10 @@ from agent.code_names import name_of
 from agent.delivery.outbox import AgentOutbox
 from agent.delivery.spool import OutgoingEvent
 from agent.faults import fault_builder
-from agent.faults.exception_lines import ExceptionLines
 from agent.faults.fault_builder import GpuMap, NodeIdentity
 from agent.faults.fault_dedup import FaultDedup
 from agent.faults.fault_rate_limit import FaultRateLimit
-from agent.faults.kernel_log_scanner import KernelLogScanner
+from agent.faults.kernel_log_scanner import ExceptionLines, KernelLogScanner
 from agent.faults.sample_changes import SampleChange
 from agent.faults.xid_merge import LINE_SECONDS, XidMerge
 from agent.faults.xid_patterns import RecognisedFault

@@ -15,8 +15,14 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from agent.faults.fault_builder import GpuMap
-from agent.faults.missing_gpus import missing
-from agent.faults.sample_changes import SampleChange, after_pause, baseline, changes, fill_missing
+from agent.faults.sample_changes import (
+    SampleChange,
+    after_pause,
+    baseline,
+    changes,
+    fill_missing,
+    missing,
+)
 from agent.observations import GpuInventory, GpuState, NodeSample, NvmlFailure, dated_use
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
 from agent.sources.nvml import GpuProcess, NvmlUnavailable

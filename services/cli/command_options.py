@@ -104,6 +104,11 @@ Pool = Annotated[str, typer.Option("--pool", help="Only this pool.", autocomplet
 Output = Annotated[Format, typer.Option("--output", "-o", help="Output format.")]
 
 
+def command_group(about: str) -> typer.Typer:
+    """A group of commands, which says its help where it is called alone."""
+    return typer.Typer(help=about, no_args_is_help=True, rich_markup_mode=None)
+
+
 def confirm(question: str, *, yes: bool, instead: str) -> None:
     """Ask, unless `--yes` was given; `instead`: what a program gives that only looks."""
     if yes:

@@ -7,7 +7,7 @@ from contextlib import aclosing, suppress
 from typing import Final
 
 from services.cli import console
-from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import FleetAccess
 from services.operator_text.safe_text import escape
 from services.primitives.errors import NavarchError
 from services.primitives.race import race

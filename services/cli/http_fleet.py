@@ -49,8 +49,7 @@ from services.fleet_client.node_timeline import TimelineRow
 from services.fleet_client.pool_watch import PoolChange
 from services.fleet_client.repair_report import RepairReport
 from services.fleet_client.saga_progress import Progress
-from services.fleet_client.saga_summaries import SagaSummary
-from services.fleet_client.stored_history import no_name, no_saga
+from services.fleet_client.saga_summaries import SagaSummary, no_name, no_saga
 from services.fleet_client.why_answer import WhyAnswer
 from services.gateway.change_bodies import DIAGNOSE_SECONDS_MAX
 from services.gateway.views import (

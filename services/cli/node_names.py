@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from schemas.fleet_queries import NodeView, Query
-from services.cli.fleet_access import NodeAccess
+from services.cli.fleet_connection import NodeAccess
 from services.fleet_client.fleet_client import PAGE_NODES
 from services.operator_text.quantities import first_of
 from services.primitives.errors import AnswerError, NavarchError

@@ -1,21 +1,54 @@
-"""Sends a request about each of some nodes, prints the answers, and waits for their sagas."""
+"""Sends a request about each of some nodes, prints the answers, and waits until it is done."""
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import msgspec
 
+from schemas.duration import parse_duration
 from schemas.messages import encode
 from schemas.pool_events import PoolEvent
+from schemas.saga_log_entries import SagaDone, SagaUnwound
+from schemas.stored_messages import decode_stored
 from services.cli import console
-from services.cli.change_waits import saga_end, waiting
-from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import FleetAccess, NodeAccess
 from services.cli.node_names import find_nodes
 from services.fleet_client.fleet_client import NodeRequests, require_accepted
-from services.operator_text.safe_text import escape
+from services.operator_text.safe_text import escape, escape_line
 from services.primitives.errors import AnswerError, NavarchError
+
+
+@asynccontextmanager
+async def waiting(text: str, what: str) -> AsyncIterator[None]:
+    """Bound a wait by `--wait-timeout`; NavarchError when the time is over. Empty: no bound."""
+    try:
+        async with asyncio.timeout(parse_duration(text) if text else None):
+            yield
+    except TimeoutError as error:
+        raise NavarchError(f"not done within {text}; it goes on: navarch why {what}") from error
+
+
+async def saga_end(
+    fleet: NodeAccess,
+    saga: str,
+    output: console.Format,
+    *,
+    after: int | None = None,
+    cancelled: bool = False,
+) -> str:
+    """Print a saga's steps until it has ended; why that is no success, or nothing.
+
+    `cancelled`: success is that it was unwound.
+    """
+    stored = await console.write_stream(fleet.follow_saga(saga, after=after), output)
+    last = decode_stored(stored) if stored else None
+    if isinstance(last, SagaUnwound if cancelled else SagaDone):
+        return ""
+    if isinstance(last, SagaDone):
+        return f"{saga} was done before it could be cancelled"
+    return f"{saga} ended without success: {escape_line(getattr(last, 'reason', ''))}"
 
 
 async def request_nodes(
@@ -23,7 +56,7 @@ async def request_nodes(
     verb: str,
     nodes: Sequence[str],
     make: Callable[[str], NodeRequests],
-    output: Format,
+    output: console.Format,
     *,
     wait: bool = False,
     wait_timeout: str = "",
@@ -53,7 +86,7 @@ async def request_nodes(
         raise NavarchError(failed[-1])
 
 
-def _write(answers: Sequence[PoolEvent], output: Format, *, several: bool) -> None:
+def _write(answers: Sequence[PoolEvent], output: console.Format, *, several: bool) -> None:
     if several and output.is_data:
         console.write_data(output, [msgspec.Raw(encode(each)) for each in answers])
         return

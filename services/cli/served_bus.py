@@ -1,12 +1,15 @@
-"""The bus that `navarch serve` starts: its keys and credentials, below the data directory.
+"""The bus and the gateway that `navarch serve` starts: keys, credentials, port, token.
 
 The first start makes them, later ones keep them. What is stored belongs to one of the server's
 accounts, and is moved where this start has another than the one before: with or without `--open`,
 or with new keys.
 """
 
+import os
 import shlex
+from collections.abc import Mapping
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +17,7 @@ import msgspec
 
 from schemas.account_rules import Account
 from schemas.permissions import OPERATOR, user_inbox
+from schemas.settings import Settings
 from services.bus.nats.credentials_file import ROLE_TAG, role_and_key
 from services.bus.nats.embedded_server import OPEN_ACCOUNT, move_store
 from services.bus.nats.nats_accounts import AgentKeys, BusKeys, account_key, credentials
@@ -28,15 +32,55 @@ from services.cli.nats_config_files import (
     write_accounts,
 )
 from services.fleet_client.local_user import token_of, user_name
+from services.gateway.access_tokens import VARIABLE, new_token
+from services.gateway.gateway_start import PORT_VARIABLE, gateway_settings, listen
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import SetupError
 
+SERVED_FILE: Final = "gateway.token"
+NO_GATEWAY: Final = (
+    "no dashboard and no HTTP API: install this package again with its extra `gateway`"
+)
 FOLDER: Final = "bus"
 OWNER_FILE: Final = "owner.creds"
 SIGNING_VARIABLE: Final = "NAVARCH_NATS_AGENT_SIGNING_FILE"
 REVOCATION_VARIABLE: Final = "NAVARCH_NATS_REVOCATION_FILE"
 SIGNER: Final = "provisioner"
 """The service that makes and revokes the credentials of nodes."""
+
+
+def has_gateway() -> bool:
+    """Whether what the gateway needs is installed; it is an extra of the package."""
+    return find_spec("litestar") is not None
+
+
+def token_file(settings: Settings) -> Path:
+    """Where the token is that serve makes."""
+    return Path(settings.data_dir).resolve() / SERVED_FILE
+
+
+def gateway_port(settings: Settings, environment: Mapping[str, str]) -> str:
+    """A port that the gateway can have; it keeps it, so that its clients find it again."""
+    with listen(gateway_settings(settings, environment), None) as free:
+        return str(free.getsockname()[1])
+
+
+def gateway_variables(
+    settings: Settings, environment: Mapping[str, str], port: str, *, is_open: bool
+) -> dict[str, str]:
+    """The variables that the gateway gets beside those of every service."""
+    own = gateway_settings(settings, environment)
+    found = {PORT_VARIABLE: port}
+    file = token_file(settings)
+    if own.tokens or settings.authenticators or is_open:
+        file.unlink(missing_ok=True)
+        return found
+    try:
+        token = file.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        token = new_token(os.urandom)
+        write_secret(file, token + "\n")
+    return {**found, VARIABLE: token}
 
 
 class ServedBus(msgspec.Struct, frozen=True):

@@ -1,12 +1,17 @@
-"""What services do at once for an operator: alerts, the denylist, readmission, sweeps, jobs."""
+"""What services and agents do at once for an operator: alerts, the denylist, sweeps, tests."""
 
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
+from schemas import subjects
+from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.alert_records import SEVERITIES, Alert, AlertAcknowledge, OpenAlertRecord
+from schemas.fleet_queries import NodeView
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
-from schemas.messages import decoder
+from schemas.messages import decoder, encode
 from schemas.node_disconnections import ReadmitRequest
 from schemas.node_events import BusAccess
 from schemas.node_work import JOB_NODES, JobNodes, JobNodesQuery
@@ -17,10 +22,12 @@ from schemas.work_done import WorkDone, WorkDoneAccepted
 from schemas.workload_checks import WORKLOAD_CHECK, WorkloadCheckAnswer, WorkloadCheckRequest
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus
-from services.fleet_client.fleet_client import FleetClient
+from services.fleet_client.fleet_client import ROLE_NEEDED, FleetClient
 from services.fleet_client.instance_reader import PROVISIONER
 from services.fleet_client.query_answers import decode_answer
+from services.primitives.errors import AnswerError, NavarchError, NotPermitted, Unavailable
 
+_diagnosis: Final = msgspec.json.Decoder(Diagnosis)
 SWEEP_SECONDS_MAX: Final = 110.0
 """Listing one provider may take a minute."""
 JOB_SECONDS_MAX: Final = 30.0
@@ -29,6 +36,28 @@ CHECK_SECONDS_MAX: Final = 60.0
 NOTIFIER: Final = "notifier"
 
 _records = decoder(OpenAlertRecord)
+
+
+async def diagnose(
+    fleet: FleetClient, node: NodeView, request: DiagnoseRequest, seconds_max: float
+) -> Diagnosis:
+    """What the tests found; NavarchError where none was run."""
+    subject = subjects.node_command(node.pool, node.id, "diagnose")
+    try:
+        reply = await fleet.bus.request(subject, encode(request), timeout_seconds=seconds_max)
+        found = _diagnosis.decode(reply.data)
+    except NotPermitted as error:
+        raise NavarchError(ROLE_NEEDED) from error
+    except Unavailable as error:
+        raise NavarchError(
+            f"the agent of {node.id} has not answered within {seconds_max:g} s: "
+            f"`navarch why {node.id}` says whether its heartbeats come ({error})"
+        ) from error
+    except msgspec.DecodeError as error:
+        raise AnswerError(f"the agent of {node.id} answered with no diagnosis: {error}") from error
+    if found.refused:
+        raise AnswerError(f"{node.id} was not tested: {found.refused}")
+    return found
 
 
 async def open_alerts(bus: Bus) -> list[OpenAlertRecord]:

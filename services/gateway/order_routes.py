@@ -33,7 +33,6 @@ from services.gateway.change_bodies import (
     WorkloadCheckBody,
 )
 from services.gateway.change_routes import change_route
-from services.gateway.event_routes import Since, start_of
 from services.gateway.fleet_routes import (
     Caller,
     Fleet,
@@ -42,6 +41,7 @@ from services.gateway.fleet_routes import (
     visible_node,
     visible_pool,
 )
+from services.gateway.history_routes import Since, start_of
 from services.gateway.problems import CHANGE_PROBLEMS, ROOT, ProblemError, not_found
 from services.primitives.errors import AnswerError
 

@@ -36,8 +36,7 @@ from services.bus.topology_setup import STREAM_NOT_FOUND, set_up_stream
 from services.health_monitor.health_store import HealthStore
 from services.health_monitor.leased_work import NodeWorkers
 from services.health_monitor.rules import node_health
-from services.health_monitor.rules.ending_credentials import EndingCredentials
-from services.health_monitor.rules.expired_heartbeats import ExpiredHeartbeats
+from services.health_monitor.rules.expired_heartbeats import EndingCredentials, ExpiredHeartbeats
 from services.health_monitor.rules.health_outbox import WatchDecision, keep, unpublished
 from services.health_monitor.rules.health_state import working_of
 from services.health_monitor.rules.lost_health import recovered_health

@@ -24,9 +24,9 @@ from services.fleet_client.node_timeline import TimelineRow, timeline_rows
 from services.fleet_client.query_answers import decode_answer, decode_pools
 from services.fleet_client.repair_report import RepairReport, repair_report
 from services.fleet_client.saga_progress import Progress, progress
+from services.fleet_client.saga_summaries import open_sagas, saga_log
 from services.fleet_client.service_orders import open_alerts
 from services.fleet_client.since_time import time_since
-from services.fleet_client.stored_history import open_sagas, saga_log
 from services.fleet_client.why_answer import WhyAnswer
 from services.mcp_server.tool_arguments import (
     AnyName,

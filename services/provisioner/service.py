@@ -17,8 +17,7 @@ from services.bus.leases import Lease
 from services.bus.port import Endpoint, Headers
 from services.provisioner.bootstrap.enrollment_endpoint import EnrollmentEndpoint
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
-from services.provisioner.host_reports.notice_queue_reader import NoticeQueueReader
-from services.provisioner.host_reports.report_poller import ReportPoller
+from services.provisioner.host_reports.report_poller import NoticeQueueReader, ReportPoller
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.launch.gang_barrier import GangBarrier
 from services.provisioner.offerings.offering_allocator import OfferingAllocator

@@ -17,11 +17,11 @@ from schemas.topology import NODES, POOLS
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.port import Stored
 from services.cli import fleet_view, progress_board
-from services.cli.bus_fleet import BusFleet
-from services.cli.change_waits import saga_end
+from services.cli.bus_client import BusFleet
 from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import FleetAccess
 from services.cli.http_fleet import HttpFleet
+from services.cli.node_requests import saga_end
 from services.fleet_client.pool_watch import PoolChange
 from services.http_client import AsyncNavarch, http_transport
 from services.primitives.errors import NavarchError

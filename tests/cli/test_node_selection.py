@@ -15,7 +15,7 @@ from schemas.topology import EVENTS, POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.cli import fleet_view
-from services.cli.bus_fleet import BusFleet
+from services.cli.bus_client import BusFleet
 from services.cli.node_names import complete
 from services.primitives.errors import NavarchError
 from tests.support import inprocess

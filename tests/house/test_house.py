@@ -34,7 +34,7 @@ PURE: Final = (
     "services/provisioner/instances/instance_decisions.py",
     "services/provisioner/provider_client/provider_errors.py",
     "services/saga/saga_state.py",
-    "services/settings/type_hints.py",
+    "services/settings/yaml_document.py",
     "services/settings/window_validation.py",
     "services/settings/yaml_document.py",
     "services/simulator/engine/network_faults.py",

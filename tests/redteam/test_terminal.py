@@ -34,8 +34,7 @@ from services.bus.port import Stored
 from services.cli import console, dry_run_output
 from services.cli.commands import (
     breaker_commands,
-    cost_command,
-    report_command,
+    report_commands,
     saga_commands,
     serve_command,
 )
@@ -237,7 +236,7 @@ OUTPUTS: Final[dict[str, Callable[[str], str]]] = {
     "breaker": lambda text: table(
         breaker_commands.HEADERS, [breaker_commands.row(pool_view(text))]
     ),
-    "cost": lambda text: cost_command.cost_text(
+    "cost": lambda text: report_commands.cost_text(
         CostReport(
             since=NOW,
             until=NOW,
@@ -248,7 +247,7 @@ OUTPUTS: Final[dict[str, Callable[[str], str]]] = {
             rows=(CostRow(day=text, pool=text, label=text, instance_hours=1, dollars=1),),
         )
     ),
-    "report": lambda text: report_command.report_text(
+    "report": lambda text: report_commands.report_text(
         repair_report.RepairReport(
             since=NOW,
             until=NOW,

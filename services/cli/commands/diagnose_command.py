@@ -9,9 +9,7 @@ from schemas.agent_commands import DiagnoseRequest
 from schemas.duration import parse_duration
 from services.cli import console
 from services.cli.command_options import Node, Output
-from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
-from services.cli.fleet_connection import everyday_command
+from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.node_names import find_node
 from services.primitives.errors import NavarchError
 
@@ -40,7 +38,7 @@ async def diagnose(
     wait: Annotated[
         str, typer.Option("--timeout", metavar="10m", help="How long to wait for the answer.")
     ] = "10m",
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Test a node's host and GPUs now.
 

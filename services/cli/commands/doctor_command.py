@@ -18,7 +18,6 @@ from services.cli import console
 from services.cli.bus_client import connect_fleet
 from services.cli.command_options import Config, NatsUrl, Output
 from services.cli.commands.status_command import FAILING
-from services.cli.console import Format
 from services.cli.doctor_checks import (
     ConsumerInfo,
     Finding,
@@ -40,7 +39,9 @@ T = TypeVar("T")
 HEADERS: Final = ("check", "", "what was found", "what to do")
 
 
-def doctor(nats_url: NatsUrl = "", config: Config = None, output: Output = Format.TABLE) -> None:
+def doctor(
+    nats_url: NatsUrl = "", config: Config = None, output: Output = console.Format.TABLE
+) -> None:
     """Check everything that the fleet depends on.
 
     Exit code 3: something fails.

@@ -9,9 +9,7 @@ from schemas.enums import HealthStatus, NodeState
 from schemas.fleet_queries import NodeView, Query
 from services.cli import console, fleet_view
 from services.cli.command_options import Output, Pool, Watch
-from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
-from services.cli.fleet_connection import everyday_command
+from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.text import tables
 from services.fleet_client.fleet_client import PAGE_NODES
 from services.fleet_client.node_filter import NodeFilter
@@ -62,7 +60,7 @@ async def list_nodes(
     *,
     terminated: Annotated[bool, typer.Option("--all", help="Include terminated nodes.")] = False,
     watch: Watch = False,
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """List the nodes."""
     await fleet.check_pool(pool)
@@ -98,8 +96,8 @@ async def list_nodes(
     await fleet_view.show(fleet, view, watch=watch)
 
 
-def _write(nodes: list[NodeView], output: Format, *, selected: bool) -> None:
-    if output is Format.WIDE:
+def _write(nodes: list[NodeView], output: console.Format, *, selected: bool) -> None:
+    if output is console.Format.WIDE:
         console.write_table(tables.WIDE_NODE_HEADERS, tables.wide_node_rows(nodes))
     else:
         console.write_table(tables.NODE_HEADERS, tables.node_rows(nodes))

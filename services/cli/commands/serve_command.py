@@ -23,9 +23,9 @@ from schemas.permissions import GATEWAY
 from schemas.settings import NatsSettings, Settings
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.cli.fleet_discovery import LOCK_FILE, NATS_URL_VARIABLE, SERVE_FILE, ServeState
-from services.cli.served_bus import ServedBus
-from services.cli.served_gateway import (
+from services.cli.served_bus import (
     NO_GATEWAY,
+    ServedBus,
     gateway_port,
     gateway_variables,
     has_gateway,

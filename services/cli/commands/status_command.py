@@ -6,9 +6,7 @@ import typer
 
 from services.cli import console, fleet_view
 from services.cli.command_options import Output, Watch
-from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
-from services.cli.fleet_connection import everyday_command
+from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.text import instances_text, tables
 
 OPEN_BUS: Final = (
@@ -20,7 +18,7 @@ FAILING: Final = 3
 
 @everyday_command
 async def status(
-    fleet: FleetAccess, *, watch: Watch = False, output: Output = Format.TABLE
+    fleet: FleetAccess, *, watch: Watch = False, output: Output = console.Format.TABLE
 ) -> None:
     """Show the pools and the open sagas."""
     failing = False
@@ -34,7 +32,7 @@ async def status(
         raise typer.Exit(FAILING)
 
 
-async def _write(fleet: FleetAccess, output: Format) -> bool:
+async def _write(fleet: FleetAccess, output: console.Format) -> bool:
     """Write it all; whether something fails."""
     found = await fleet.status()
     if output.is_data:

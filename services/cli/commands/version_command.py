@@ -18,7 +18,6 @@ from schemas.topology import BUCKETS, DURABLES, EVERY_STREAM, NODES
 from services.cli import console
 from services.cli.bus_client import connect_fleet
 from services.cli.command_options import Config, NatsUrl, Output
-from services.cli.console import Format
 from services.cli.fleet_discovery import find_bus
 from services.cli.service_replies import service_replies
 from services.fleet_client.fleet_client import FleetClient
@@ -47,7 +46,9 @@ class Versions(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing is known of the fleet."""
 
 
-def version(nats_url: NatsUrl = "", config: Config = None, output: Output = Format.TABLE) -> None:
+def version(
+    nats_url: NatsUrl = "", config: Config = None, output: Output = console.Format.TABLE
+) -> None:
     """Show the releases of this command, of the fleet's services and of its agents."""
     found = asyncio.run(_versions(nats_url, config))
     if output.is_data:

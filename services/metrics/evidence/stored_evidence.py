@@ -22,7 +22,7 @@ from schemas.pool_events import BreakerOpened, Incident
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, EVIDENCE, HEALTH, INSTANCES, NODES, SAGAS, TELEMETRY
 from services.bus.port import BucketSpec, Bus, Stored
-from services.metrics.evidence.node_history import NodeHistory
+from services.metrics.evidence.outages import NodeHistory
 from services.primitives.errors import Refused, UnreadableRecord
 
 POOL_EVENTS_MAX: Final = 20_000

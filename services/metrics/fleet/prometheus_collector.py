@@ -31,9 +31,9 @@ from services.metrics.fleet.fleet_metrics import (
     Increment,
     LatestSample,
     gauges,
+    pool_gauges,
     stale_samples,
 )
-from services.metrics.fleet.pool_metrics import pool_gauges
 from services.metrics.histogram_buckets import add_buckets
 from services.runtime.gauge_table import GaugeTable
 

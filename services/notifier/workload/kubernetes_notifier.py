@@ -37,11 +37,10 @@ from services.notifier.workload.kubernetes.kubernetes_pods import (
 )
 from services.notifier.workload.kubernetes.kubernetes_rights import (
     GRANT,
+    missing_rights,
     needed_rights,
 )
-from services.notifier.workload.kubernetes.missing_rights import missing_rights
-from services.notifier.workload.kubernetes.pod_checkpoints import ask_pods
-from services.notifier.workload.kubernetes.pod_evictor import PodEvictor
+from services.notifier.workload.kubernetes.pod_evictor import PodEvictor, ask_pods
 from services.notifier.workload.node_name import check_template, node_name
 from services.notifier.workload.workload_notifier import (
     NodeReference,

@@ -19,12 +19,13 @@ from schemas.duration import Duration
 from schemas.settings import Setting
 from services.notifier.workload.node_name import check_template, node_name
 from services.notifier.workload.slurm_entries import SlurmEntries
-from services.notifier.workload.slurm_node_states import FAILED_STATES, node_state
 from services.notifier.workload.slurm_workload import (
+    FAILED_STATES,
     announced_checkpoint,
     checked_name,
     find_node,
     jobs_by_node,
+    node_state,
     node_workload,
     reason_text,
     running_work,

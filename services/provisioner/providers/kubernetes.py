@@ -22,15 +22,19 @@ from services.provisioner.provider_client.provider import (
 from services.provisioner.provider_client.rate_limit import MakeRateLimiter
 from services.provisioner.providers.aws_clients import AwsClients
 from services.provisioner.providers.group_removal import (
+    AutoScalingGroups,
     AutoScalingRemoval,
     GroupRemoval,
     NodeClaimDeletion,
     NodeDeletion,
 )
-from services.provisioner.providers.kubernetes_api import NODES, KubernetesApi
-from services.provisioner.providers.pod_tokens import check_account, reviewed_node
+from services.provisioner.providers.kubernetes_api import (
+    NODES,
+    KubernetesApi,
+    check_account,
+    reviewed_node,
+)
 from services.provisioner.providers.request_checks import invalid
-from services.provisioner.providers.scaling_groups import AutoScalingGroups
 from services.workload_systems.cluster_access import ClusterAccess
 
 TYPE_LABEL: Final = "node.kubernetes.io/instance-type"

@@ -32,10 +32,13 @@ from services.provisioner.provider_client.provider import (
 )
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import ssh_claims
-from services.provisioner.providers.ipmi_power import IpmiPower
-from services.provisioner.providers.power_control import PowerControl, restart_cold
+from services.provisioner.providers.power_control import (
+    IpmiPower,
+    PowerControl,
+    RedfishPower,
+    restart_cold,
+)
 from services.provisioner.providers.provider_secret import read_secret
-from services.provisioner.providers.redfish_power import RedfishPower
 from services.provisioner.providers.request_checks import invalid
 from services.provisioner.providers.ssh_claims import ClaimReport, MachineClaim
 from services.provisioner.providers.ssh_connections import SshConnections

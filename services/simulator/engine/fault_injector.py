@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from services.simulator.engine.agent_machines import AgentMachines
-from services.simulator.engine.cloud_faults import CloudFaults
-from services.simulator.engine.cloud_restarts import CloudRestarts
+from services.simulator.engine.cloud_faults import CloudFaults, CloudRestarts
 from services.simulator.engine.fault_kinds import (
     ALL,
     ANNOUNCED,
@@ -22,7 +21,6 @@ from services.simulator.engine.fault_kinds import (
     WORKLOAD,
     InjectedFault,
 )
-from services.simulator.engine.hardware_failures import HARMLESS_XIDS, RECLAIMS, HardwareFailure
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.message_flood import flood
 from services.simulator.engine.network_faults import EVERY_CONNECTION
@@ -30,7 +28,12 @@ from services.simulator.engine.simulated_cloud import (
     SimulatedCloud,
     offering_of,
 )
-from services.simulator.engine.simulated_machine import SimulatedMachine
+from services.simulator.engine.simulated_machine import (
+    HARMLESS_XIDS,
+    RECLAIMS,
+    HardwareFailure,
+    SimulatedMachine,
+)
 from services.simulator.engine.simulated_workload import UNTIL, SimulatedWorkload
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.store_destroyer import StoreDestroyer

@@ -1,4 +1,4 @@
-"""What must hold of healthy nodes that are replaced: only old or drifted ones, few at once."""
+"""What must hold of healthy nodes that are replaced, or leave for want of work."""
 
 import math
 from contextlib import suppress
@@ -18,9 +18,14 @@ from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.node_counts import is_gone
 from services.simulator.engine.budget_invariants import budget_count
 from services.simulator.engine.invariants import CLOCK_SECONDS, Invariants
+from services.simulator.engine.simulated_gangs import SimulatedGangs
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.stored_records import StoredRecords, written_pool
 
+LOOK_SECONDS: Final = 31.0
+"""Jobs that begin and end between two questions are not seen."""
+IDLE: Final = "no work since"
+"""Begins the reason of such a saga."""
 EARLIEST: Final = 0.9
 """Share of `expire_after` before which no node leaves for its age."""
 
@@ -29,6 +34,42 @@ DEAR_FOR: Final = timedelta(minutes=15)
 """So long after a look at prices a dear node is replaced."""
 
 _instances = decoder(InstanceRecord)
+
+
+class IdleInvariants:
+    """Looks at every record of a pool in which a node begins to leave."""
+
+    def __init__(
+        self, simulation: SimulationContext, workload: SimulatedGangs, invariants: Invariants
+    ) -> None:
+        """Report violations to `invariants`; `workload` knows which jobs ran where."""
+        self._simulation = simulation
+        self._workload = workload
+        self._invariants = invariants
+        self._known: set[str] = set()
+        simulation.watchers.append(self._on_stored)
+
+    def _on_stored(self, stream: str, stored: Stored) -> None:
+        pool = written_pool(stream, stored)
+        if pool is None:
+            return
+        for saga in pool.open.keys() - self._known:
+            self._known.add(saga)
+            if pool.open[saga].reason.startswith(IDLE):
+                self._leaves(pool, saga, pool.open[saga])
+
+    def _leaves(self, pool: PoolRecord, saga: str, opened: OpenSaga) -> None:
+        fail, now = self._invariants.fail, self._simulation.now()
+        if opened.drain != "wait":
+            fail(f"{saga} would end work that comes in between", saga)
+        if pool.desired < pool.spec.min_nodes:
+            fail(f"{saga} leaves {pool.desired} nodes where {pool.spec.min_nodes} must be", saga)
+        slack = LOOK_SECONDS + CLOCK_SECONDS + 2 * self._simulation.skew_seconds
+        begin, end = now - pool.spec.idle_after + slack, now - slack
+        for job, at in self._workload.ran.get(opened.node, {}).items():
+            lasted = at - self._workload.began[opened.node][job]
+            if begin < at < end and lasted > LOOK_SECONDS:
+                fail(f"{saga} removes {opened.node}, where {job} ran {now - at:.0f} s ago", saga)
 
 
 class RenewalInvariants:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from schemas.pool_records import OpenSaga
 from schemas.settings import PoolSpec
 from services.provisioner.provider_client.provider import Instance
-from services.simulator.engine.hardware_failures import MachineSpec
+from services.simulator.engine.simulated_machine import MachineSpec
 from services.simulator.engine.stored_records import StoredRecords
 
 SpecOf = Callable[[Instance], MachineSpec]

@@ -1,17 +1,18 @@
-"""A stress run's report as one self-contained HTML file."""
+"""A stress run's report as one self-contained HTML file, and the templates of the pages."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from importlib.resources import files
 from typing import Final
 
+from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from services.operator_text.safe_text import escape
 from services.simulator.report import node_rows, svg_charts
 from services.simulator.report.node_rows import Stretch
-from services.simulator.report.page_templates import seconds, style_sheet, template
 from services.simulator.report.report_format import (
     Named,
     RegionStory,
@@ -66,6 +67,44 @@ CAUSES: Final = {
     "correlated": "correlated",
     "outage": "outages",
 }
+
+
+@cache
+def template(name: str) -> Template:
+    """A page's template; every text that it is given is escaped."""
+    environment = Environment(
+        autoescape=True,
+        finalize=_escape_text,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.from_string(_text(name))
+
+
+@cache
+def style_sheet() -> Markup:
+    """The style sheet of every page."""
+    return Markup(_text("report_style.css"))  # noqa: S704 - our own file
+
+
+def seconds(value: float) -> str:
+    """Write `0.4 s`, `12 s` or `3 min 20 s`."""
+    if value < 10:  # noqa: PLR2004 - where a tenth still matters
+        return f"{value:.1f} s"
+    if value < 120:  # noqa: PLR2004 - two minutes
+        return f"{value:.0f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+
+
+def _text(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _escape_text(value: object) -> object:
+    """What the page shows of a value: no character that hides or reorders its text."""
+    return escape(value) if type(value) is str else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from services.simulator.report.html_report import seconds, style_sheet, template
 from services.simulator.report.node_rows import OPTIONS_MAX, named, numbered
-from services.simulator.report.page_templates import seconds, style_sheet, template
 from services.simulator.report.svg_charts import clock
 
 LINES_MAX: Final = 5_000

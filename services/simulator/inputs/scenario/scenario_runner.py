@@ -22,8 +22,7 @@ from services.pool_manager.autoscaling.metrics_sources import Load
 from services.pool_manager.planner.sizing.open_sagas import open_for
 from services.primitives.errors import BusError, NavarchError
 from services.simulator.engine import virtual_time
-from services.simulator.engine.run_history import RunHistory
-from services.simulator.engine.run_log import LogSink, run_log
+from services.simulator.engine.run_history import LogSink, RunHistory, run_log
 from services.simulator.engine.simulated_cloud import offering_of
 from services.simulator.engine.simulated_fleet import SimulatedFleet, Violation
 from services.simulator.engine.simulation_context import FLEET, SimulationContext
