@@ -36,7 +36,6 @@ class NodeBus(Bus, Protocol):
     @property
     def login_refused(self) -> bool:
         """Whether it does, at each attempt to reconnect."""
-        ...
 
 
 Open = Callable[[float], Awaitable[NodeBus]]

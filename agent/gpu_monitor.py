@@ -49,19 +49,15 @@ class NvmlSession(Protocol):
 
     def open(self) -> GpuInventory:
         """Find the GPUs."""
-        ...
 
     def sample(self) -> NodeSample:
         """Read them."""
-        ...
 
     def processes(self) -> tuple[GpuProcess, ...]:
         """Name the programs that compute on them."""
-        ...
 
     def close(self) -> None:
         """Let go of them."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

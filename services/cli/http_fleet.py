@@ -85,7 +85,6 @@ class HttpFleet:
     """What a command asks, from a gateway."""
 
     def __init__(self, client: AsyncNavarch) -> None:
-        """Ask over `client`."""
         self._client = client
         self._streams = asyncio.Semaphore(STREAMS_MAX)
 

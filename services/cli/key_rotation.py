@@ -139,7 +139,6 @@ class OldKeyInUseError(NavarchError):
     """What the key of before has signed is still used."""
 
     def __init__(self, what: str, used: Sequence[str]) -> None:
-        """Name the users."""
         shown = first_of(used, SHOWN_MAX)
         super().__init__(
             f"still of the old key, and refused afterwards: {shown}. Give them credentials "

@@ -82,7 +82,6 @@ class FleetUse:
     """The newest sample of each node, and whether it is in service."""
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
         self._samples: dict[str, tuple[datetime, tuple[GpuReading, ...]]] = {}
         self._nodes: dict[str, tuple[str, str]] = {}
         self.unreadable = 0

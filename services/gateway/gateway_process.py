@@ -25,8 +25,7 @@ from services.fleet_client.fleet_client import FleetClient
 from services.gateway.authentication import Access
 from services.gateway.authenticators.chain import AuthenticatorChain, make_authenticators
 from services.gateway.caller_rate import CallerRate
-from services.gateway.event_relay import EventRelay
-from services.gateway.event_streams import EventStreams
+from services.gateway.event_streams import EventRelay, EventStreams
 from services.gateway.gateway_start import (
     bus_options,
     gateway_settings,

@@ -58,7 +58,6 @@ class JobWatch:
     """
 
     def __init__(self, bus: Bus, clock: Clock, jobs: JobFaultHistory) -> None:
-        """Note in `jobs` what is published on `bus`."""
         self._bus = bus
         self._clock = clock
         self._jobs = jobs

@@ -68,7 +68,6 @@ class EarlierFaults:
     """
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
-        """Read them on `bus`."""
         self._bus = bus
         self._clock = clock
 

@@ -58,7 +58,6 @@ class HealthStore:
     """The HEALTH bucket, as its one writer uses it."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
-        """Keep records in `bus`."""
         self._bus = bus
         self._clock = clock
         self._records = RecordBucket(bus, HEALTH, HealthRecord)

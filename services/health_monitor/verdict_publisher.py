@@ -30,7 +30,6 @@ class HealthInstruments:
     """What the health-monitor measures."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Register in `registry`."""
         self.judged = Counter(
             *metric_catalogue.FAULTS_JUDGED.declared,
             registry=registry,
@@ -62,7 +61,6 @@ class Performer:
     """Carries effects to the bus."""
 
     def __init__(self, bus: Bus, instruments: HealthInstruments) -> None:
-        """Publish on `bus`."""
         self._bus = bus
         self._instruments = instruments
 

@@ -30,12 +30,10 @@ class ItemPage(Protocol[T_co]):
     @property
     def items(self) -> Sequence[T_co]:
         """The items."""
-        ...
 
     @property
     def next(self) -> str | int:
         """Empty or 0: that was all."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

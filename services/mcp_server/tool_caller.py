@@ -21,15 +21,12 @@ class ToolCaller(Protocol):
     @property
     def name(self) -> str:
         """Whose plans are whose."""
-        ...
 
     def sees(self, pool: str) -> bool:
         """Whether a pool is one of its own; an empty name: the whole fleet."""
-        ...
 
     async def send(self, pool: str, verb: str, request: Request) -> msgspec.Struct:
         """Request a change; NavarchError where it is refused, or needs another role."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

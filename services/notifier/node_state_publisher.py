@@ -7,6 +7,7 @@ with the records again, and goes on after the last failure that was published.
 import asyncio
 import hashlib
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -19,7 +20,6 @@ from schemas.value_limits import NAME_CHARS_MAX
 from services.bus.bucket_mirror import BucketView
 from services.bus.port import Bus
 from services.notifier.last_event import last_event
-from services.notifier.node_reporters import nodes_by_reporter
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
     FailedWork,
@@ -27,9 +27,11 @@ from services.notifier.workload.workload_notifier import (
     NodeStateReporter,
     NodeWorkload,
     Notifier,
+    StepFailure,
     WorkloadAnswer,
     WorkloadNodeState,
 )
+from services.notifier.workload_steps import node_reference
 from services.primitives.clock import Clock
 from services.primitives.race import race
 from services.runtime.event_publisher import publish_event
@@ -52,6 +54,27 @@ JOINS_WITHIN: Final = timedelta(minutes=2)
 """So long after its admission a node may be unknown to its workload system: slurmd may be late."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 PRESENT: Final = frozenset({"registered", "active", "leaving"})
+
+
+async def nodes_by_reporter(
+    notifiers: PoolNotifiers,
+    nodes: Mapping[str, NodeRecord],
+    instances: Mapping[str, InstanceRecord],
+) -> dict[NodeStateReporter, dict[str, NodeReference]]:
+    """Each notifier that reports on nodes, with those of these nodes that are of its pools."""
+    pools: dict[str, dict[str, NodeReference]] = defaultdict(dict)
+    for key, record in nodes.items():
+        found = node_reference(record.pool, record.node, record, instances.get(key))
+        pools[record.pool][key] = found
+    reporters: dict[NodeStateReporter, dict[str, NodeReference]] = defaultdict(dict)
+    for pool, references in pools.items():
+        try:
+            notifier = await notifiers.of(pool)
+        except StepFailure:
+            continue  # its cordons and drains report that
+        if isinstance(notifier, NodeStateReporter):
+            reporters[notifier] |= references
+    return reporters
 
 
 class GangPublisher:

@@ -73,7 +73,6 @@ class NodeWorkEndpoint:
     """The endpoint of one replica."""
 
     def __init__(self, notifiers: PoolNotifiers, bus: Bus) -> None:
-        """Ask `notifiers`; `bus` has the records of nodes."""
         self._notifiers = notifiers
         self._bus = bus
         self._reads = asyncio.Semaphore(READS_AT_ONCE)
@@ -144,7 +143,6 @@ class JobNodesEndpoint:
     """The endpoint of one replica."""
 
     def __init__(self, notifiers: PoolNotifiers, bus: Bus) -> None:
-        """Ask `notifiers`; `bus` has the records of nodes."""
         self._notifiers = notifiers
         self._bus = bus
 
@@ -245,7 +243,6 @@ class WorkloadCheckEndpoint:
     """The endpoint of one replica."""
 
     def __init__(self, notifiers: PoolNotifiers, bus: Bus) -> None:
-        """Check `notifiers`; `bus` has the records of nodes."""
         self._notifiers = notifiers
         self._bus = bus
 

@@ -38,8 +38,7 @@ from services.provisioner.provider_client.rate_limit import (
     local_rate_limiter,
 )
 from services.provisioner.provider_client.unknown_errors import UnknownErrors
-from services.provisioner.removal.credentials_revoker import Revoker
-from services.provisioner.removal.node_disconnector import NodeDisconnector
+from services.provisioner.removal.credentials_revoker import NodeDisconnector, Revoker
 from services.provisioner.removal.sweep_endpoints import SweepEndpoints
 from services.provisioner.removal.sweeper import LEASE_NAME, Sweeper
 from services.provisioner.saga_step_handlers import SagaStepHandlers

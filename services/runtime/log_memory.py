@@ -65,7 +65,6 @@ class LogMemoryHandler(logging.Handler):
     """Has a memory keep every log line of the process."""
 
     def __init__(self, memory: LogMemory) -> None:
-        """Keep them in `memory`."""
         super().__init__()
         self._memory = memory
 

@@ -41,8 +41,7 @@ from services.gateway.authentication import Access
 from services.gateway.authenticators.authenticator import Authenticator
 from services.gateway.authenticators.chain import AuthenticatorChain
 from services.gateway.caller_rate import CallerRate
-from services.gateway.event_relay import EventRelay
-from services.gateway.event_streams import EventStreams
+from services.gateway.event_streams import EventRelay, EventStreams
 from services.gateway.http_app import http_app
 from services.health_monitor.rules.policy_explanation import policy_view
 from services.health_monitor.rules.policy_file import load_policy, policy_path

@@ -48,7 +48,6 @@ class EndingCredentials:
     """
 
     def __init__(self) -> None:
-        """Know of none."""
         self._until: dict[str, datetime] = {}
 
     def add(self, key: str, heartbeat: bytes) -> None:

@@ -17,7 +17,6 @@ class RefusedAgents:
     """The nodes whose last heartbeat said so."""
 
     def __init__(self) -> None:
-        """Know of none."""
         self._keys: set[str] = set()
 
     def add(self, key: str, heartbeat: bytes) -> None:

@@ -41,7 +41,6 @@ class EvidenceCollector:
     """Makes captures and bundles."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
-        """Read from and write to `bus`."""
         self._bus = bus
         self._clock = clock
         self._pools = stored_evidence.PoolLog(bus)

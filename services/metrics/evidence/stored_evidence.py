@@ -42,7 +42,6 @@ class PoolLog:
     """The events of pools, each read once, since a wave needs them for every node."""
 
     def __init__(self, bus: Bus) -> None:
-        """Read them from `bus`."""
         self._bus = bus
         self._last_read: dict[str, int] = {}
         self._events: dict[str, deque[tuple[Stored, frozenset[str]]]] = {}

@@ -93,7 +93,6 @@ class ConsumerWatch:
     def __init__(
         self, bus: Bus, clock: Clock, lease: Lease, bounds: LagSettings, registry: CollectorRegistry
     ) -> None:
-        """Report durables beyond `bounds`."""
         self._bus = bus
         self._clock = clock
         self._lease = lease

@@ -28,7 +28,6 @@ class LogAlertChannel:
         """None."""
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Write to this process's log."""
         del options, clock
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:

@@ -37,7 +37,6 @@ class OpenAlerts:
     """The alerts that have begun."""
 
     def __init__(self, bus: Bus) -> None:
-        """Keep them on `bus`."""
         self._bus = bus
         self._records = RecordBucket(bus, ALERTS, OpenAlertRecord, lambda _: TTL_SECONDS)
 
@@ -194,7 +193,6 @@ class AlertAcknowledgement:
     """The endpoint of one replica; the channels are sent the news from the record."""
 
     def __init__(self, alerts: OpenAlerts, clock: Clock) -> None:
-        """Change the records of `alerts`."""
         self._alerts = alerts
         self._clock = clock
 

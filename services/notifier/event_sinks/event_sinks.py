@@ -17,9 +17,13 @@ from services.bus.leases import Lease, while_held
 from services.bus.port import Bus
 from services.bus.topology_setup import set_up_durable, set_up_from_now
 from services.notifier.event_sinks.event_filter import filters_of
-from services.notifier.event_sinks.sink_delivery import EventSink, SinkDelivery
+from services.notifier.event_sinks.sink_delivery import (
+    EventSink,
+    HttpTarget,
+    SinkDelivery,
+    SubjectTarget,
+)
 from services.notifier.event_sinks.sink_report import SinkMeters, SinkReport
-from services.notifier.event_sinks.sink_target import HttpTarget, SubjectTarget
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, NavarchError
 from services.primitives.race import race
@@ -91,7 +95,6 @@ class EventSinks:
         failures: FailureRegister,
         meters: SinkMeters,
     ) -> None:
-        """Report what fails to `failures`."""
         self._sinks = sinks
         self._fleet = settings.fleet
         self._replicas = settings.nats.replicas

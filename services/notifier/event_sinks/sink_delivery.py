@@ -1,4 +1,4 @@
-"""Delivers one sink's events: in the order of storing, at least once, from the sink's durable.
+"""Delivers one sink's events to a URL or a subject: in order, at least once, from its durable.
 
 One replica delivers, under the notifier's lease. It acknowledges what was delivered, refused or not
 asked for, so the durable's position on the bus is the sink's. What a killed replica held is
@@ -7,24 +7,37 @@ delivered again first, before anything newer.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Any, Final, NoReturn
 
+from schemas import subjects
 from schemas.event_sink_settings import EventSinkSpec
 from schemas.stream_specs import DurableSpec
 from services.bus.port import Bus, Delivery, Stored
-from services.notifier.cloud_events import CloudEvent
+from services.notifier.cloud_events import (
+    BATCH,
+    STRUCTURED,
+    CloudEvent,
+    batch,
+    binary_headers,
+    structured,
+)
 from services.notifier.event_sinks.event_filter import SinkEvent, has_labels, sink_event, wants
 from services.notifier.event_sinks.sink_report import Outcome, SinkReport
-from services.notifier.event_sinks.sink_target import EventRefusalError, SinkTarget
+from services.notifier.signature import signature_headers
 from services.primitives.clock import Clock
-from services.primitives.errors import BusError
+from services.primitives.errors import BusError, TooLarge
 from services.primitives.race import race
 from services.primitives.redaction import redacted
+from services.runtime.http_caller import HttpCaller, RefusedHttpError
 
+ANSWER_BYTES_MAX: Final = 65_536
+SINK_CODES: Final = frozenset({401, 402, 403, 404, 405, 407, 410, 421})
+"""These are about the URL or the credentials, and so about every event: they are tried again."""
+CLIENT_ERRORS: Final = range(400, 500)
 log = logging.getLogger(__name__)
 
 BACKOFF_FIRST_SECONDS: Final = 1.0
@@ -41,6 +54,95 @@ ReadLabels = Callable[[str, str], Awaitable[Mapping[str, str]]]
 """The labels of a pool's node; without a node, of the pool."""
 Place = tuple[datetime, int]
 """When an event was stored, and its sequence: the stream may have been created again."""
+
+
+class EventRefusalError(Exception):
+    """The receiver refuses the content of an event for good."""
+
+
+class HttpTarget:
+    """A URL."""
+
+    def __init__(self, spec: EventSinkSpec, clock: Clock) -> None:
+        self._spec = spec
+        self._http = HttpCaller(
+            clock,
+            timeout_seconds=spec.timeout,
+            headers=spec.headers,
+            answer_bytes_max=ANSWER_BYTES_MAX,
+            sign=lambda request: signature_headers(spec.secret, clock.now(), request.content),
+        )
+
+    @property
+    def events_max(self) -> int:
+        """One, but for batches."""
+        return self._spec.batch.events if self._spec.mode == "batch" else 1
+
+    @property
+    def bytes_max(self) -> int:
+        """As configured."""
+        return self._spec.batch.bytes
+
+    async def send(self, events: Sequence[CloudEvent]) -> None:
+        """Post once."""
+        match self._spec.mode:
+            case "batch":
+                parts: dict[str, Any] = {"content": batch(events), "headers": _typed(BATCH)}
+            case "binary":
+                (event,) = events
+                parts = {"content": bytes(event.data), "headers": binary_headers(event)}
+            case _:
+                (event,) = events
+                parts = {"content": structured(event), "headers": _typed(STRUCTURED)}
+        request = self._http.request("POST", self._spec.url, **parts)
+        try:
+            await self._http.send(request, "url")
+        except RefusedHttpError as error:
+            _raise_refused(error)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.close()
+
+
+class SubjectTarget:
+    """A subject of the bus, stored in SINKS."""
+
+    events_max = 1
+    bytes_max = 0
+
+    def __init__(self, name: str, bus: Bus) -> None:
+        self._subject = subjects.sink(name)
+        self._bus = bus
+
+    async def send(self, events: Sequence[CloudEvent]) -> None:
+        """Store them; what was stored in the last ten minutes is not stored again."""
+        for each in events:
+            msg_id = f"{self._subject} {each.sequence} {each.id}"
+            try:
+                await self._bus.publish(
+                    self._subject, structured(each), msg_id=msg_id, headers=_typed(STRUCTURED)
+                )
+            except TooLarge as error:
+                raise EventRefusalError(str(error)) from error
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+SinkTarget = HttpTarget | SubjectTarget
+"""`send` raises EventRefusalError for what cannot be delivered, ever; all else is sent again."""
+
+
+def _typed(content_type: str) -> dict[str, str]:
+    return {"Content-Type": content_type}
+
+
+def _raise_refused(error: RefusedHttpError) -> NoReturn:
+    code = error.answer.status_code
+    if code in CLIENT_ERRORS and code not in SINK_CODES:
+        raise EventRefusalError(str(error)) from error
+    raise error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +176,6 @@ class SinkDelivery:
         read_labels: ReadLabels,
         report: SinkReport,
     ) -> None:
-        """Deliver events of `fleet`."""
         self._sink = sink
         self._fleet = fleet
         self._bus = bus

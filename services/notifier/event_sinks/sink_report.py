@@ -23,7 +23,6 @@ class SinkMeters:
     """The metrics of all sinks."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Register them."""
         self.events = Counter(*SINK_EVENTS.declared, registry=registry)
         self.pending = Gauge(*SINK_PENDING.declared, registry=registry)
         self.oldest = Gauge(*SINK_OLDEST.declared, registry=registry)
@@ -33,7 +32,6 @@ class SinkReport:
     """One sink's."""
 
     def __init__(self, name: str, failures: FailureRegister, meters: SinkMeters) -> None:
-        """Report what fails to `failures`."""
         self._name = name
         self._about = f"event sink {name}"
         self._failures = failures

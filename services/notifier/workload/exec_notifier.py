@@ -121,7 +121,6 @@ class ExecNotifier:
                     raise ValueError(f"{name} must be more than 0")
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Run nothing yet."""
         del clock
         self._options = options
         self.poll_seconds: float = options.poll

@@ -107,7 +107,6 @@ class SlurmNotifier:
                     raise ValueError(f"{name} must be more than 0")
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Run no command yet."""
         self._options = options
         self.poll_seconds: float = options.poll
         self._clock = clock

@@ -108,11 +108,9 @@ class PowerControl(Protocol):
 
     async def power(self) -> Power:
         """Whether the machine is on, or raise ProviderError."""
-        ...
 
     async def switch(self, order: PowerOrder) -> None:
         """Give an order, which takes effect later; raise ProviderError if it is refused."""
-        ...
 
 
 async def restart_cold(

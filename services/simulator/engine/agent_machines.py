@@ -43,9 +43,11 @@ from services.simulator.engine.simulated_machine import (
     report_failure,
     reporter_of,
 )
-from services.simulator.engine.simulated_process import SimulatedProcess
-from services.simulator.engine.simulation_context import SimulationContext
-from services.simulator.engine.stored_records import StoredRecords
+from services.simulator.engine.simulation_context import (
+    SimulatedProcess,
+    SimulationContext,
+    StoredRecords,
+)
 
 AGAIN_SECONDS: Final = 0.5
 BEAT_SECONDS: Final = 3.0

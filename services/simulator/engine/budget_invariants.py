@@ -21,8 +21,7 @@ from services.pool_manager.planner.safety.fault_waves import UnhealthyNode, belo
 from services.pool_manager.sagas import DEFINITIONS
 from services.simulator.engine.invariants import STORED_WITHIN_SECONDS, Invariants
 from services.simulator.engine.simulated_cloud import SimulatedCloud
-from services.simulator.engine.simulation_context import SimulationContext
-from services.simulator.engine.stored_records import StoredRecords
+from services.simulator.engine.simulation_context import SimulationContext, StoredRecords
 from services.simulator.engine.virtual_time import moment
 
 _pools = decoder(PoolRecord)
@@ -36,7 +35,6 @@ class SlowWaveInvariants:
     """Counts, of each fault signature, the nodes that no second source accused."""
 
     def __init__(self, simulation: SimulationContext, invariants: Invariants) -> None:
-        """Report violations to `invariants`."""
         self._invariants = invariants
         self._records = StoredRecords(simulation.server)
         self._begun: dict[tuple[str, str], dict[str, datetime]] = {}

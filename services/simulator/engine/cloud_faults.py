@@ -58,7 +58,6 @@ class CloudRestarts:
     """
 
     def __init__(self, simulation: SimulationContext, machines: AgentMachines) -> None:
-        """Of these machines."""
         self._simulation = simulation
         self._machines = machines
         self._chance = simulation.chance("restarts")

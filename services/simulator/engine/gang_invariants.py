@@ -30,8 +30,11 @@ from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.quiet_time import QuietTime
 from services.simulator.engine.simulated_gangs import SimulatedGangs
 from services.simulator.engine.simulated_workload import SLOW_SECONDS_MAX
-from services.simulator.engine.simulation_context import SimulationContext
-from services.simulator.engine.stored_records import StoredRecords, written_pool
+from services.simulator.engine.simulation_context import (
+    SimulationContext,
+    StoredRecords,
+    written_pool,
+)
 from services.simulator.engine.virtual_time import EPOCH, moment
 
 TOGETHER_SECONDS: Final = 30.0
@@ -46,7 +49,6 @@ class PlacementInvariants:
     """Counts the instances of each gang that ever ran by their records."""
 
     def __init__(self, simulation: SimulationContext, invariants: Invariants) -> None:
-        """Report violations to `invariants`."""
         self._invariants = invariants
         self._launches: dict[str, LaunchSpec] = {}
         """Saga -> what it launches in a gang."""

@@ -23,8 +23,11 @@ from services.simulator.engine.budget_invariants import budget_count
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_workload import SimulatedWorkload
-from services.simulator.engine.simulation_context import SimulationContext
-from services.simulator.engine.stored_records import StoredRecords, written_pool
+from services.simulator.engine.simulation_context import (
+    SimulationContext,
+    StoredRecords,
+    written_pool,
+)
 
 KNOWN_SECONDS: Final = 5.0
 """Within so long every replica has read what was recorded, and has acted on what it read before."""
@@ -127,7 +130,6 @@ class MarketInvariants:
     def __init__(
         self, simulation: SimulationContext, cloud: SimulatedCloud, invariants: Invariants
     ) -> None:
-        """Report violations to `invariants`."""
         self._invariants = invariants
         self._cloud = cloud
         self._records = StoredRecords(simulation.server)
@@ -198,7 +200,6 @@ class InterruptionInvariants:
     """Compares what is chosen of two zones with what was taken away in each."""
 
     def __init__(self, simulation: SimulationContext, invariants: Invariants) -> None:
-        """Report violations to `invariants`."""
         self._simulation = simulation
         self._invariants = invariants
         self._changed_at = 0.0

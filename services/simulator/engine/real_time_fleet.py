@@ -28,8 +28,7 @@ from services.simulator.engine.simulated_machine import (
     MachineSpec,
     SimulatedMachine,
 )
-from services.simulator.engine.simulated_process import SimulatedProcess
-from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.simulation_context import SimulatedProcess, SimulationContext
 
 RUNNING: Final = frozenset({"running"})
 FAULT_XIDS: Final = (79, 79, 48, 95, 13, 31)

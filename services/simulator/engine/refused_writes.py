@@ -9,8 +9,7 @@ from services.bus.port import Stored
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.quiet_time import QuietTime
 from services.simulator.engine.simulated_alerts import SimulatedOperators
-from services.simulator.engine.simulated_process import SimulatedProcess
-from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.simulation_context import SimulatedProcess, SimulationContext
 from services.simulator.engine.supervised_service import SupervisedService
 from services.simulator.engine.virtual_time import TASK_OWNER
 
@@ -53,7 +52,6 @@ class RefusedWrites:
         services: Sequence[SupervisedService],
         invariants: Invariants,
     ) -> None:
-        """Report violations to `invariants`."""
         self._simulation = simulation
         self._operators = operators
         self._services = services

@@ -19,8 +19,11 @@ from services.pool_manager.planner.node_counts import is_gone
 from services.simulator.engine.budget_invariants import budget_count
 from services.simulator.engine.invariants import CLOCK_SECONDS, Invariants
 from services.simulator.engine.simulated_gangs import SimulatedGangs
-from services.simulator.engine.simulation_context import SimulationContext
-from services.simulator.engine.stored_records import StoredRecords, written_pool
+from services.simulator.engine.simulation_context import (
+    SimulationContext,
+    StoredRecords,
+    written_pool,
+)
 
 LOOK_SECONDS: Final = 31.0
 """Jobs that begin and end between two questions are not seen."""
@@ -76,7 +79,6 @@ class RenewalInvariants:
     """Looks at every record of a pool in which such a replacement is new."""
 
     def __init__(self, simulation: SimulationContext, invariants: Invariants) -> None:
-        """Report violations to `invariants`."""
         self._simulation = simulation
         self._invariants = invariants
         self._records = StoredRecords(simulation.server)

@@ -21,8 +21,7 @@ from services.pool_manager.planner.cloud_notices import doubted_until
 from services.pool_manager.planner.node_counts import busy, is_for_silence
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.simulated_cloud import SimulatedCloud
-from services.simulator.engine.simulation_context import SimulationContext
-from services.simulator.engine.stored_records import StoredRecords
+from services.simulator.engine.simulation_context import SimulationContext, StoredRecords
 
 DRAINED_WITHIN_SECONDS: Final = 75.0
 """So long after its drain is due a node is in service at most."""

@@ -89,7 +89,6 @@ class SimulatedAlertChannel:
         """None."""
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Find the operators of this simulation."""
         del options, clock
         self._operators: SimulatedOperators = CURRENT_SIMULATION.get().parts["operators"]
         self._operators.channels += 1

@@ -26,8 +26,11 @@ from services.provisioner.provider_client.provider import (
 )
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.simulator.engine.offering_selector import ANYWHERE, OfferingSelector
-from services.simulator.engine.simulated_process import current_process
-from services.simulator.engine.simulation_context import CURRENT_SIMULATION, SimulationContext
+from services.simulator.engine.simulation_context import (
+    CURRENT_SIMULATION,
+    SimulationContext,
+    current_process,
+)
 
 CALL_SECONDS_MAX: Final = 1.5
 """Of an ordinary call; half of it passes before the effect."""

@@ -53,15 +53,15 @@ from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_gangs import SimulatedGangs
 from services.simulator.engine.simulated_group import GroupSpec, SimulatedGroup
 from services.simulator.engine.simulated_machine import MachineSpec
-from services.simulator.engine.simulated_process import SimulatedProcess
 from services.simulator.engine.simulated_racks import SimulatedRacks
 from services.simulator.engine.simulated_workload import SimulatedWorkload
 from services.simulator.engine.simulation_context import (
     CURRENT_SIMULATION,
     FLEET,
+    SimulatedProcess,
     SimulationContext,
+    StoredRecords,
 )
-from services.simulator.engine.stored_records import StoredRecords
 from services.simulator.engine.supervised_service import SupervisedService
 from services.simulator.engine.workload_invariants import WorkloadInvariants
 

@@ -24,7 +24,7 @@ from schemas.node_records import GpuUse
 from services.primitives.clock import Clock
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine import virtual_time
-from services.simulator.engine.simulated_process import SimulatedProcess
+from services.simulator.engine.simulation_context import SimulatedProcess
 
 REMEDIES: Final = ("reset_gpu", "reboot", "replace")
 """The mildest first."""

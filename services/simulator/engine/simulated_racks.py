@@ -13,7 +13,7 @@ from schemas.pool_records import OpenSaga
 from schemas.settings import PoolSpec
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.simulated_machine import MachineSpec
-from services.simulator.engine.stored_records import StoredRecords
+from services.simulator.engine.simulation_context import StoredRecords
 
 SpecOf = Callable[[Instance], MachineSpec]
 

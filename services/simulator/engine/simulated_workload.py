@@ -17,8 +17,11 @@ from services.notifier.workload.workload_notifier import (
 )
 from services.pool_manager.autoscaling.metrics_sources import Load, SourceError
 from services.primitives.clock import Clock
-from services.simulator.engine.simulated_process import current_process
-from services.simulator.engine.simulation_context import CURRENT_SIMULATION, SimulationContext
+from services.simulator.engine.simulation_context import (
+    CURRENT_SIMULATION,
+    SimulationContext,
+    current_process,
+)
 
 CALL_SECONDS_MAX: Final = 0.3
 DRAIN_SECONDS_MAX: Final = 12.0

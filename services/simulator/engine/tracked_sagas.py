@@ -81,7 +81,6 @@ class NodeRemovals:
     """What the sagas' logs contain about removals."""
 
     def __init__(self) -> None:
-        """None yet."""
         self.by: dict[str, SagaStarted] = {}
         """Node -> the saga that removed it; the sweep may end its machine later."""
         self.writes_refused = False

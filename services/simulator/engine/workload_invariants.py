@@ -13,9 +13,8 @@ from services.bus.port import Stored
 from services.notifier.workload.workload_notifier import WorkloadOrder
 from services.notifier.workload_steps import EVICTION_SECONDS_MAX, LOOK_SECONDS, taken_at
 from services.simulator.engine.invariants import CLOCK_SECONDS, Invariants
-from services.simulator.engine.simulated_process import TIMEOUT_SECONDS
 from services.simulator.engine.simulated_workload import SimulatedWorkload
-from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.simulation_context import TIMEOUT_SECONDS, SimulationContext
 from services.simulator.engine.virtual_time import moment
 
 KNOWN_SECONDS: Final = LOOK_SECONDS + TIMEOUT_SECONDS

@@ -66,7 +66,6 @@ class EmailChannel:
                 raise ValueError("a password needs `security: starttls` or `tls`")
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Send to these addresses."""
         del clock
         self._options = options
         self._context = ssl.create_default_context(cafile=options.ca_file or None)

@@ -44,7 +44,6 @@ class ExecAlertChannel:
                 )
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Run one command for each alert."""
         del clock
         self._options = options
 

@@ -14,19 +14,17 @@ from services.notifier.alerts.channels.alert_document import (
     alert_event,
     idempotency_key,
 )
-from services.notifier.alerts.channels.vendor_http import VendorHttp, answer_text
+from services.notifier.alerts.channels.vendor_http import VendorChannel, VendorHttp, answer_text
 from services.notifier.cloud_events import JSON, STRUCTURED, structured
 from services.notifier.signature import check_secret, signature_headers
 from services.primitives.clock import Clock
 from services.runtime.http_caller import check_url
 
 
-class AlertWebhookChannel:
+class AlertWebhookChannel(VendorChannel):
     """The alert channel plugin."""
 
     name = "webhook"
-    repeat_seconds = 0.0
-    """The receiver keeps what it needs."""
 
     class Options(Setting, frozen=True, kw_only=True):
         """`{type: webhook, url: ${ALERT_URL}, secret: ${ALERT_SECRET}}`."""
@@ -48,7 +46,6 @@ class AlertWebhookChannel:
             check_secret(self.secret)
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Post to one URL."""
         self._options = options
         self._clock = clock
         self._http = VendorHttp(clock, options.timeout, options.headers)
@@ -67,7 +64,3 @@ class AlertWebhookChannel:
         }
         answer = await self._http.post("url", self._options.url, body, headers)
         return AlertDelivery(answer=f"{answer.status_code} {answer_text(answer)}")
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._http.close()

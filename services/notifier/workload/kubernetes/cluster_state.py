@@ -176,7 +176,6 @@ class ClusterState:
     """Watches the cluster from the first question on."""
 
     def __init__(self, client: KubernetesClient, clock: Clock) -> None:
-        """Start nothing yet."""
         self._nodes = ObjectWatch(client, NODES, KubernetesNode, clock, self._node_changed)
         self._pods = ObjectWatch(client, PODS, KubernetesPod, clock, self._pod_changed, SELECTOR)
         self._failed = ObjectWatch(client, PODS, KubernetesPod, clock, self._pod_failed, FAILED)

@@ -33,8 +33,7 @@ from services.simulator.engine.simulated_machine import (
     SimulatedMachine,
     gpus_of,
 )
-from services.simulator.engine.simulated_process import SimulatedProcess
-from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.simulation_context import SimulatedProcess, SimulationContext
 from services.simulator.inputs.stress import failure_effects
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.stress_fleet import (
