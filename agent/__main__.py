@@ -37,7 +37,7 @@ from schemas.settings import NatsSettings
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.primitives.clock import SystemClock
 from services.primitives.errors import NavarchError
-from services.runtime.log_memory import LogMemory, remembered
+from services.runtime.log_answers import LogMemory, remembered
 from services.runtime.logs import set_up_logs
 
 BUS_SECONDS_MAX: Final = 5.0

@@ -18,11 +18,10 @@ from agent.delivery.outbox import AgentOutbox
 from agent.delivery.spool import OutgoingEvent
 from agent.faults import fault_builder
 from agent.faults.fault_builder import GpuMap, NodeIdentity
-from agent.faults.fault_dedup import FaultDedup
 from agent.faults.fault_rate_limit import FaultRateLimit
 from agent.faults.kernel_log_scanner import ExceptionLines, KernelLogScanner
 from agent.faults.sample_changes import SampleChange
-from agent.faults.xid_merge import LINE_SECONDS, XidMerge
+from agent.faults.xid_merge import LINE_SECONDS, FaultDedup, XidMerge
 from agent.faults.xid_patterns import RecognisedFault
 from agent.observations import CheckFinding, KernelLogLine, Notice, XidEvent
 from schemas.event_subjects import event_subject

@@ -199,19 +199,16 @@ class BusFleet(FleetClient):
 
     async def node_logs(self, node: NodeView, request: LogRequest) -> LogExcerpt:
         """The newest log lines of a node's agent."""
-        from services.fleet_client.log_reader import node_logs  # noqa: PLC0415
-
-        return await node_logs(self, node, request)
+        return await service_orders.node_logs(self, node, request)
 
     async def service_logs(
         self, service: str, request: LogRequest
     ) -> tuple[tuple[LogExcerpt, ...], int]:
         """Those of each replica of a service, and how many of them run."""
         from services.cli.service_replies import every_replica  # noqa: PLC0415
-        from services.fleet_client.log_reader import service_logs  # noqa: PLC0415
 
         found, replicas = await asyncio.gather(
-            service_logs(self, service, request), every_replica(self)
+            service_orders.service_logs(self, service, request), every_replica(self)
         )
         return found, sum(each.service == service for each in replicas)
 

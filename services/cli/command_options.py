@@ -12,7 +12,7 @@ from schemas.duration import decode_hook, parse_duration
 from schemas.operator_requests import DrainRequest
 from services.cli.console import Format
 from services.cli.live_names import complete_node, complete_pool
-from services.fleet_client.since_time import time_since
+from services.fleet_client.node_filter import time_since
 from services.primitives.errors import NavarchError
 
 T = TypeVar("T")

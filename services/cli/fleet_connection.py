@@ -103,7 +103,7 @@ async def _connected(server: str, nats_url: str, config: Path | None) -> AsyncIt
     # Commands over the bus start without the HTTP library, and these without the bus's.
     import services.runtime.command_line_trim  # noqa: F401, PLC0415
     from services.cli.http_fleet import HttpFleet  # noqa: PLC0415
-    from services.http_client.async_client import AsyncNavarch  # noqa: PLC0415
+    from services.http_client.api_clients import AsyncNavarch  # noqa: PLC0415
 
     async with AsyncNavarch(server) as client:
         yield HttpFleet(client)

@@ -60,15 +60,15 @@ from services.gateway.views import (
     StoredPlace,
 )
 from services.http_client import gateway_calls as calls
-from services.http_client.async_client import AsyncNavarch
-from services.http_client.gateway_calls import DryRunVerb
-from services.http_client.gateway_errors import (
+from services.http_client.api_call import (
     ChangeRefusedError,
     FleetUnavailableError,
     GatewayError,
     NoAnswerError,
     NotFoundError,
 )
+from services.http_client.api_clients import AsyncNavarch
+from services.http_client.gateway_calls import DryRunVerb
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import AnswerError, NavarchError
 

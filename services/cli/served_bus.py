@@ -1,4 +1,4 @@
-"""The bus and the gateway that `navarch serve` starts: keys, credentials, port, token.
+"""What `navarch serve` starts and passes on: bus, gateway, and the environment of services.
 
 The first start makes them, later ones keep them. What is stored belongs to one of the server's
 accounts, and is moved where this start has another than the one before: with or without `--open`,
@@ -7,16 +7,16 @@ or with new keys.
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from schemas.account_rules import Account
-from schemas.permissions import OPERATOR, user_inbox
+from schemas.permissions import GATEWAY, OPERATOR, user_inbox
 from schemas.settings import Settings
 from services.bus.nats.credentials_file import ROLE_TAG, role_and_key
 from services.bus.nats.embedded_server import OPEN_ACCOUNT, move_store
@@ -36,7 +36,28 @@ from services.gateway.access_tokens import VARIABLE, new_token
 from services.gateway.gateway_start import PORT_VARIABLE, gateway_settings, listen
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import SetupError
+from services.provisioner.provider_client.cloud_credentials import stored_variable
+from services.settings.references import named_variables
 
+PROVISIONER: Final = "provisioner"
+COMMON: Final = frozenset(
+    (
+        *("HOME", "LANG", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER"),
+        *("VIRTUAL_ENV", "SSL_CERT_DIR", "SSL_CERT_FILE"),
+        *("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"),
+        *("all_proxy", "https_proxy", "http_proxy", "no_proxy"),
+    )
+)
+COMMON_PREFIXES: Final = ("LC_", "NAVARCH_", "OTEL_", "PYTHON")
+KUBERNETES: Final = ("KUBECONFIG", "KUBERNETES_")
+PREFIXES: Final[Mapping[str, tuple[str, ...]]] = {
+    PROVISIONER: (
+        *("AWS_", "AZURE_", "CLOUDSDK_", "COREWEAVE_", "GCE_", "GOOGLE_", "LAMBDA_"),
+        *("CC", "DOCKER_", "SSH_AUTH_SOCK", "VAULT_", *KUBERNETES),
+    ),
+    "notifier": ("RAY_", "SLURM_", *KUBERNETES),
+}
+"""Service -> how the variables of its SDKs and tools begin."""
 SERVED_FILE: Final = "gateway.token"
 NO_GATEWAY: Final = (
     "no dashboard and no HTTP API: install this package again with its extra `gateway`"
@@ -47,6 +68,46 @@ SIGNING_VARIABLE: Final = "NAVARCH_NATS_AGENT_SIGNING_FILE"
 REVOCATION_VARIABLE: Final = "NAVARCH_NATS_REVOCATION_FILE"
 SIGNER: Final = "provisioner"
 """The service that makes and revokes the credentials of nodes."""
+
+
+class ConfiguredVariables(NamedTuple):
+    """The variables that a configuration names.
+
+    `navarch serve` is often started from an administrator's shell, whose variables may hold secrets
+    of other programs. A service gets general variables, those that the configuration names, and
+    those that the SDKs of its job read.
+    """
+
+    everywhere: frozenset[str] = frozenset()
+    """`${NAME}`: every service reads the whole configuration."""
+    provisioner: frozenset[str] = frozenset()
+    """`…_env: NAME` of providers, and those of stored credentials."""
+
+
+def service_environment(
+    service: str, base: Mapping[str, str], configured: ConfiguredVariables
+) -> dict[str, str]:
+    """What a service gets of `base`. Pure."""
+    known = COMMON | configured.everywhere
+    if service != GATEWAY:
+        base = {name: value for name, value in base.items() if name != VARIABLE}
+    if service == PROVISIONER:
+        known |= configured.provisioner
+    prefixes = (*COMMON_PREFIXES, *PREFIXES.get(service, ()))
+    return {
+        name: value for name, value in base.items() if name in known or name.startswith(prefixes)
+    }
+
+
+def configured_variables(settings: Settings, text: str) -> ConfiguredVariables:
+    """The variables that a configuration names, of which `text` is the file."""
+    return ConfiguredVariables(frozenset(named_variables(text)), frozenset(_of_providers(settings)))
+
+
+def _of_providers(settings: Settings) -> Iterator[str]:
+    for name, plugin in settings.providers.items():
+        yield from (str(v) for k, v in plugin.options.items() if k.endswith("_env"))
+        yield stored_variable(name, Path(settings.data_dir))
 
 
 def has_gateway() -> bool:

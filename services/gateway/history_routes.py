@@ -25,19 +25,15 @@ from schemas.topology import EVENTS, EVIDENCE, SAGAS
 from services.bus.port import Stored
 from services.fleet_client.cost_report import SPAN_MAX, CostReport, PoolHistory, pool_history
 from services.fleet_client.evidence_lookup import find_evidence, kept_evidence
-from services.fleet_client.fleet_client import (
-    FleetClient,
-    event_filters,
-    stored_batches,
-)
+from services.fleet_client.fleet_client import FleetClient, event_filters, stored_batches
 from services.fleet_client.fleet_use import GpuReadings, UseRow, UtilizationHistory
 from services.fleet_client.instance_reader import fleet_cost, read_instances
+from services.fleet_client.node_filter import time_since
 from services.fleet_client.pool_watch import pool_changes
 from services.fleet_client.query_answers import decode_answer
 from services.fleet_client.repair_report import RepairReport, repair_report, seen_report
 from services.fleet_client.saga_summaries import SagaSummary, saga_summaries
 from services.fleet_client.service_orders import open_alerts
-from services.fleet_client.since_time import time_since
 from services.fleet_client.use_reader import node_samples, read_use, read_utilization
 from services.gateway.event_streams import RESET, RESET_DATA, EventStreams, event_filter
 from services.gateway.fleet_routes import (

@@ -22,8 +22,7 @@ from services.fleet_client.fleet_client import FleetClient
 from services.gateway.access_tokens import Principal
 from services.gateway.api_description import DESCRIBED_ROUTES, DESCRIPTION_ROUTES, provide
 from services.gateway.authentication import PUBLIC, Access, authentication, require_role
-from services.gateway.change_audit import DRY_RUN_HEADER, change_audit
-from services.gateway.change_requests import ChangeRequests
+from services.gateway.change_requests import DRY_RUN_HEADER, ChangeRequests, change_audit
 from services.gateway.event_streams import EventStreams
 from services.gateway.problems import PROTECTION, REQUEST_HEADER, ProblemError, answer_problem
 from services.gateway.views import ChangeAnswer

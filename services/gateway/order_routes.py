@@ -21,7 +21,7 @@ from schemas.sweeps import SweepAnswer, SweepRequest
 from schemas.work_done import WorkDone, WorkDoneAccepted
 from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
 from services.fleet_client import service_orders
-from services.fleet_client.log_reader import node_logs, service_logs
+from services.fleet_client.service_orders import node_logs, service_logs
 from services.gateway.authentication import ROLE
 from services.gateway.change_bodies import (
     ORPHANS_MAX,

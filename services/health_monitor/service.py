@@ -62,9 +62,8 @@ class PolicyInForce:
         """The policy in force now."""
         return self._policy
 
-    async def answer(self, data: bytes, headers: Headers) -> bytes:
+    async def answer(self, _data: bytes, _headers: Headers) -> bytes:
         """The query `policy`."""
-        del data, headers
         return msgspec.json.encode(policy_view(self._policy))
 
     async def keep(self) -> None:

@@ -17,8 +17,9 @@ import msgspec
 
 from schemas.messages import LimitedDecoder, encode
 from services.gateway.views import PROBLEM_TYPE, STREAM_TYPE, Problem
-from services.http_client.api_call import ApiCall, ApiStream
-from services.http_client.gateway_errors import (
+from services.http_client.api_call import (
+    ApiCall,
+    ApiStream,
     EventsResetError,
     GatewayError,
     NoAnswerError,

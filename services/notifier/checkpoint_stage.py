@@ -14,8 +14,7 @@ import msgspec
 
 from schemas.node_events import CheckpointRequested
 from services.bus.port import Bus
-from services.notifier.last_event import last_event
-from services.notifier.work_report import WorkReport, listed_work
+from services.notifier.work_report import WorkReport, last_event, listed_work
 from services.notifier.workload.drain_watch import DrainWatch
 from services.notifier.workload.workload_notifier import (
     RUNNING_MAX,

@@ -22,7 +22,7 @@ from schemas.work_done import WorkDone, WorkDoneAccepted
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus, Endpoint, Headers
 from services.bus.protocol.endpoint_replies import requester
-from services.notifier.last_event import last_event
+from services.notifier.work_report import last_event
 from services.notifier.workload.drain_watch import DrainWatch
 from services.notifier.workload.workload_notifier import WorkloadOrder
 from services.primitives.clock import Clock

@@ -19,7 +19,7 @@ from schemas.topology import INSTANCES, NODES
 from schemas.value_limits import NAME_CHARS_MAX
 from services.bus.bucket_mirror import BucketView
 from services.bus.port import Bus
-from services.notifier.last_event import last_event
+from services.notifier.work_report import last_event
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
     FailedWork,

@@ -205,8 +205,7 @@ def observes(settings: Settings, pool: str) -> bool:
 def answer_instances(store: InstanceStore) -> Endpoint:
     """Answer the instances query, in pages by key; terminated ones only on request."""
 
-    async def answer(data: bytes, headers: Headers) -> bytes:
-        del headers
+    async def answer(data: bytes, _: Headers) -> bytes:
         query = msgspec.json.decode(data or b"{}", type=Query)
         names = {each for each in (query.node, *query.names) if each}
         records = await store.all(query.pool, names)

@@ -29,8 +29,14 @@ from services.runtime.crash_guard import CrashGuard
 from services.runtime.durable_watch import DurableWatch
 from services.runtime.event_publisher import publish_event
 from services.runtime.failure_register import unwritable
-from services.runtime.log_answers import LogAnswers, answer_logs
-from services.runtime.log_memory import LOG_CHARS_MAX, LOG_LINES_MAX, LogMemory, remembered
+from services.runtime.log_answers import (
+    LOG_CHARS_MAX,
+    LOG_LINES_MAX,
+    LogAnswers,
+    LogMemory,
+    answer_logs,
+    remembered,
+)
 from services.runtime.order_audit import audited
 from services.runtime.process_http import HttpEndpoint, check_port
 from services.runtime.process_metrics import Instruments

@@ -44,7 +44,7 @@ SAYS_PURE: Final = re.compile(r"\bPure\b[.:]")
 SEEDED: Final = frozenset(
     {
         ("random", "services/simulator/inputs/fuzz/fuzz_campaign.py"),
-        ("random", "services/simulator/inputs/fuzz/campaign_shapes.py"),
+        ("random", "services/simulator/inputs/fuzz/campaign_steps.py"),
         ("random", "services/simulator/inputs/stress/job_demand.py"),
         ("random", "services/simulator/inputs/stress/failure_schedule.py"),
         ("random", "services/simulator/inputs/stress/stress_fleet.py"),

@@ -17,7 +17,7 @@ from services.bus.topology_plan import Configs, TopologyChange, topology_changes
 from services.cli import console
 from services.cli.bus_client import connect_fleet
 from services.cli.command_options import Config, NatsUrl, Output
-from services.cli.commands.status_command import FAILING
+from services.cli.commands.view_commands import FAILING
 from services.cli.doctor_checks import (
     ConsumerInfo,
     Finding,

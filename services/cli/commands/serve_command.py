@@ -26,12 +26,13 @@ from services.cli.fleet_discovery import LOCK_FILE, NATS_URL_VARIABLE, SERVE_FIL
 from services.cli.served_bus import (
     NO_GATEWAY,
     ServedBus,
+    configured_variables,
     gateway_port,
     gateway_variables,
     has_gateway,
+    service_environment,
     token_file,
 )
-from services.cli.service_environment import configured_variables, service_environment
 from services.cli.supervisor import (
     HTTP_PORT_VARIABLE,
     READY_SECONDS_MAX,

@@ -1,4 +1,4 @@
-"""Which expired heartbeats are losses, and whose credentials expire soon. Pure.
+"""What heartbeats say: losses and our own lag, refused events, ending credentials. Pure.
 
 A node whose heartbeat expires alone is lost. Where many expire together the bus or this service may
 be what is slow: they wait until each node could have sent one more heartbeat, and for as long as
@@ -20,6 +20,8 @@ from schemas.node_records import HeartbeatRecord
 from schemas.settings import IncidentSpec
 from services.primitives.common_causes import nodes_needed
 
+_REFUSED_MARK: Final = b'"unwritable":true'
+"""In heartbeats as agents encode them; defaults are left out."""
 NAMED_MAX: Final = 5
 _MARK: Final = b'"credentials_until"'
 """In the few heartbeats that are worth decoding."""
@@ -39,6 +41,34 @@ HOLD_SECONDS_MAX: Final = 120.0
 """However much we lag, a silent node is published to be lost after this."""
 RETURNED_SHARE: Final = 0.5
 """Of heartbeats that expired together; where more are back before they are published, we lagged."""
+
+
+class RefusedAgents:
+    """The nodes whose last heartbeat said so.
+
+    On a full disk each stream stops by itself: heartbeats are kept in memory and arrive, and of
+    EVENTS only agents may know, where no service has anything to write.
+    """
+
+    def __init__(self) -> None:
+        self._keys: set[str] = set()
+
+    def add(self, key: str, heartbeat: bytes) -> None:
+        """Take in a heartbeat."""
+        if _REFUSED_MARK in heartbeat:
+            self._keys.add(key)
+        else:
+            self._keys.discard(key)
+
+    def reason(self, alive: Collection[str]) -> str:
+        """What the nodes that beat report; empty: nothing."""
+        known = self._keys.intersection(alive)
+        named = [key.replace(".", "/", 1) for key in nsmallest(NAMED_MAX, known)]
+        if not named:
+            return ""
+        # Without a number: each change of the reason is logged.
+        more = " and others" if len(known) > NAMED_MAX else ""
+        return f"agents cannot publish their events: {', '.join(named)}{more}"
 
 
 class EndingCredentials:

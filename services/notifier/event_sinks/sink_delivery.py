@@ -23,11 +23,11 @@ from services.notifier.cloud_events import (
     CloudEvent,
     batch,
     binary_headers,
+    signature_headers,
     structured,
 )
 from services.notifier.event_sinks.event_filter import SinkEvent, has_labels, sink_event, wants
 from services.notifier.event_sinks.sink_report import Outcome, SinkReport
-from services.notifier.signature import signature_headers
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, TooLarge
 from services.primitives.race import race

@@ -21,7 +21,7 @@ from schemas.enums import DrainMode
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
 from schemas.value_limits import UtcTime
-from services.notifier.signature import check_secret, signature_headers
+from services.notifier.cloud_events import check_secret, signature_headers
 from services.notifier.workload.workload_notifier import (
     RUNNING_MAX,
     GpuReference,

@@ -24,8 +24,6 @@ from services.provisioner.instances.instance_decisions import (
     find_adoptable,
     instance_of,
     instances_of,
-)
-from services.provisioner.instances.visibility import (
     may_be_hidden,
     why_out_of_region,
 )

@@ -29,17 +29,18 @@ from schemas.topology import EVENTS, HEARTBEATS
 from services.bus.port import Headers
 from services.primitives.errors import BusError
 from services.provisioner.provider_client.provider import Instance
-from services.simulator.engine.node_registration import boot_checked, registered
 from services.simulator.engine.simulated_machine import (
     RECLAIMS,
     REMEDIES,
     HardwareFailure,
     MachineSpec,
     SimulatedMachine,
+    boot_checked,
     diagnosis,
     gpu_of,
     gpu_uuid,
     notice_of,
+    registered,
     report_failure,
     reporter_of,
 )
@@ -409,14 +410,12 @@ class AgentMachines:
 
     # --- commands ---------------------------------------------------------------------------------
 
-    async def _diagnose(self, machine: SimulatedMachine, data: bytes, headers: Headers) -> bytes:
-        del headers
+    async def _diagnose(self, machine: SimulatedMachine, data: bytes, _: Headers) -> bytes:
         asked = msgspec.json.decode(data, type=DiagnoseRequest)
         await asyncio.sleep(DIAGNOSE_SECONDS)
         return encode(diagnosis(machine.failures.values(), asked.checks or ("boot",)))
 
-    async def _reset(self, machine: SimulatedMachine, data: bytes, headers: Headers) -> bytes:
-        del headers
+    async def _reset(self, machine: SimulatedMachine, data: bytes, _: Headers) -> bytes:
         msgspec.json.decode(data, type=ResetRequest)
         await asyncio.sleep(RESET_SECONDS)
         self._simulation.note(f"{machine.name} resets its GPUs")
@@ -424,8 +423,7 @@ class AgentMachines:
         at = self._simulation.clock_of(machine.name).now()
         return encode(ActionResult(ok=True, detail="simulated", boot_id=machine.boot_id, at=at))
 
-    async def _reboot(self, machine: SimulatedMachine, data: bytes, headers: Headers) -> bytes:
-        del headers
+    async def _reboot(self, machine: SimulatedMachine, data: bytes, _: Headers) -> bytes:
         asked = msgspec.json.decode(data, type=RebootRequest)
         at = self._simulation.clock_of(machine.name).now()
         if asked.boot_id == machine.boot_id:

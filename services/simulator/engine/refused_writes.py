@@ -1,4 +1,4 @@
-"""What must hold of a stream that takes no writes: operators are alerted of it in time."""
+"""What must hold of a stream that takes no writes, and since when no fault is in force."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ from typing import Final
 from schemas.topology import EVENTS
 from services.bus.port import Stored
 from services.simulator.engine.invariants import Invariants
-from services.simulator.engine.quiet_time import QuietTime
 from services.simulator.engine.simulated_alerts import SimulatedOperators
 from services.simulator.engine.simulation_context import SimulatedProcess, SimulationContext
 from services.simulator.engine.supervised_service import SupervisedService
@@ -21,6 +20,34 @@ EVIDENT_SECONDS: Final = 15.0
 """So many refusals over so long, none of them by chance, are evidence."""
 FORGOTTEN_SECONDS: Final = 600.0
 """Between two writes of one process, after which the first is no evidence any more."""
+
+
+class QuietTime:
+    """Looks at the services and their connections; it must be asked every few seconds."""
+
+    def __init__(
+        self, simulation: SimulationContext, services: Sequence[SupervisedService]
+    ) -> None:
+        """It is quiet from the start."""
+        self._simulation = simulation
+        self._services = services
+        self._starts = 0
+        self._since = 0.0
+
+    def since(self) -> float:
+        """When the last fault ended; now, if one lasts."""
+        if self._is_disturbed():
+            self._since = self._simulation.now()
+        return self._since
+
+    def _is_disturbed(self) -> bool:
+        starts, self._starts = self._starts, sum(each.starts for each in self._services)
+        processes = [each.process for each in self._services]
+        return (
+            starts != self._starts
+            or self._simulation.network.any
+            or any(each is None or each.dead or each.stalled_now for each in processes)
+        )
 
 
 @dataclass(slots=True)

@@ -44,16 +44,14 @@ from services.simulator.engine.market_invariants import (
     MarketInvariants,
 )
 from services.simulator.engine.quarantine_invariants import QuarantineInvariants
-from services.simulator.engine.quiet_time import QuietTime
-from services.simulator.engine.refused_writes import RefusedWrites
+from services.simulator.engine.refused_writes import QuietTime, RefusedWrites
 from services.simulator.engine.renewal_invariants import IdleInvariants, RenewalInvariants
-from services.simulator.engine.restart_invariants import RestartInvariants
+from services.simulator.engine.restart_invariants import RestartInvariants, WorkloadInvariants
 from services.simulator.engine.simulated_alerts import SimulatedOperators
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_gangs import SimulatedGangs
-from services.simulator.engine.simulated_group import GroupSpec, SimulatedGroup
+from services.simulator.engine.simulated_group import GroupSpec, SimulatedGroup, SimulatedRacks
 from services.simulator.engine.simulated_machine import MachineSpec
-from services.simulator.engine.simulated_racks import SimulatedRacks
 from services.simulator.engine.simulated_workload import SimulatedWorkload
 from services.simulator.engine.simulation_context import (
     CURRENT_SIMULATION,
@@ -63,7 +61,6 @@ from services.simulator.engine.simulation_context import (
     StoredRecords,
 )
 from services.simulator.engine.supervised_service import SupervisedService
-from services.simulator.engine.workload_invariants import WorkloadInvariants
 
 BUILDS: Final[dict[str, Build]] = {
     "health-monitor": build_health_monitor,

@@ -18,8 +18,10 @@ from agent.faults.sample_changes import SampleChange, changes
 from agent.observations import CheckFinding, KernelLogLine, Notice
 from agent.own_record import Admission
 from schemas.agent_commands import Diagnosis
+from schemas.event_subjects import event_subject
 from schemas.gpu_samples import GpuSample
-from schemas.node_events import CheckResult, GpuIdentity
+from schemas.messages import encode
+from schemas.node_events import BootChecked, CheckResult, GpuIdentity, Registered
 from schemas.node_records import GpuUse
 from services.primitives.clock import Clock
 from services.provisioner.provider_client.provider import Instance
@@ -278,3 +280,37 @@ def _count(
     machine.samples[index] = now
     for change in changes({gpu.uuid: was}, {gpu.uuid: now}):
         report.change(change)
+
+
+def registered(machine: SimulatedMachine, about: dict[str, Any]) -> OutgoingEvent:
+    """The registration of this boot; `about`: its time, pool and node."""
+    event = Registered(
+        id=_numbered(f"{machine.boot_id}.registered", machine),
+        instance=machine.name,
+        hostname=machine.name,
+        boot_id=machine.boot_id,
+        gpus=gpus_of(machine),
+        rack=machine.kind.rack,
+        nvlink_domain=machine.kind.nvlink_domain,
+        driver_version="580.65.06",
+        **about,
+    )
+    return OutgoingEvent(event_subject(event), encode(event), event.id)
+
+
+def boot_checked(machine: SimulatedMachine, about: dict[str, Any]) -> OutgoingEvent:
+    """The boot checks of this boot."""
+    bad = next((e for e in machine.failures.values() if e.kind == "boot_failure"), None)
+    check = CheckResult(name="boot", ok=bad is None, detail=bad.message if bad else "")
+    event = BootChecked(
+        id=_numbered(f"{machine.boot_id}.boot-checked", machine),
+        ok=check.ok,
+        checks=(check,),
+        boot_id=machine.boot_id,
+        **about,
+    )
+    return OutgoingEvent(event_subject(event), encode(event), event.id)
+
+
+def _numbered(event_id: str, machine: SimulatedMachine) -> str:
+    return f"{event_id}.{machine.registrations}" if machine.registrations else event_id

@@ -15,8 +15,13 @@ from services.notifier.alerts.channels.alert_document import (
     idempotency_key,
 )
 from services.notifier.alerts.channels.vendor_http import VendorChannel, VendorHttp, answer_text
-from services.notifier.cloud_events import JSON, STRUCTURED, structured
-from services.notifier.signature import check_secret, signature_headers
+from services.notifier.cloud_events import (
+    JSON,
+    STRUCTURED,
+    check_secret,
+    signature_headers,
+    structured,
+)
 from services.primitives.clock import Clock
 from services.runtime.http_caller import check_url
 

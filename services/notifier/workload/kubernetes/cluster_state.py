@@ -8,12 +8,13 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from services.notifier.workload.kubernetes.kubernetes_node_states import is_failure, node_state
 from services.notifier.workload.kubernetes.kubernetes_nodes import (
     draining_nodes,
     find_node,
     id_part,
     is_draining,
+    is_failure,
+    node_state,
 )
 from services.notifier.workload.kubernetes.kubernetes_pods import gang
 from services.notifier.workload.workload_notifier import NodeReference, WorkloadNodeState

@@ -1,4 +1,4 @@
-"""`navarch logs`: the newest log lines of a node's agent, or of a service."""
+"""`navarch logs` and `navarch diagnose`: log lines, and what an agent finds on its host."""
 
 import heapq
 from collections.abc import Sequence
@@ -8,10 +8,12 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
+from schemas.agent_commands import DiagnoseRequest
+from schemas.duration import parse_duration
 from schemas.log_excerpts import LINES_MAX, LogExcerpt, LogLine, LogRequest
 from schemas.permissions import GATEWAY, SERVICES
 from services.cli import console
-from services.cli.command_options import Output, Since, start_time
+from services.cli.command_options import Node, Output, Since, start_time
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.live_names import complete_node
 from services.cli.node_names import find_node
@@ -20,10 +22,59 @@ from services.operator_text.quantities import local_time
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
 
+HEADERS = ("check", "", "what was found")
+FAILED = 3
+"""Exit code where a test failed."""
 LEVEL_COLOURS: Final = {"ERROR": COLOURS["bad"], "WARN": BOLD}
 LOGGED: Final = (*SERVICES, GATEWAY)
 ON_ITS_MACHINE: Final = "the log of its container, or `journalctl` on its host, has its lines"
 SHOWN_MAX: Final = 10
+
+
+@everyday_command
+async def diagnose(
+    fleet: FleetAccess,
+    node: Node,
+    *,
+    checks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--check",
+            help="boot, nvidia-smi, memory, dcgm, nvbandwidth, nccl, burn or a plugin's; may be "
+            "repeated. Default: boot.",
+        ),
+    ] = None,
+    level: Annotated[
+        int, typer.Option(min=1, max=4, help="Of dcgm; from 2 on it needs the GPUs exclusively.")
+    ] = 1,
+    seconds: Annotated[int, typer.Option(min=1, max=86_400, help="Of burn: how long.")] = 60,
+    wait: Annotated[
+        str, typer.Option("--timeout", metavar="10m", help="How long to wait for the answer.")
+    ] = "10m",
+    output: Output = console.Format.TABLE,
+) -> None:
+    """Test a node's host and GPUs now.
+
+    Exit code 3: a test failed. A test that needs the GPUs is refused while a job has them.
+    """
+    try:
+        seconds_max = parse_duration(wait)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--timeout") from error
+    view, _ = await find_node(fleet, node)
+    if view.status == "terminated":
+        raise NavarchError(f"{view.id} is terminated: it has no agent")
+    request = DiagnoseRequest(checks=tuple(checks or ("boot",)), level=level, seconds=seconds)
+    found = await fleet.diagnose(view, request, seconds_max)
+    if output.is_data:
+        console.write_data(output, msgspec.json.encode(found))
+    else:
+        rows = [
+            (each.name, "ok" if each.ok else "failed", each.detail or "-") for each in found.checks
+        ]
+        console.write_table(HEADERS, rows, f"{view.id}: no test was run.")
+    if not found.ok:
+        raise typer.Exit(FAILED)
 
 
 def log_lines(excerpts: Sequence[LogExcerpt], lines_max: int, *, colour: bool) -> str:
