@@ -108,18 +108,15 @@ class FaultReporter:
         """Report a line's fault."""
         monotonic = self._clock.monotonic()
         # Looked up at once, because the process may end with its fault.
-        pid = sighting.metrics.get("pid", 0)
+        pid, at = sighting.metrics.get("pid", 0), line.timestamp_us / MICROSECONDS
         made = partial(
             fault_builder.from_kernel_log,
             *(self.who, sighting, line.sequence, self._sources.gpus(), self._clock.now()),
-            job=self._job(pid, line) if isinstance(pid, int) and pid > 0 else "",
+            job=self._sources.job(pid, at) if isinstance(pid, int) and pid > 0 else "",
         )
         key = (sighting.kind, sighting.code, sighting.pci, sighting.subcode)
         if self._rate_limit.passes(key, monotonic, made):
             self._first(made(), monotonic, sequence=line.sequence)
-
-    def _job(self, pid: int, line: KernelLogLine) -> str:
-        return self._sources.job(pid, line.timestamp_us / MICROSECONDS)
 
     def event(self, event: XidEvent) -> None:
         """Handle an XID from NVML; its kernel log line may have come already, or is waited for."""

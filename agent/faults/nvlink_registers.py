@@ -31,13 +31,7 @@ _FABRIC_RESET_BIT: Final = 18
 
 @dataclass(frozen=True, slots=True)
 class DecodedRegisters:
-    """One row of the table.
-
-    A line names the unit that saw the error and gives two registers: `intr_info`, whose bits say
-    why a link went down, and `error_status`, which says what error the unit saw: mostly a bit for
-    each error, of which the worst decides. The driver's layout of `intr_info` changed with R575;
-    bits of each part distinguish the layouts. Pure.
-    """
+    """One row of the table."""
 
     resolution: str
     """NVIDIA's immediate action: IGNORE, RESET_GPU, or XID_154_EVAL (an XID 154 will say it)."""
@@ -125,7 +119,13 @@ _LINK_DOWN: Final[dict[int, DecodedRegisters]] = (
 
 
 def decode(unit: str, intr_info: int, error_status: int) -> DecodedRegisters | None:
-    """Look a fault up; None: the table does not have it."""
+    """Look a fault up; None: the table does not have it.
+
+    A line names the unit that saw the error and gives two registers: `intr_info`, whose bits say
+    why a link went down, and `error_status`, which says what error the unit saw: mostly a bit for
+    each error, of which the worst decides. The driver's layout of `intr_info` changed with R575;
+    bits of each part distinguish the layouts. Pure.
+    """
     name = unit.upper().split("/", 1)[0]
     name = _ALIASES.get(name, name)
     if name in _ALWAYS:

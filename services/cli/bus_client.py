@@ -34,13 +34,12 @@ from services.bus.nats.credentials_file import name_of, role_and_key
 from services.bus.port import Stored
 from services.cli.bus_users import ROLES
 from services.fleet_client import service_orders
-from services.fleet_client.audit_rows import AUDIT_FILTERS
 from services.fleet_client.cost_report import CostReport
 from services.fleet_client.fleet_client import HEALTH_FILTERS, FleetClient, stored_batches
 from services.fleet_client.fleet_status import fleet_state
 from services.fleet_client.fleet_use import UseRow, total
 from services.fleet_client.instance_reader import INSTANCES_PAGE, fleet_cost, read_instances
-from services.fleet_client.node_timeline import TimelineRow, timeline_rows
+from services.fleet_client.node_timeline import AUDIT_FILTERS, TimelineRow, timeline_rows
 from services.fleet_client.pool_watch import PoolChange, pool_changes
 from services.fleet_client.query_answers import decode_answer, decode_pools
 from services.fleet_client.repair_report import RepairReport, repair_report

@@ -33,7 +33,6 @@ from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
 from services.bus.port import Stored
 from services.cli.change_calls import change_call, drain_fields, seconds_text
 from services.cli.fleet_discovery import NEEDS_BUS
-from services.fleet_client.audit_rows import AUDIT_FILTERS
 from services.fleet_client.cost_report import CostReport
 from services.fleet_client.fleet_client import (
     HEALTH_FILTERS,
@@ -45,7 +44,7 @@ from services.fleet_client.fleet_client import (
 from services.fleet_client.fleet_use import UseRow
 from services.fleet_client.instance_reader import INSTANCES_PAGE
 from services.fleet_client.node_filter import labels_asked
-from services.fleet_client.node_timeline import TimelineRow
+from services.fleet_client.node_timeline import AUDIT_FILTERS, TimelineRow
 from services.fleet_client.pool_watch import PoolChange
 from services.fleet_client.repair_report import RepairReport
 from services.fleet_client.saga_progress import Progress

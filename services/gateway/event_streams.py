@@ -50,12 +50,7 @@ RESET_DATA: Final = (
 
 
 class RelayedEvent:
-    """A stored event, and its form in a stream, which is made once for all streams.
-
-    One follower reads the bus for all. A stream is a position: what it lacks and memory has no
-    longer is read from the bus. So a slow caller costs nothing but its connection, and none loses
-    an event.
-    """
+    """A stored event, and its form in a stream, which is made once for all streams."""
 
     def __init__(self, stored: Stored) -> None:
         self.stored = stored
@@ -74,7 +69,12 @@ class StreamReset(msgspec.Struct, frozen=True):
 
 
 class EventRelay:
-    """Follows the events, and passes them on in order."""
+    """Follows the events, and passes them on in order.
+
+    One follower reads the bus for all. A stream is a position: what it lacks and memory has no
+    longer is read from the bus. So a slow caller costs nothing but its connection, and none loses
+    an event.
+    """
 
     def __init__(self, bus: Bus, clock: Clock, kept_max: int = KEPT_MAX) -> None:
         """Keep at most `kept_max` events."""

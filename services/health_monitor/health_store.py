@@ -20,7 +20,7 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.topology import HEALTH, NODES
 from services.bus.port import Bus
 from services.bus.record_bucket import RecordBucket, retry_conflicts
-from services.health_monitor.rules.health_outbox import (
+from services.health_monitor.rules.health_state import (
     WatchDecision,
     WatchEvent,
     unpublished,

@@ -40,8 +40,7 @@ from services.health_monitor.rules.expired_heartbeats import (
     ExpiredHeartbeats,
     RefusedAgents,
 )
-from services.health_monitor.rules.health_outbox import WatchDecision, keep, unpublished
-from services.health_monitor.rules.health_state import working_of
+from services.health_monitor.rules.health_state import WatchDecision, keep, unpublished, working_of
 from services.health_monitor.rules.lost_health import recovered_health
 from services.health_monitor.rules.node_health import epoch_milliseconds
 from services.health_monitor.verdict_publisher import NodeWorkers, Performer

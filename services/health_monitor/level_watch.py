@@ -23,9 +23,8 @@ from services.bus.bucket_mirror import readable
 from services.bus.leases import Lease, while_held
 from services.bus.port import Bus, Stored
 from services.health_monitor.health_store import HealthStore
-from services.health_monitor.rules.health_outbox import WatchDecision, keep, unpublished
 from services.health_monitor.rules.health_policy import Policy
-from services.health_monitor.rules.health_state import working_of
+from services.health_monitor.rules.health_state import WatchDecision, keep, unpublished, working_of
 from services.health_monitor.rules.level_faults import record_crossing
 from services.health_monitor.rules.telemetry_levels import (
     Crossing,

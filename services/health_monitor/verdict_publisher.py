@@ -21,7 +21,7 @@ from schemas.saga_log_entries import TimerDue
 from services.bus.leases import Lease
 from services.bus.port import Bus
 from services.health_monitor.rules import node_health
-from services.health_monitor.rules.health_outbox import WatchEvent
+from services.health_monitor.rules.health_state import WatchEvent
 from services.health_monitor.rules.level_faults import is_over
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Retry, UnreadableRecord

@@ -23,10 +23,7 @@ _SAFE: Final = "".join(chr(each) for each in range(0x21, 0x7F) if chr(each) not 
 
 
 def check_secret(secret: str) -> None:
-    """Raise ValueError for one that can be guessed; an empty one is none.
-
-    One mechanism for alerts and workload systems; docs/webhook.md shows how a receiver verifies it.
-    """
+    """Raise ValueError for one that can be guessed; an empty one is none."""
     if secret and len(secret) < SECRET_CHARS_MIN:
         raise ValueError(
             f"`secret` is shorter than {SECRET_CHARS_MIN} characters; make one with "
@@ -35,7 +32,10 @@ def check_secret(secret: str) -> None:
 
 
 def signature_headers(secret: str, now: datetime, content: bytes) -> dict[str, str]:
-    """The headers; none without a secret."""
+    """The headers; none without a secret.
+
+    One mechanism for alerts and workload systems; docs/webhook.md shows how a receiver verifies it.
+    """
     if not secret:
         return {}
     timestamp = str(int(now.timestamp()))

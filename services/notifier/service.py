@@ -22,7 +22,7 @@ from services.notifier.alerts.alert_sender import AlertSender, RoutedChannel
 from services.notifier.alerts.open_alerts import AlertAcknowledgement, OpenAlerts
 from services.notifier.alerts.store_alerts import StoreAlerts
 from services.notifier.event_sinks.event_sinks import EventSinks, configured_sinks
-from services.notifier.event_sinks.sink_report import SinkMeters
+from services.notifier.event_sinks.sink_delivery import SinkMeters
 from services.notifier.node_list import NodeList
 from services.notifier.node_state_publisher import NodeStatePublisher
 from services.notifier.store_watch import StoreWatch

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from schemas.event_sink_settings import EventSinkSpec
-from services.notifier.event_sinks.sink_report import Outcome
+from services.notifier.event_sinks.sink_delivery import Outcome
 from services.primitives.errors import ConfigurationError
 from services.settings.settings_file import parse_settings
 from services.settings.yaml_document import words_of

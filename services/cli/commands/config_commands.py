@@ -284,7 +284,7 @@ def set_credentials(
     settings = settings_of(config)
     configured = _configured(settings, provider)
     plain = _plain(options or [], project=project, profile=profile)
-    takes = secret_option(_kind(configured, config), option)
+    takes = secret_option(plugin_class(PROVIDER_PLUGINS, configured, config), option)
     ways: dict[str, str] = {
         "file": str(key_file.absolute()) if key_file else "",
         "env": key_env,
@@ -310,10 +310,6 @@ def _configured(settings: Settings, provider: str) -> PluginSettings:
             "configuration with --config"
         )
     return found
-
-
-def _kind(configured: PluginSettings, config: Path | None) -> type[Any]:
-    return plugin_class(PROVIDER_PLUGINS, configured, config)
 
 
 def _plain(options: list[str], **named: str) -> dict[str, str]:

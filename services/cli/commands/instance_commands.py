@@ -12,7 +12,7 @@ from schemas.sweeps import SweepRequest
 from services.cli import console
 from services.cli.command_options import Node, Output, Pool
 from services.cli.fleet_connection import FleetAccess, everyday_command
-from services.cli.node_names import find_node
+from services.cli.node_requests import find_node
 from services.cli.text import instances_text
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError

@@ -10,9 +10,9 @@ from services.cli import console
 from services.cli.command_options import Node, Output, Pool, Since, start_time
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.live_names import complete_any, complete_node
-from services.cli.node_names import find_node, full_name
+from services.cli.node_requests import find_node, full_name
 from services.cli.text import tables
-from services.fleet_client.audit_rows import audit_rows
+from services.fleet_client.node_timeline import audit_rows
 from services.fleet_client.why_text import why_page
 from services.operator_text.quantities import local_time
 from services.primitives.errors import NavarchError

@@ -14,8 +14,8 @@ from schemas.topology import NODES, TELEMETRY
 from services.bus.port import Entry
 from services.cli import console
 from services.cli.command_options import Output, Pool
+from services.cli.commands.view_commands import CLEAR, INTERVAL_SECONDS_MIN
 from services.cli.fleet_connection import FleetAccess, bus_of, everyday_command
-from services.cli.fleet_view import CLEAR, INTERVAL_SECONDS_MIN
 from services.cli.text import tables
 from services.fleet_client.fleet_client import FleetClient, as_generator
 from services.fleet_client.fleet_use import FleetUse, UseOrder, UseRow, UseTotal, ordered, total

@@ -1,5 +1,9 @@
-"""`navarch list` and `navarch status`: the nodes, the pools, the open sagas, and what fails."""
+"""`navarch list` and `status`: views of the fleet, shown once or whenever something happens."""
 
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
 from typing import Annotated, Final, get_args
 
 import msgspec
@@ -7,18 +11,68 @@ import typer
 
 from schemas.enums import HealthStatus, NodeState
 from schemas.fleet_queries import NodeView, Query
-from services.cli import console, fleet_view
+from services.cli import console
 from services.cli.command_options import Output, Pool, Watch
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.text import instances_text, tables
 from services.fleet_client.fleet_client import PAGE_NODES
 from services.fleet_client.node_filter import NodeFilter
+from services.operator_text.safe_text import escape
+from services.primitives.errors import NavarchError
+from services.primitives.race import race
 
+INTERVAL_SECONDS_MIN: Final = 1.0
+"""However much happens, the fleet is not asked more often."""
+RETRY_SECONDS: Final = 5.0
+"""A view that failed is tried again, even if nothing happens."""
+CLEAR: Final = "\x1b[H\x1b[2J"
 OPEN_BUS: Final = (
     "The bus is open: every client that reaches it controls the fleet (docs/security.md)."
 )
 FAILING: Final = 3
 """Exit code of `status` where something of the services fails."""
+
+
+async def show_view(
+    fleet: FleetAccess, view: Callable[[], Awaitable[None]], *, watch: bool
+) -> None:
+    """Print the view; `watch`: again after each event, until the command is interrupted."""
+    if not watch:
+        await view()
+        return
+    # Before the first view, so that nothing falls between it and what is followed.
+    after = await fleet.last_event()
+    happened = asyncio.Event()
+    for task in await race(_listen(fleet, after, happened), _show_again(view, happened)):
+        if not task.cancelled():
+            task.result()
+
+
+async def _show_again(view: Callable[[], Awaitable[None]], happened: asyncio.Event) -> None:
+    while True:
+        happened.clear()
+        again_seconds = await _view(view)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(happened.wait(), again_seconds)
+        await asyncio.sleep(INTERVAL_SECONDS_MIN)
+
+
+async def _view(view: Callable[[], Awaitable[None]]) -> float | None:
+    """Print the view, or why there is none; after how many seconds it is to be tried again."""
+    if console.colour():
+        sys.stdout.write(CLEAR)
+    try:
+        await view()
+    except NavarchError as error:
+        sys.stderr.write(f"navarch: {escape(str(error))}\n")
+        return RETRY_SECONDS
+    return None
+
+
+async def _listen(fleet: FleetAccess, after: int, happened: asyncio.Event) -> None:
+    async with aclosing(fleet.follow_events(pool="", node="", since=after)) as events:
+        async for _ in events:
+            happened.set()
 
 
 @everyday_command
@@ -32,7 +86,7 @@ async def status(
         nonlocal failing
         failing = await _write_status(fleet, output)
 
-    await fleet_view.show(fleet, view, watch=watch)
+    await show_view(fleet, view, watch=watch)
     if failing:
         raise typer.Exit(FAILING)
 
@@ -146,7 +200,7 @@ async def list_nodes(
             return
         _write(found, output, selected=kept.selects_some and bool(nodes))
 
-    await fleet_view.show(fleet, view, watch=watch)
+    await show_view(fleet, view, watch=watch)
 
 
 def _write(nodes: list[NodeView], output: console.Format, *, selected: bool) -> None:

@@ -35,11 +35,7 @@ LEASE_POLL_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerBacklog:
-    """The undelivered messages of one durable, as the server reports them.
-
-    Bounds are asymmetric, so that a consumer at a bound is reported once: lagging above either
-    bound, caught up below half of both.
-    """
+    """The undelivered messages of one durable, as the server reports them."""
 
     stream: str
     durable: str
@@ -54,7 +50,11 @@ class ConsumerBacklog:
 def update_lagging(
     lagging: frozenset[str], states: Iterable[ConsumerBacklog], bounds: LagSettings, now: datetime
 ) -> tuple[frozenset[str], tuple[ConsumerLag, ...]]:
-    """Which durables lag now, and the events about those that changed."""
+    """Which durables lag now, and the events about those that changed.
+
+    Bounds are asymmetric, so that a consumer at a bound is reported once: lagging above either
+    bound, caught up below half of both.
+    """
     found = set(lagging)
     events: list[ConsumerLag] = []
     for each in states:

@@ -21,9 +21,10 @@ from services.notifier.event_sinks.sink_delivery import (
     EventSink,
     HttpTarget,
     SinkDelivery,
+    SinkMeters,
+    SinkReport,
     SubjectTarget,
 )
-from services.notifier.event_sinks.sink_report import SinkMeters, SinkReport
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, NavarchError
 from services.primitives.race import race

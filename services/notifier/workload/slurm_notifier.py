@@ -172,7 +172,7 @@ class SlurmNotifier:
         for job in here:
             await self._requeue(job)
         waited = 0.0
-        while await self._is_busy(node.name) and waited < LEAVE_SECONDS:
+        while node.name in jobs_by_node(await self._slurm.jobs()) and waited < LEAVE_SECONDS:
             await self._clock.sleep(LEAVE_POLL_SECONDS)
             waited += LEAVE_POLL_SECONDS
         if waited >= LEAVE_SECONDS and self._options.not_requeueable == "cancel":
@@ -350,9 +350,6 @@ class SlurmNotifier:
             await self._slurm.cancel(job.number)
         except SlurmRefusedError as error:
             log.warning("a job was not cancelled", extra={"job": job.id, "reason": str(error)})
-
-    async def _is_busy(self, name: str) -> bool:
-        return name in jobs_by_node(await self._slurm.jobs())
 
     async def _update(self, name: str, state: NodeOrder, reason: str = "") -> None:
         await self._slurm.change_node(checked_name(name), NodeChange(state=state, reason=reason))

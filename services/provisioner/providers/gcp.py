@@ -25,9 +25,8 @@ from services.provisioner.provider_client.provider import (
     ProvisionRequest,
 )
 from services.provisioner.provider_client.provider_errors import ProviderError, none_if
-from services.provisioner.providers.gcp_auth import PRICES_SCOPE, token_source
 from services.provisioner.providers.gcp_errors import operation_error
-from services.provisioner.providers.gcp_http import GcpApi
+from services.provisioner.providers.gcp_http import PRICES_SCOPE, GcpApi, token_source
 from services.provisioner.providers.gcp_launch import (
     GcpOptions,
     launch_body,

@@ -63,11 +63,7 @@ METRICS: Final[Mapping[str, str]] = {
 
 
 class SkuPage(msgspec.Struct, rename="camel", frozen=True):
-    """A page of the list.
-
-    The list is of all regions and has tens of thousands of entries; its prices change seldom. So
-    both are read every few hours only.
-    """
+    """A page of the list."""
 
     skus: tuple[Sku, ...] = ()
     next_page_token: str = ""
@@ -148,7 +144,11 @@ def _machine(listed: Any, region: str, known: Mapping[str, Machine]) -> Machine:
 
 
 class GcpPrices:
-    """Prices of machine types, in every region that has them."""
+    """Prices of machine types, in every region that has them.
+
+    The list is of all regions and has tens of thousands of entries; its prices change seldom. So
+    both are read every few hours only.
+    """
 
     def __init__(self, machines: GcpMachines, billing: GcpApi, right: str) -> None:
         """`right`: what an account needs to read the list."""

@@ -20,11 +20,7 @@ NODE_CLAIMS: Final = "/apis/karpenter.sh/v1/nodeclaims"
 
 
 class AwsInstance(NamedTuple):
-    """`aws:///us-east-1a/i-0123456789abcdef0`.
-
-    The formats are those that the clouds' controllers write. Every client that can write a Node
-    chooses the text, so each part is checked before it is used in a request.
-    """
+    """`aws:///us-east-1a/i-0123456789abcdef0`."""
 
     zone: str
     instance_id: str
@@ -79,7 +75,11 @@ _MACHINE: Final = re.compile(
 
 
 def parse_provider_id(text: str) -> CloudInstance | None:
-    """Return the instance that a provider ID names; None: it names none that is known here."""
+    """Return the instance that a provider ID names; None: it names none that is known here.
+
+    The formats are those that the clouds' controllers write. Every client that can write a Node
+    chooses the text, so each part is checked before it is used in a request.
+    """
     if found := _AWS.fullmatch(text):
         return AwsInstance(found["zone"], found["id"])
     if found := _GOOGLE.fullmatch(text):

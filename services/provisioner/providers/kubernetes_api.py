@@ -77,17 +77,17 @@ def _provider_errors(call: str) -> Iterator[None]:
 
 
 def check_account(account: str) -> None:
-    """Raise ValueError if an option names no service account.
-
-    The kubelet writes such a token into the pod, for the audience `navarch` alone, so it opens
-    nothing else, and it is void once the pod is gone. Kubernetes names the node from 1.30 on.
-    """
+    """Raise ValueError if an option names no service account."""
     if account and not ACCOUNT.fullmatch(account):
         raise ValueError("`agent_account` is not NAMESPACE/NAME")
 
 
 async def reviewed_node(api: KubernetesApi, provider: str, token: str, account: str) -> str:
-    """Return the node of the pod of an account (`NAMESPACE/NAME`) that has this token."""
+    """Return the node of the pod of an account (`NAMESPACE/NAME`) that has this token.
+
+    The kubelet writes such a token into the pod, for the audience `navarch` alone, so it opens
+    nothing else, and it is void once the pod is gone. Kubernetes names the node from 1.30 on.
+    """
     if not account:
         raise invalid(f"providers.{provider}.agent_account names no agents; set it")
     body = {

@@ -119,10 +119,8 @@ class RefusedWrites:
             found = [each.since for process, each in known.items() if not process.dead]
             evident = [each for each in found if each is not None]
             waited = now - max(min(evident), quiet_since) if evident else 0.0
-            if waited > ALERTED_WITHIN_SECONDS and not self._is_alerted(stream):
+            alert = f"store-unwritable/stream {stream}"
+            if waited > ALERTED_WITHIN_SECONDS and alert not in self._operators.open:
                 self._invariants.fail(
                     f"{stream} takes no writes, and operators are not alerted after {waited:.0f} s"
                 )
-
-    def _is_alerted(self, stream: str) -> bool:
-        return f"store-unwritable/stream {stream}" in self._operators.open

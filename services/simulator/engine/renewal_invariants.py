@@ -106,7 +106,11 @@ class RenewalInvariants:
         if not fresh or self._invariants.restored or self._invariants.destroyed:
             return
         # One whose machine has gone leaves a gap, or a spare that is promoted already fills it.
-        there = {saga: each for saga, each in opened.items() if not self._is_gone(pool, each.node)}
+        there = {
+            saga: each
+            for saga, each in opened.items()
+            if not is_gone(self._records.node(node_key(pool.name, each.node)))
+        }
         serving = [saga for saga, each in there.items() if not self._is_spare(pool, each.node)]
         allowed = math.ceil(
             budget_count(
@@ -124,9 +128,6 @@ class RenewalInvariants:
     def _is_spare(self, pool: PoolRecord, name: str) -> bool:
         node = self._records.node(node_key(pool.name, name))
         return node is not None and node.spare
-
-    def _is_gone(self, pool: PoolRecord, name: str) -> bool:
-        return is_gone(self._records.node(node_key(pool.name, name)))
 
     def _is_due(self, pool: PoolRecord, saga: str, opened: OpenSaga) -> None:
         """What is replaced at leisure is old, or was launched with another type or labels."""

@@ -226,11 +226,7 @@ def notice_of(machine: SimulatedMachine, failure: HardwareFailure) -> Notice:
 
 
 def reporter_of(machine: SimulatedMachine, clock: Clock) -> FaultReporter:
-    """The agent's reporter of the machine's current boot.
-
-    An XID is a line of the kernel log, a memory error a counter that has grown. The agent's own
-    reporter makes the fault of it, with its ID, merged and deduplicated as on a real host.
-    """
+    """The agent's reporter of the machine's current boot."""
     who = NodeIdentity(machine.instance.pool, machine.name, machine.boot_id)
     gpus = GpuMap(gpus_of(machine))
     outbox: Any = SimpleNamespace(put=machine.outbox.put_nowait, take_dropped=lambda: 0)
@@ -241,7 +237,11 @@ def reporter_of(machine: SimulatedMachine, clock: Clock) -> FaultReporter:
 def report_failure(
     report: FaultReporter, machine: SimulatedMachine, failure: HardwareFailure
 ) -> None:
-    """Pass a failure to the reporter, unless it shows only in samples or as silence."""
+    """Pass a failure to the reporter, unless it shows only in samples or as silence.
+
+    An XID is a line of the kernel log, a memory error a counter that has grown. The agent's own
+    reporter makes the fault of it, with its ID, merged and deduplicated as on a real host.
+    """
     index = gpu_of(machine, failure)
     match failure.kind:
         case "xid_error":
