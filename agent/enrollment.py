@@ -278,7 +278,6 @@ def _keep_authority(file: Path, text: str) -> None:
 
 
 async def _fetch(config: AgentConfig, connect: Connect, bootstrap: Path) -> None:
-    """Fetch credentials for a new key."""
     kept = _key_file(config)
     seed, public = _key(kept)
     _keep(config, seed, await ask_with(config, connect, bootstrap, public))

@@ -74,7 +74,6 @@ async def node_logs(fleet: FleetClient, node: NodeView, request: LogRequest) -> 
 
 
 async def _silence(fleet: FleetClient, node: NodeView) -> str:
-    """Why an agent does not answer."""
     if node.lost:
         return (
             f"the agent of {node.id} does not answer, and the node is lost: its heartbeats "

@@ -217,7 +217,6 @@ async def _check_scope(access: ToolAccess, pool: str) -> None:
 
 
 async def _pool_of(access: ToolAccess, asked: AnyName) -> str:
-    """The pool of what has this name."""
     nodes = await access.fleet.bus.entries(NODES, f"*.{asked.name}")
     if nodes:
         record: NodeRecord = _records.decode(nodes[0].value)

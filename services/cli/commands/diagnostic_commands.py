@@ -17,7 +17,7 @@ from services.cli.command_options import Node, Output, Since, start_time
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.live_names import complete_node
 from services.cli.node_requests import find_node
-from services.cli.text.styles import BOLD, COLOURS, RESET
+from services.cli.text.tables import BOLD, COLOURS, RESET
 from services.operator_text.quantities import local_time
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError

@@ -217,7 +217,6 @@ def _faults(
 
 
 def _kernel_lines(faults: Iterable[e.EvaluatedFault]) -> list[e.KernelLine]:
-    """The kernel log lines of the faults."""
     return [
         e.KernelLine(
             time=each.fault.time,

@@ -51,10 +51,6 @@ RETRY_SECONDS: Final = 0.5
 ABOUT: Final = "repair totals"
 
 
-# The totals are stored with the sequence of the last event they include, so a restart neither loses
-# an event nor counts one twice, and they outlive the events themselves.
-
-
 def repair_bucket(event: Repaired) -> tuple[tuple[str, str, int], float]:
     """The pool, fault and bucket under which a repair counts, and how long it took."""
     seconds = max(0.0, (event.restored_at - event.unhealthy_at).total_seconds())
@@ -64,7 +60,11 @@ def repair_bucket(event: Repaired) -> tuple[tuple[str, str, int], float]:
 
 
 def add_repair(totals: RepairTotals, event: Repaired, sequence: int) -> RepairTotals:
-    """Add the event stored at `sequence`; one that is included already changes nothing."""
+    """Add the event stored at `sequence`; one that is included already changes nothing.
+
+    The totals are stored with the sequence of the last event they include, so a restart neither
+    loses an event nor counts one twice, and they outlive the events themselves.
+    """
     if sequence <= totals.sequence:
         return totals
     counts = {(each.pool, each.fault_signature): each for each in totals.counts}

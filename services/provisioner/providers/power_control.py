@@ -9,7 +9,7 @@ import os
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal
 
 import httpx
 import msgspec
@@ -101,56 +101,6 @@ class PowerOptions(Setting, frozen=True, kw_only=True):
     """Of IPMI; None: the best that the controller lists, which older ones cannot."""
     timeout: Duration = Duration(20)
     """Time limit of one request or command."""
-
-
-class PowerControl(Protocol):
-    """A machine's controller."""
-
-    async def power(self) -> Power:
-        """Whether the machine is on, or raise ProviderError."""
-
-    async def switch(self, order: PowerOrder) -> None:
-        """Give an order, which takes effect later; raise ProviderError if it is refused."""
-
-
-async def restart_cold(
-    name: str, control: PowerControl, sleep: Callable[[float], Awaitable[None]]
-) -> None:
-    """Switch a machine off and on; one that is off is switched on. It may be called twice."""
-    if not await _reaches("off", 0.0, control, sleep):
-        try:
-            await control.switch("shut-down")
-            is_off = await _reaches("off", SHUT_DOWN_SECONDS, control, sleep)
-        except ProviderError as error:
-            if error.rule.in_doubt:
-                raise
-            is_off = False  # not every controller can ask the operating system
-        if not is_off:
-            await control.switch("off")
-            is_off = await _reaches("off", SWITCH_SECONDS, control, sleep)
-        if not is_off:
-            text = f"{name} is still on {SWITCH_SECONDS:.0f} s after its controller was to cut it"
-            raise ProviderError("TRANSIENT", text)
-    await sleep(OFF_SECONDS)
-    await control.switch("on")
-    if not await _reaches("on", SWITCH_SECONDS, control, sleep):
-        text = f"{name} is still off {SWITCH_SECONDS:.0f} s after its controller was to start it"
-        raise ProviderError("TRANSIENT", text)
-
-
-async def _reaches(
-    wanted: Power,
-    seconds: float,
-    control: PowerControl,
-    sleep: Callable[[float], Awaitable[None]],
-) -> bool:
-    waited = 0.0
-    while await control.power() != wanted:
-        if waited >= seconds:
-            return False
-        await sleep(LOOK_SECONDS)
-        waited += LOOK_SECONDS
-    return True
 
 
 class IpmiPower:
@@ -324,3 +274,47 @@ def _error_of(body: Any) -> tuple[str, str]:
     first = found[0] if isinstance(found, list) and found and isinstance(found[0], dict) else {}
     code = str(first.get("MessageId") or error.get("code") or "").rpartition(".")[2]
     return code, str(first.get("Message") or error.get("message") or "no text")
+
+
+PowerControl = RedfishPower | IpmiPower
+"""`switch` gives an order, which takes effect later; both calls raise ProviderError."""
+
+
+async def restart_cold(
+    name: str, control: PowerControl, sleep: Callable[[float], Awaitable[None]]
+) -> None:
+    """Switch a machine off and on; one that is off is switched on. It may be called twice."""
+    if not await _reaches("off", 0.0, control, sleep):
+        try:
+            await control.switch("shut-down")
+            is_off = await _reaches("off", SHUT_DOWN_SECONDS, control, sleep)
+        except ProviderError as error:
+            if error.rule.in_doubt:
+                raise
+            is_off = False  # not every controller can ask the operating system
+        if not is_off:
+            await control.switch("off")
+            is_off = await _reaches("off", SWITCH_SECONDS, control, sleep)
+        if not is_off:
+            text = f"{name} is still on {SWITCH_SECONDS:.0f} s after its controller was to cut it"
+            raise ProviderError("TRANSIENT", text)
+    await sleep(OFF_SECONDS)
+    await control.switch("on")
+    if not await _reaches("on", SWITCH_SECONDS, control, sleep):
+        text = f"{name} is still off {SWITCH_SECONDS:.0f} s after its controller was to start it"
+        raise ProviderError("TRANSIENT", text)
+
+
+async def _reaches(
+    wanted: Power,
+    seconds: float,
+    control: PowerControl,
+    sleep: Callable[[float], Awaitable[None]],
+) -> bool:
+    waited = 0.0
+    while await control.power() != wanted:
+        if waited >= seconds:
+            return False
+        await sleep(LOOK_SECONDS)
+        waited += LOOK_SECONDS
+    return True

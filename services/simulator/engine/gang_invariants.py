@@ -27,7 +27,7 @@ from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 from services.pool_manager.sagas import DEFINITIONS
 from services.simulator.engine.budget_invariants import GANG_TIMES, budget_count
 from services.simulator.engine.invariants import Invariants
-from services.simulator.engine.refused_writes import QuietTime
+from services.simulator.engine.simulated_alerts import QuietTime
 from services.simulator.engine.simulated_gangs import SimulatedGangs
 from services.simulator.engine.simulated_workload import SLOW_SECONDS_MAX
 from services.simulator.engine.simulation_context import (

@@ -44,10 +44,9 @@ from services.simulator.engine.market_invariants import (
     MarketInvariants,
 )
 from services.simulator.engine.quarantine_invariants import QuarantineInvariants
-from services.simulator.engine.refused_writes import QuietTime, RefusedWrites
 from services.simulator.engine.renewal_invariants import IdleInvariants, RenewalInvariants
 from services.simulator.engine.restart_invariants import RestartInvariants, WorkloadInvariants
-from services.simulator.engine.simulated_alerts import SimulatedOperators
+from services.simulator.engine.simulated_alerts import QuietTime, RefusedWrites, SimulatedOperators
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_gangs import SimulatedGangs
 from services.simulator.engine.simulated_group import GroupSpec, SimulatedGroup, SimulatedRacks

@@ -16,7 +16,7 @@ from services.cli import console
 from services.cli.commands.simulator import stress_output
 from services.cli.commands.simulator.run_options import RunOptions
 from services.cli.text import tables
-from services.cli.text.styles import BOLD, COLOURS, RESET
+from services.cli.text.tables import BOLD, COLOURS, RESET
 from services.fleet_client import explanation, why_text
 from services.fleet_client.fleet_client import FleetClient
 from services.operator_text.event_text import describe

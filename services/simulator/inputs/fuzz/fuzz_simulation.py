@@ -247,7 +247,6 @@ class FuzzSimulation:
         return list(self._chance.choice(jobs).nodes)[:count] if jobs else []
 
     def _nodes_of_rack(self, count: int) -> list[str]:
-        """So many nodes of a rack."""
         machine = self._some_machine()
         rack = machine.kind.rack if machine is not None else ""
         return [each.name for each in self.fleet.machines.serving() if each.kind.rack == rack][

@@ -169,7 +169,6 @@ class ScenarioRunner:
         )
 
     async def _evaluate(self, each: f.Assertion) -> AssertionResult:
-        """Evaluate an assertion now."""
         at, fleet = self.fleet.simulation.now(), self.fleet
         if each.type == "why":
             now = fleet.simulation.clock.now()
@@ -334,7 +333,6 @@ class ScenarioRunner:
         return f"failed: {failed}" if failed else "passed"
 
     def _pool_of(self, node: str) -> str:
-        """The pool that a node is in."""
         found = next((each.pool for each in self.fleet.records.nodes() if each.node == node), "")
         return found or next(iter(self._scenario.configuration.pools))
 

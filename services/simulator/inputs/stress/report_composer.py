@@ -262,7 +262,6 @@ def _failures(recording: StressRecorder, xid_names: Mapping[int, str]) -> Failur
 
 
 def _by_frequency(counts: Mapping[T, int]) -> dict[T, int]:
-    """The most frequent first."""
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
 
