@@ -19,9 +19,9 @@ import msgspec
 
 import services.runtime.import_trim  # noqa: F401 - before whatever loads the bus's client
 from agent import healthy_command
-from agent.bus_login import CONNECT_SECONDS_MAX, BusLogin
 from agent.delivery.outbox import AgentOutbox
 from agent.delivery.spool import Spool
+from agent.enrollment import CONNECT_SECONDS_MAX, BusLogin
 from agent.maintenance.diagnostics.health_check_plugins import load_checks
 from agent.node_logs import CHARS_MAX, LINES_MAX
 from agent.service import Agent, AgentDependencies
@@ -37,7 +37,7 @@ from schemas.settings import NatsSettings
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.primitives.clock import SystemClock
 from services.primitives.errors import NavarchError
-from services.runtime.log_memory import LogMemory, remembered
+from services.runtime.log_answers import LogMemory, remembered
 from services.runtime.logs import set_up_logs
 
 BUS_SECONDS_MAX: Final = 5.0

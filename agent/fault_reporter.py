@@ -17,13 +17,11 @@ from agent.code_names import name_of
 from agent.delivery.outbox import AgentOutbox
 from agent.delivery.spool import OutgoingEvent
 from agent.faults import fault_builder
-from agent.faults.exception_lines import ExceptionLines
 from agent.faults.fault_builder import GpuMap, NodeIdentity
-from agent.faults.fault_dedup import FaultDedup
 from agent.faults.fault_rate_limit import FaultRateLimit
-from agent.faults.kernel_log_scanner import KernelLogScanner
+from agent.faults.kernel_log_scanner import ExceptionLines, KernelLogScanner
 from agent.faults.sample_changes import SampleChange
-from agent.faults.xid_merge import LINE_SECONDS, XidMerge
+from agent.faults.xid_merge import LINE_SECONDS, FaultDedup, XidMerge
 from agent.faults.xid_patterns import RecognisedFault
 from agent.observations import CheckFinding, KernelLogLine, Notice, XidEvent
 from schemas.event_subjects import event_subject
@@ -110,18 +108,15 @@ class FaultReporter:
         """Report a line's fault."""
         monotonic = self._clock.monotonic()
         # Looked up at once, because the process may end with its fault.
-        pid = sighting.metrics.get("pid", 0)
+        pid, at = sighting.metrics.get("pid", 0), line.timestamp_us / MICROSECONDS
         made = partial(
             fault_builder.from_kernel_log,
             *(self.who, sighting, line.sequence, self._sources.gpus(), self._clock.now()),
-            job=self._job(pid, line) if isinstance(pid, int) and pid > 0 else "",
+            job=self._sources.job(pid, at) if isinstance(pid, int) and pid > 0 else "",
         )
         key = (sighting.kind, sighting.code, sighting.pci, sighting.subcode)
         if self._rate_limit.passes(key, monotonic, made):
             self._first(made(), monotonic, sequence=line.sequence)
-
-    def _job(self, pid: int, line: KernelLogLine) -> str:
-        return self._sources.job(pid, line.timestamp_us / MICROSECONDS)
 
     def event(self, event: XidEvent) -> None:
         """Handle an XID from NVML; its kernel log line may have come already, or is waited for."""

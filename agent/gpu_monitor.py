@@ -15,8 +15,14 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from agent.faults.fault_builder import GpuMap
-from agent.faults.missing_gpus import missing
-from agent.faults.sample_changes import SampleChange, after_pause, baseline, changes, fill_missing
+from agent.faults.sample_changes import (
+    SampleChange,
+    after_pause,
+    baseline,
+    changes,
+    fill_missing,
+    missing,
+)
 from agent.observations import GpuInventory, GpuState, NodeSample, NvmlFailure, dated_use
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
 from agent.sources.nvml import GpuProcess, NvmlUnavailable
@@ -43,19 +49,15 @@ class NvmlSession(Protocol):
 
     def open(self) -> GpuInventory:
         """Find the GPUs."""
-        ...
 
     def sample(self) -> NodeSample:
         """Read them."""
-        ...
 
     def processes(self) -> tuple[GpuProcess, ...]:
         """Name the programs that compute on them."""
-        ...
 
     def close(self) -> None:
         """Let go of them."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class GpuMonitor:
         self._on_change = on_change
         before = before or EarlierRun()
         self._known = before.gpus
-        self._same_boot = before.same_boot
+        self.current = before.same_boot
         self._samples = {
             each.uuid: after_pause(
                 each, same_boot=before.same_boot, pause_seconds=before.pause_seconds
@@ -122,8 +124,8 @@ class GpuMonitor:
         if inventory is None:
             return False
         self._clear_failures(-1)
-        gone, new = missing(self._known, inventory, same_boot=self._same_boot)
-        self._same_boot = True
+        gone, new = missing(self._known, inventory, same_boot=self.current)
+        self.current = True
         self.inventory, self.problem = inventory, ""
         self.gpus = GpuMap(inventory.gpus, gone)
         self._known = GpuState(present=inventory.gpus, gone=gone)
@@ -173,11 +175,6 @@ class GpuMonitor:
         finally:
             self._released, self._reopen_at = False, 0.0
         await self.open()
-
-    @property
-    def current(self) -> bool:
-        """Whether the state is of this boot."""
-        return self._same_boot
 
     def remember(self) -> GpuState:
         """State for the next run."""

@@ -7,8 +7,7 @@ from agent.observations import KERNEL_FACILITY, KernelLogLine
 from schemas.log_excerpts import AGENT_EXCERPT_BYTES_MAX
 from services.bus.port import Headers
 from services.primitives.clock import Clock
-from services.runtime.log_answers import LogAnswers
-from services.runtime.log_memory import KeptLine, LogMemory
+from services.runtime.log_answers import KeptLine, LogAnswers, LogMemory
 
 LINES_MAX: Final = 1_000
 CHARS_MAX: Final = 131_072

@@ -22,9 +22,8 @@ from agent.observations import GpuInventory, NodeSample
 from agent.own_record import MissingEvents
 from agent.settings import AgentConfig
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
-from agent.sources.host_metrics import HostMetrics
+from agent.sources.host_metrics import HostMetrics, devices_up
 from agent.sources.kernel_log_reader import KernelLogReader
-from agent.sources.rdma_devices import devices_up
 from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import BootChecked, CheckResult, Registered, Telemetry

@@ -13,8 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from agent.code_names import name_of
-from agent.faults.exception_lines import ExceptionLines, ReportedLine
-from agent.faults.kernel_log_scanner import KernelLogScanner
+from agent.faults.kernel_log_scanner import ExceptionLines, KernelLogScanner, ReportedLine
 from agent.faults.xid_patterns import RecognisedFault, mentions_gpu, recognise
 from agent.maintenance.diagnostics.health_checks import CHECKS, program_of
 from agent.maintenance.reset_and_reboot import reboot_command, reset_command
@@ -23,8 +22,7 @@ from agent.settings import AgentConfig
 from agent.sources.cloud.cloud_detection import DMI, detect
 from agent.sources.host_metrics import PROC
 from agent.sources.kernel_log_parser import parse_kmsg
-from agent.sources.log_entries import read_entries
-from agent.sources.log_formats import parse_text
+from agent.sources.log_formats import parse_text, read_entries
 from agent.sources.nvml import Nvml, NvmlUnavailable
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.messages import encode

@@ -41,8 +41,7 @@ from services.bus.nats.credentials_file import life, reported_expiry
 from services.bus.port import Bus, Headers
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError
-from services.runtime.log_answers import answer_logs
-from services.runtime.log_memory import LogMemory
+from services.runtime.log_answers import LogMemory, answer_logs
 
 log = logging.getLogger(__name__)
 

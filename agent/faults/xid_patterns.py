@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from agent.faults import nvlink_registers
-from agent.faults.nvlink5_decoder import decode
+from agent.faults.nvlink_registers import decode
 from agent.observations import find_pci
 from schemas.enums import NVLINK5_CODES, NVLINK_CODE, RECOVERY_ACTION_CODE, FaultKind
 from schemas.node_events import Metric

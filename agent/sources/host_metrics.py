@@ -1,10 +1,24 @@
-"""The host's own CPU and memory, from /proc."""
+"""The host's own CPU and memory, from /proc, and its RDMA devices, from /sys."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+ACTIVE: Final = "ACTIVE"
 PROC: Final = Path("/proc")
+
+
+def devices_up(sys: Path) -> tuple[str, ...]:
+    """Return the names of the devices that have an active port."""
+    found: dict[str, None] = {}
+    for state in sorted(sys.glob("class/infiniband/*/ports/*/state")):
+        try:
+            up = state.read_text(encoding="ascii").strip().endswith(f": {ACTIVE}")
+        except (OSError, ValueError):
+            continue
+        if up:
+            found[state.parents[2].name] = None
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

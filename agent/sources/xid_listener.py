@@ -34,15 +34,12 @@ class EventSession(Protocol):
 
     def open(self) -> int:
         """Register for events; return the number of GPUs."""
-        ...
 
     def wait(self, timeout_ms: int) -> list[XidEvent]:
         """Wait for XIDs."""
-        ...
 
     def close(self) -> None:
         """Stop receiving events."""
-        ...
 
 
 class XidListener:

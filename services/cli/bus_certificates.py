@@ -43,7 +43,6 @@ class BusCertificates:
     """The certificates of one bus: those that clients see, or those of the routes."""
 
     def __init__(self, directory: Path, folder: str = TLS) -> None:
-        """Name the bus's directory."""
         self._directory = directory
         self._folder = directory / folder
         self._days = DAYS[folder]

@@ -1,19 +1,227 @@
-"""Connects the command line to a fleet's bus, with a user's credentials."""
+"""A fleet over the bus, as commands see it: connected with a user's credentials."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import msgspec
+
+from schemas import subjects
+from schemas.agent_commands import DiagnoseRequest, Diagnosis
+from schemas.alert_records import Alert, AlertAcknowledge, OpenAlertRecord
+from schemas.dry_run import DryRunRequest
+from schemas.evidence_bundles import EvidenceBundle, KeptEvidence
+from schemas.fleet_queries import NodeView, Query
+from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
+from schemas.log_excerpts import LogExcerpt, LogRequest
+from schemas.messages import encode
+from schemas.node_disconnections import ReadmitRequest
+from schemas.node_events import BusAccess
+from schemas.node_work import JobNodes
+from schemas.operator_requests import NodeRequest
 from schemas.permissions import ADMIN, CLI, OPERATOR, inbox, user_inbox
-from schemas.settings import NatsSettings
+from schemas.settings import HealthSpec, NatsSettings
+from schemas.sweeps import SweepAnswer, SweepRequest
+from schemas.topology import EVENTS, EVIDENCE
+from schemas.work_done import WorkDone, WorkDoneAccepted
+from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
 from services.bus.nats.connection_expiry import expiries, expiring
 from services.bus.nats.connection_options import SERVICE, ConnectOptions
 from services.bus.nats.credentials_file import name_of, role_and_key
-from services.cli.bus_fleet import BusFleet
+from services.bus.port import Stored
 from services.cli.bus_users import ROLES
+from services.fleet_client import service_orders
+from services.fleet_client.cost_report import CostReport
+from services.fleet_client.fleet_client import HEALTH_FILTERS, FleetClient, stored_batches
+from services.fleet_client.fleet_status import fleet_state
+from services.fleet_client.fleet_use import UseRow, total
+from services.fleet_client.instance_reader import INSTANCES_PAGE, fleet_cost, read_instances
+from services.fleet_client.node_timeline import AUDIT_FILTERS, TimelineRow, timeline_rows
+from services.fleet_client.pool_watch import PoolChange, pool_changes
+from services.fleet_client.query_answers import decode_answer, decode_pools
+from services.fleet_client.repair_report import RepairReport, repair_report
+from services.fleet_client.saga_progress import Progress, progress
+from services.fleet_client.saga_summaries import SagaSummary, open_sagas, saga_log, saga_summaries
+from services.fleet_client.service_orders import diagnose
+from services.fleet_client.use_reader import read_use
+from services.fleet_client.why_answer import WhyAnswer
+from services.gateway.views import (
+    FleetStatus,
+    InstanceView,
+    PoolStatus,
+    instance_view,
+    pool_status,
+    status_view,
+)
 from services.primitives.errors import NavarchError, Unavailable
+
+
+class BusFleet(FleetClient):
+    """What a command asks, from the queries and the histories of the bus."""
+
+    async def job_nodes(self, job: str, pool: str) -> JobNodes:
+        """On which nodes a job runs, of one pool or of all."""
+        return await service_orders.job_nodes(self, job, (pool,) if pool else ())
+
+    async def pool_status(self, pool: str) -> PoolStatus:
+        """A pool in numbers."""
+        pools, nodes, sagas, (use, _) = await asyncio.gather(
+            self.pages("pools", Query(pool=pool)),
+            self.nodes(Query(pool=pool)),
+            self.open_sagas(pool),
+            read_use(self.bus, pool, datetime.now(UTC)),
+        )
+        [view] = decode_pools(pools)
+        return pool_status(view, nodes, sagas, total(use.rows()).utilization_percent)
+
+    async def pool_events(self, pool: str, start: datetime | None) -> list[Stored]:
+        """What was requested of a pool and decided for it, since a time or since ever."""
+        stored = await self.bus.read(EVENTS.name, subjects.pool_events_of(pool))
+        return [each for each in stored if start is None or each.time >= start]
+
+    async def audited_events(self, start: datetime | None) -> list[Stored]:
+        """The outcomes of changes that were requested."""
+        batches = stored_batches(self.bus, EVENTS.name, AUDIT_FILTERS, start or 0)
+        return [each async for batch in batches for each in batch]
+
+    def health_events(self, start: datetime) -> AsyncGenerator[Sequence[Stored], None]:
+        """What the health-monitor decided on, and its verdicts, since a time."""
+        return stored_batches(self.bus, EVENTS.name, HEALTH_FILTERS, start)
+
+    async def health_settings(self) -> Mapping[str, HealthSpec]:
+        """What verdicts depend on beside the policy, of each pool."""
+        return {each.name: each.spec.health for each in await self.pool_records()}
+
+    async def why(self, name: str) -> WhyAnswer:
+        """Explain the node, pool or saga of this name."""
+        # Imported where it is needed: it takes as long as many a command.
+        from services.fleet_client import explanation  # noqa: PLC0415
+
+        return await explanation.why(self, name)
+
+    async def timeline(self, node: str) -> tuple[TimelineRow, ...]:
+        """What happened to the node of this name; nothing if there is none."""
+        return timeline_rows(await self.node_history(node))
+
+    async def open_sagas(self, pool: str) -> list[Progress]:
+        """The open sagas, oldest first."""
+        return [progress(each) for each in await open_sagas(self.bus, pool)]
+
+    async def saga(self, saga: str) -> tuple[Progress, list[Stored]]:
+        """A saga and the entries of its log."""
+        state, stored = await saga_log(self.bus, saga)
+        return progress(state), stored
+
+    async def last_event(self) -> int:
+        """The sequence of the newest event."""
+        return await self.bus.last_sequence(EVENTS.name)
+
+    def follow_pool(self, pool: str) -> AsyncGenerator[PoolChange, None]:
+        """A pool's nodes and sagas: the whole, and changes, until it is removed."""
+        return pool_changes(self.bus, pool)
+
+    async def status(self) -> FleetStatus:
+        """The pools, the open sagas, and what fails."""
+        state = await fleet_state(self, lambda _: True)
+        return status_view(state, state.expiries)
+
+    async def saga_history(self, pool: str, start: datetime | None) -> list[SagaSummary]:
+        """Every saga that began since a time, open or ended, of one pool or of all."""
+        return await saga_summaries(self.bus, pool, start)
+
+    async def instances(self, pool: str, *, terminated: bool) -> list[InstanceView]:
+        """The instances of one pool, or of all."""
+        query = Query(pool=pool, terminated=terminated, limit=INSTANCES_PAGE)
+        return [instance_view(each) for each in await read_instances(self, query)]
+
+    async def evidence(self, node: str, saga: str) -> EvidenceBundle:
+        """The evidence of a node's newest outage, or of the one that a saga ended."""
+        # With what assembles the evidence of an open outage; other commands do not need it.
+        from services.fleet_client.evidence_lookup import find_evidence  # noqa: PLC0415
+
+        return await find_evidence(self.bus, node, saga)
+
+    async def evidence_list(self) -> tuple[list[KeptEvidence], int]:
+        """All evidence, and how many objects beside it are none."""
+        from services.fleet_client.evidence_lookup import kept_evidence  # noqa: PLC0415
+
+        return kept_evidence(await self.bus.objects(EVIDENCE))
+
+    async def report(self, start: datetime, pool: str) -> RepairReport:
+        """What unhealthy nodes cost since a time."""
+        return await repair_report(self.bus, start, datetime.now(UTC), pool)
+
+    async def use(self, pool: str, *, of_gpus: bool) -> list[UseRow]:
+        """How much each node or GPU is used."""
+        use, _ = await read_use(self.bus, pool, datetime.now(UTC))
+        return use.rows(of_gpus=of_gpus)
+
+    async def hardware(self) -> list[HardwareRecord]:
+        """The hardware that is not admitted again."""
+        answer = await self.query("hardware", Query())
+        return decode_answer(list[HardwareRecord], answer, "hardware")
+
+    async def alerts(self) -> list[OpenAlertRecord]:
+        """The open alerts, the most severe first."""
+        return await service_orders.open_alerts(self.bus)
+
+    async def acknowledge_alert(self, request: AlertAcknowledge) -> Alert:
+        """Take on an open alert."""
+        return await service_orders.acknowledge_alert(self, request)
+
+    async def cost(self, pool: str, start: datetime, label: str) -> CostReport:
+        """What instances have cost since a time."""
+        return await fleet_cost(self, pool, start, datetime.now(UTC), label, lambda _: True)
+
+    async def change_hardware(self, request: HardwareAdd | HardwareForget) -> list[HardwareRecord]:
+        """Add hardware to the denylist, or take it off."""
+        return await service_orders.change_hardware(self, request)
+
+    async def readmit(self, node: NodeView) -> BusAccess:
+        """Have a disconnected node's credentials accepted again."""
+        return await service_orders.readmit(self, ReadmitRequest(pool=node.pool, node=node.id))
+
+    async def sweep(self, request: SweepRequest, *, dry_run: bool) -> SweepAnswer:
+        """Resolve differences between providers and records, or say what that would do."""
+        return await service_orders.sweep(self, request, dry_run=dry_run)
+
+    async def check_workload(self, request: WorkloadCheckRequest) -> WorkloadCheckAnswer:
+        """Have the notifier try a pool's workload system."""
+        return await service_orders.check_workload(self, request)
+
+    async def work_done(self, request: WorkDone) -> WorkDoneAccepted:
+        """Say that the work has left a node."""
+        return await service_orders.work_done(self, request)
+
+    async def node_logs(self, node: NodeView, request: LogRequest) -> LogExcerpt:
+        """The newest log lines of a node's agent."""
+        return await service_orders.node_logs(self, node, request)
+
+    async def service_logs(
+        self, service: str, request: LogRequest
+    ) -> tuple[tuple[LogExcerpt, ...], int]:
+        """Those of each replica of a service, and how many of them run."""
+        from services.cli.service_replies import every_replica  # noqa: PLC0415
+
+        found, replicas = await asyncio.gather(
+            service_orders.service_logs(self, service, request), every_replica(self)
+        )
+        return found, sum(each.service == service for each in replicas)
+
+    async def diagnose(
+        self, node: NodeView, request: DiagnoseRequest, seconds_max: float
+    ) -> Diagnosis:
+        """Have a node's agent test its host."""
+        return await diagnose(self, node, request, seconds_max)
+
+    async def dry_run(self, verb: str, request: NodeRequest) -> bytes:
+        """What a request about a node would do, as JSON."""
+        query = DryRunRequest(verb=verb, node=request.node, request=msgspec.Raw(encode(request)))
+        return await self.query("dry-run", query)
+
 
 if TYPE_CHECKING:
     from services.bus.nats.archive_bus import ArchiveBus

@@ -51,7 +51,6 @@ class UnusableKeyError(NavarchError):
     """A key's file is lost, damaged or of another time."""
 
     def __init__(self, file: Path, problem: str) -> None:
-        """Name the file and what is wrong with it."""
         self.file, self.problem = file, problem
         what = next((what for what, names in ROTATIONS.items() if file.stem in names), "")
         replaces = f", or replace it: `navarch nats-config rotate {what}`" if what else ""
@@ -87,7 +86,6 @@ class KeyFiles:
     """The keys below `directory`, compared with those that accounts.conf states."""
 
     def __init__(self, directory: Path, stated: Mapping[str, tuple[str, ...]]) -> None:
-        """Name the directory."""
         self._directory = directory
         self._stated = stated
         self.written: list[Path] = []

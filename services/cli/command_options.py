@@ -12,7 +12,7 @@ from schemas.duration import decode_hook, parse_duration
 from schemas.operator_requests import DrainRequest
 from services.cli.console import Format
 from services.cli.live_names import complete_node, complete_pool
-from services.fleet_client.since_time import time_since
+from services.fleet_client.node_filter import time_since
 from services.primitives.errors import NavarchError
 
 T = TypeVar("T")
@@ -102,6 +102,11 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 Watch = Annotated[bool, typer.Option("--watch", help="Show it again whenever something happens.")]
 Pool = Annotated[str, typer.Option("--pool", help="Only this pool.", autocompletion=complete_pool)]
 Output = Annotated[Format, typer.Option("--output", "-o", help="Output format.")]
+
+
+def command_group(about: str) -> typer.Typer:
+    """A group of commands, which says its help where it is called alone."""
+    return typer.Typer(help=about, no_args_is_help=True, rich_markup_mode=None)
 
 
 def confirm(question: str, *, yes: bool, instead: str) -> None:

@@ -1,17 +1,48 @@
-"""The commands of `navarch`, each in a module that is imported where it is wanted.
+"""The commands of `navarch`, each in a module that is imported where it is wanted; their help.
 
 A command waits for its imports: most of its time. So one command is made without the others, and
 all of them only for `--help`, completion, and the documentation.
 """
 
+from collections.abc import Mapping
 from importlib import import_module
+from itertools import chain
 from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
-from services.cli.command_groups import SectionedGroup
 from services.primitives.module_names import installed_name
 
+SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "See the fleet": (
+        "status",
+        "list",
+        "get",
+        "pool",
+        "top",
+        "instances",
+        "leaked",
+        "offerings",
+        "alerts",
+    ),
+    "Understand": (
+        *("doctor", "why", "events", "timeline", "audit", "evidence", "logs", "report", "cost"),
+        "policy",
+    ),
+    "Operate nodes": (
+        *("cordon", "uncordon", "drain", "replace", "reset-gpu", "reboot", "terminate"),
+        *("diagnose", "hold", "release", "readmit", "ssh"),
+    ),
+    "Operate pools": ("up", "down", "scale", "saga", "breaker", "sweep", "hardware"),
+    "Run and set up": (
+        *("demo", "serve", "config", "nats-config", "gateway", "mcp", "workload", "slurm"),
+        *("backup", "restore", "version"),
+    ),
+    "Try without hardware": ("simulator",),
+}
+"""Section of `navarch --help` -> its commands."""
+NAMES: Final = frozenset(chain.from_iterable(SECTIONS.values()))
 MODULES: Final = installed_name("services.cli.commands.")
 GROUPS: Final = {
     "alerts": "alert_commands",
@@ -33,19 +64,19 @@ COMMANDS: Final = {
     "events": "query_commands:events",
     "timeline": "query_commands:timeline",
     "why": "query_commands:why",
-    "status": "status_command:status",
+    "status": "view_commands:status",
     "top": "top_command:top",
-    "doctor": "doctor_command:doctor",
-    "diagnose": "diagnose_command:diagnose",
-    "logs": "logs_command:logs",
-    "version": "version_command:version",
-    "list": "list_command:list_nodes",
+    "doctor": "overview_commands:doctor",
+    "diagnose": "diagnostic_commands:diagnose",
+    "logs": "diagnostic_commands:logs",
+    "version": "overview_commands:version",
+    "list": "view_commands:list_nodes",
     "instances": "instance_commands:instances",
     "leaked": "instance_commands:leaked",
-    "audit": "audit_command:audit",
+    "audit": "query_commands:audit",
     "evidence": "evidence_command:evidence",
-    "report": "report_command:report",
-    "cost": "cost_command:cost",
+    "report": "report_commands:report",
+    "cost": "report_commands:cost",
     "offerings": "offerings_command:offerings",
     "mcp": "mcp_command:mcp",
     "cordon": "node_commands:cordon",
@@ -59,8 +90,8 @@ COMMANDS: Final = {
     "up": "up_command:up",
     "down": "up_command:down",
     "ssh": "ssh_command:ssh",
-    "hold": "hold_commands:hold",
-    "release": "hold_commands:release",
+    "hold": "node_commands:hold",
+    "release": "node_commands:release",
     "readmit": "instance_commands:readmit",
     "scale": "scale_command:scale",
     "serve": "run_commands:serve",
@@ -71,6 +102,31 @@ COMMANDS: Final = {
 """Name of a command -> its module and function."""
 CONTEXTS: Final[dict[str, dict[str, Any]]] = {"ssh": {"ignore_unknown_options": True}}
 """How arguments are read, where it is particular."""
+
+
+class SectionedGroup(TyperGroup):
+    """The commands of `navarch`, by section."""
+
+    def __init__(self, **attributes: Any) -> None:
+        """Have every command understand `-h`."""
+        attributes["context_settings"] = {
+            **(attributes.get("context_settings") or {}),
+            "help_option_names": ["-h", "--help"],
+        }
+        super().__init__(**attributes)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each group of commands; those of no section come last."""
+        others = [each for each in self.list_commands(ctx) if each not in NAMES]
+        for title, names in (*SECTIONS.items(), ("Other", tuple(others))):
+            rows = [
+                (name, command.get_short_help_str(formatter.width))
+                for name in names
+                if (command := self.get_command(ctx, name)) is not None and not command.hidden
+            ]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 def command_line(wanted: str = "") -> typer.Typer:

@@ -18,10 +18,9 @@ from services.runtime.process import check_service, no_check
 from services.runtime.process_http import check_port
 from services.settings.drain_warnings import drain_warnings
 from services.settings.instance_type_file import load_instance_types
-from services.settings.offering_warnings import offering_warnings
+from services.settings.offering_warnings import offering_warnings, schedule_warnings
 from services.settings.plugin_loader import setting_error
 from services.settings.problem_list import ProblemList
-from services.settings.schedule_warnings import schedule_warnings
 from services.settings.settings_file import Configuration, inspect_configuration, read_file
 
 CHECKS: Final[dict[str, Check]] = {

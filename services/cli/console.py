@@ -12,7 +12,7 @@ import msgspec
 from schemas.messages import Message, encode
 from services.bus.port import Stored
 from services.cli.text import tables
-from services.cli.text.styles import to_terminal
+from services.cli.text.tables import to_terminal
 from services.operator_text.event_text import describe, describe_stored
 from services.operator_text.safe_text import escape
 

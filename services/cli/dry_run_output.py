@@ -8,8 +8,7 @@ from schemas.dry_run import DryRun
 from schemas.duration import format_duration
 from schemas.operator_requests import NodeRequest
 from services.cli import console
-from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import FleetAccess
 from services.cli.text import tables
 from services.fleet_client.query_answers import decode_answer
 from services.fleet_client.saga_progress import WAITS
@@ -17,7 +16,7 @@ from services.operator_text.safe_text import escape_line
 
 
 async def dry_runs(
-    fleet: FleetAccess, verb: str, requests: Sequence[NodeRequest], output: Format
+    fleet: FleetAccess, verb: str, requests: Sequence[NodeRequest], output: console.Format
 ) -> None:
     """Query the pool-manager about each request, and print what it would do."""
     found = [await fleet.dry_run(verb, request) for request in requests]

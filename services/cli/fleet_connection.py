@@ -5,18 +5,36 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from services.cli.bus_client import connect_fleet
 from services.cli.command_options import Config, NatsUrl, NoServer, Server
-from services.cli.fleet_access import FleetAccess
 from services.cli.fleet_discovery import NEEDS_BUS, find_bus
+from services.fleet_client.fleet_client import FleetClient
 from services.primitives.errors import NavarchError
 
 Work = Callable[..., Coroutine[Any, Any, None]]
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
+
+
+if TYPE_CHECKING:
+    # A command over the bus starts without the HTTP library, and one over HTTP without the bus's.
+    from services.cli.bus_client import BusFleet
+    from services.cli.http_fleet import HttpFleet
+
+    FleetAccess = BusFleet | HttpFleet
+    NodeAccess = FleetClient | HttpFleet
+else:
+    FleetAccess = NodeAccess = Any
+
+
+def bus_of(fleet: object, what: str) -> FleetClient:
+    """The connection to the bus; NavarchError over HTTP, where there is none."""
+    if not isinstance(fleet, FleetClient):
+        raise NavarchError(f"{what} {NEEDS_BUS}")
+    return fleet
 
 
 def fleet_command(work: Work) -> Callable[..., None]:
@@ -85,7 +103,7 @@ async def _connected(server: str, nats_url: str, config: Path | None) -> AsyncIt
     # Commands over the bus start without the HTTP library, and these without the bus's.
     import services.runtime.command_line_trim  # noqa: F401, PLC0415
     from services.cli.http_fleet import HttpFleet  # noqa: PLC0415
-    from services.http_client.async_client import AsyncNavarch  # noqa: PLC0415
+    from services.http_client.api_clients import AsyncNavarch  # noqa: PLC0415
 
     async with AsyncNavarch(server) as client:
         yield HttpFleet(client)

@@ -33,7 +33,6 @@ from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
 from services.bus.port import Stored
 from services.cli.change_calls import change_call, drain_fields, seconds_text
 from services.cli.fleet_discovery import NEEDS_BUS
-from services.fleet_client.audit_rows import AUDIT_FILTERS
 from services.fleet_client.cost_report import CostReport
 from services.fleet_client.fleet_client import (
     HEALTH_FILTERS,
@@ -45,12 +44,11 @@ from services.fleet_client.fleet_client import (
 from services.fleet_client.fleet_use import UseRow
 from services.fleet_client.instance_reader import INSTANCES_PAGE
 from services.fleet_client.node_filter import labels_asked
-from services.fleet_client.node_timeline import TimelineRow
+from services.fleet_client.node_timeline import AUDIT_FILTERS, TimelineRow
 from services.fleet_client.pool_watch import PoolChange
 from services.fleet_client.repair_report import RepairReport
 from services.fleet_client.saga_progress import Progress
-from services.fleet_client.saga_summaries import SagaSummary
-from services.fleet_client.stored_history import no_name, no_saga
+from services.fleet_client.saga_summaries import SagaSummary, no_name, no_saga
 from services.fleet_client.why_answer import WhyAnswer
 from services.gateway.change_bodies import DIAGNOSE_SECONDS_MAX
 from services.gateway.views import (
@@ -61,15 +59,15 @@ from services.gateway.views import (
     StoredPlace,
 )
 from services.http_client import gateway_calls as calls
-from services.http_client.async_client import AsyncNavarch
-from services.http_client.gateway_calls import DryRunVerb
-from services.http_client.gateway_errors import (
+from services.http_client.api_call import (
     ChangeRefusedError,
     FleetUnavailableError,
     GatewayError,
     NoAnswerError,
     NotFoundError,
 )
+from services.http_client.api_clients import AsyncNavarch
+from services.http_client.gateway_calls import DryRunVerb
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import AnswerError, NavarchError
 
@@ -86,7 +84,6 @@ class HttpFleet:
     """What a command asks, from a gateway."""
 
     def __init__(self, client: AsyncNavarch) -> None:
-        """Ask over `client`."""
         self._client = client
         self._streams = asyncio.Semaphore(STREAMS_MAX)
 

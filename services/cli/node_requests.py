@@ -1,21 +1,104 @@
-"""Sends a request about each of some nodes, prints the answers, and waits for their sagas."""
+"""Finds nodes by name, sends a request about each, prints the answers, and waits for the end."""
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
 
 import msgspec
 
+from schemas.duration import parse_duration
+from schemas.fleet_queries import NodeView, Query
 from schemas.messages import encode
 from schemas.pool_events import PoolEvent
+from schemas.saga_log_entries import SagaDone, SagaUnwound
+from schemas.stored_messages import decode_stored
 from services.cli import console
-from services.cli.change_waits import saga_end, waiting
-from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
-from services.cli.node_names import find_nodes
-from services.fleet_client.fleet_client import NodeRequests, require_accepted
-from services.operator_text.safe_text import escape
+from services.cli.fleet_connection import FleetAccess, NodeAccess
+from services.fleet_client.fleet_client import PAGE_NODES, NodeRequests, require_accepted
+from services.operator_text.quantities import first_of
+from services.operator_text.safe_text import escape, escape_line
 from services.primitives.errors import AnswerError, NavarchError
+
+NODES_MAX: Final = 1_000
+"""Nodes that one command may name."""
+AT_ONCE_MAX: Final = 16
+SHOWN_MAX: Final = 5
+
+
+def complete(text: str, names: Iterable[str]) -> str:
+    """The one name that is this text or begins with it; NavarchError where none or several do."""
+    found = sorted(each for each in names if text and each.startswith(text))
+    if text in found:
+        return text
+    if not found:
+        raise NavarchError(f"there is no node {text!r}; see navarch list")
+    if len(found) > 1:
+        shown = first_of(found, SHOWN_MAX)
+        raise NavarchError(f"{text!r} is the beginning of several nodes: {shown}")
+    return found[0]
+
+
+async def full_name(fleet: NodeAccess, text: str, *, terminated: bool = False) -> str:
+    """The name of the node whose name is this text or begins with it."""
+    query = Query(terminated=terminated, limit=PAGE_NODES)
+    return complete(text, (each.id for each in await fleet.nodes(query)))
+
+
+async def find_node(fleet: NodeAccess, text: str) -> tuple[NodeView, bytes]:
+    """One node with its recent faults, and the same as JSON."""
+    try:
+        return await fleet.node(text)
+    except AnswerError:
+        if (name := await full_name(fleet, text)) == text:
+            raise
+    return await fleet.node(name)
+
+
+async def find_nodes(fleet: NodeAccess, texts: Sequence[str]) -> list[NodeView]:
+    """Every node that is named, each once; NavarchError if one of them cannot be found."""
+    if len(texts) > NODES_MAX:
+        raise NavarchError(f"{len(texts)} nodes are named; at most {NODES_MAX} may be")
+    slots = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def find(text: str) -> NodeView:
+        async with slots:
+            return (await find_node(fleet, text))[0]
+
+    found = await asyncio.gather(*map(find, dict.fromkeys(texts)))
+    return list({each.id: each for each in found}.values())
+
+
+@asynccontextmanager
+async def waiting(text: str, what: str) -> AsyncIterator[None]:
+    """Bound a wait by `--wait-timeout`; NavarchError when the time is over. Empty: no bound."""
+    try:
+        async with asyncio.timeout(parse_duration(text) if text else None):
+            yield
+    except TimeoutError as error:
+        raise NavarchError(f"not done within {text}; it goes on: navarch why {what}") from error
+
+
+async def saga_end(
+    fleet: NodeAccess,
+    saga: str,
+    output: console.Format,
+    *,
+    after: int | None = None,
+    cancelled: bool = False,
+) -> str:
+    """Print a saga's steps until it has ended; why that is no success, or nothing.
+
+    `cancelled`: success is that it was unwound.
+    """
+    stored = await console.write_stream(fleet.follow_saga(saga, after=after), output)
+    last = decode_stored(stored) if stored else None
+    if isinstance(last, SagaUnwound if cancelled else SagaDone):
+        return ""
+    if isinstance(last, SagaDone):
+        return f"{saga} was done before it could be cancelled"
+    return f"{saga} ended without success: {escape_line(getattr(last, 'reason', ''))}"
 
 
 async def request_nodes(
@@ -23,7 +106,7 @@ async def request_nodes(
     verb: str,
     nodes: Sequence[str],
     make: Callable[[str], NodeRequests],
-    output: Format,
+    output: console.Format,
     *,
     wait: bool = False,
     wait_timeout: str = "",
@@ -53,7 +136,7 @@ async def request_nodes(
         raise NavarchError(failed[-1])
 
 
-def _write(answers: Sequence[PoolEvent], output: Format, *, several: bool) -> None:
+def _write(answers: Sequence[PoolEvent], output: console.Format, *, several: bool) -> None:
     if several and output.is_data:
         console.write_data(output, [msgspec.Raw(encode(each)) for each in answers])
         return

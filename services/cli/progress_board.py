@@ -9,7 +9,7 @@ from schemas import subjects
 from schemas.saga_log_entries import WHOLE
 from services.bus.port import Stored
 from services.cli import console
-from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import FleetAccess
 from services.cli.text import tables
 from services.fleet_client.pool_watch import NodePlace, PoolChange
 from services.fleet_client.saga_progress import progress

@@ -1,19 +1,23 @@
-"""The bus that `navarch serve` starts: its keys and credentials, below the data directory.
+"""What `navarch serve` starts and passes on: bus, gateway, and the environment of services.
 
 The first start makes them, later ones keep them. What is stored belongs to one of the server's
 accounts, and is moved where this start has another than the one before: with or without `--open`,
 or with new keys.
 """
 
+import os
 import shlex
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from schemas.account_rules import Account
-from schemas.permissions import OPERATOR, user_inbox
+from schemas.permissions import GATEWAY, OPERATOR, user_inbox
+from schemas.settings import Settings
 from services.bus.nats.credentials_file import ROLE_TAG, role_and_key
 from services.bus.nats.embedded_server import OPEN_ACCOUNT, move_store
 from services.bus.nats.nats_accounts import AgentKeys, BusKeys, account_key, credentials
@@ -28,15 +32,116 @@ from services.cli.nats_config_files import (
     write_accounts,
 )
 from services.fleet_client.local_user import token_of, user_name
+from services.gateway.access_tokens import VARIABLE, new_token
+from services.gateway.gateway_start import PORT_VARIABLE, gateway_settings, listen
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import SetupError
+from services.provisioner.provider_client.cloud_credentials import stored_variable
+from services.settings.references import named_variables
 
+PROVISIONER: Final = "provisioner"
+COMMON: Final = frozenset(
+    (
+        *("HOME", "LANG", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER"),
+        *("VIRTUAL_ENV", "SSL_CERT_DIR", "SSL_CERT_FILE"),
+        *("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"),
+        *("all_proxy", "https_proxy", "http_proxy", "no_proxy"),
+    )
+)
+COMMON_PREFIXES: Final = ("LC_", "NAVARCH_", "OTEL_", "PYTHON")
+KUBERNETES: Final = ("KUBECONFIG", "KUBERNETES_")
+PREFIXES: Final[Mapping[str, tuple[str, ...]]] = {
+    PROVISIONER: (
+        *("AWS_", "AZURE_", "CLOUDSDK_", "COREWEAVE_", "GCE_", "GOOGLE_", "LAMBDA_"),
+        *("CC", "DOCKER_", "SSH_AUTH_SOCK", "VAULT_", *KUBERNETES),
+    ),
+    "notifier": ("RAY_", "SLURM_", *KUBERNETES),
+}
+"""Service -> how the variables of its SDKs and tools begin."""
+SERVED_FILE: Final = "gateway.token"
+NO_GATEWAY: Final = (
+    "no dashboard and no HTTP API: install this package again with its extra `gateway`"
+)
 FOLDER: Final = "bus"
 OWNER_FILE: Final = "owner.creds"
 SIGNING_VARIABLE: Final = "NAVARCH_NATS_AGENT_SIGNING_FILE"
 REVOCATION_VARIABLE: Final = "NAVARCH_NATS_REVOCATION_FILE"
 SIGNER: Final = "provisioner"
 """The service that makes and revokes the credentials of nodes."""
+
+
+class ConfiguredVariables(NamedTuple):
+    """The variables that a configuration names.
+
+    `navarch serve` is often started from an administrator's shell, whose variables may hold secrets
+    of other programs. A service gets general variables, those that the configuration names, and
+    those that the SDKs of its job read.
+    """
+
+    everywhere: frozenset[str] = frozenset()
+    """`${NAME}`: every service reads the whole configuration."""
+    provisioner: frozenset[str] = frozenset()
+    """`…_env: NAME` of providers, and those of stored credentials."""
+
+
+def service_environment(
+    service: str, base: Mapping[str, str], configured: ConfiguredVariables
+) -> dict[str, str]:
+    """What a service gets of `base`. Pure."""
+    known = COMMON | configured.everywhere
+    if service != GATEWAY:
+        base = {name: value for name, value in base.items() if name != VARIABLE}
+    if service == PROVISIONER:
+        known |= configured.provisioner
+    prefixes = (*COMMON_PREFIXES, *PREFIXES.get(service, ()))
+    return {
+        name: value for name, value in base.items() if name in known or name.startswith(prefixes)
+    }
+
+
+def configured_variables(settings: Settings, text: str) -> ConfiguredVariables:
+    """The variables that a configuration names, of which `text` is the file."""
+    return ConfiguredVariables(frozenset(named_variables(text)), frozenset(_of_providers(settings)))
+
+
+def _of_providers(settings: Settings) -> Iterator[str]:
+    for name, plugin in settings.providers.items():
+        yield from (str(v) for k, v in plugin.options.items() if k.endswith("_env"))
+        yield stored_variable(name, Path(settings.data_dir))
+
+
+def has_gateway() -> bool:
+    """Whether what the gateway needs is installed; it is an extra of the package."""
+    return find_spec("litestar") is not None
+
+
+def token_file(settings: Settings) -> Path:
+    """Where the token is that serve makes."""
+    return Path(settings.data_dir).resolve() / SERVED_FILE
+
+
+def gateway_port(settings: Settings, environment: Mapping[str, str]) -> str:
+    """A port that the gateway can have; it keeps it, so that its clients find it again."""
+    with listen(gateway_settings(settings, environment), None) as free:
+        return str(free.getsockname()[1])
+
+
+def gateway_variables(
+    settings: Settings, environment: Mapping[str, str], port: str, *, is_open: bool
+) -> dict[str, str]:
+    """The variables that the gateway gets beside those of every service."""
+    own = gateway_settings(settings, environment)
+    found = {PORT_VARIABLE: port}
+    file = token_file(settings)
+    if own.tokens or settings.authenticators or is_open:
+        file.unlink(missing_ok=True)
+        return found
+    try:
+        token = file.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        token = new_token(os.urandom)
+        write_secret(file, token + "\n")
+    return {**found, VARIABLE: token}
 
 
 class ServedBus(msgspec.Struct, frozen=True):

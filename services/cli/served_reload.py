@@ -43,11 +43,9 @@ class Reloadable(Protocol):
 
         `text`: of their file.
         """
-        ...
 
     def publish(self, reload: ReloadState) -> None:
         """Let other processes read it."""
-        ...
 
 
 class ServedReload:

@@ -12,11 +12,12 @@ import asyncio
 import os
 import signal
 import sys
+from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -67,42 +68,7 @@ class _LogLine(msgspec.Struct):
 _log_line = msgspec.json.Decoder(_LogLine)
 
 
-class ServiceProcess(Protocol):
-    """What is used of an `asyncio.subprocess.Process`."""
-
-    @property
-    def pid(self) -> int:
-        """Its ID."""
-        ...
-
-    @property
-    def returncode(self) -> int | None:
-        """Its exit status; None while it runs."""
-        ...
-
-    @property
-    def stdout(self) -> asyncio.StreamReader | None:
-        """Both of its outputs."""
-        ...
-
-    async def wait(self) -> int:
-        """Wait until it has ended; return its exit status."""
-        ...
-
-    def send_signal(self, signal: int) -> None:
-        """Send it a signal."""
-        ...
-
-    def terminate(self) -> None:
-        """Request its end."""
-        ...
-
-    def kill(self) -> None:
-        """End it at once."""
-        ...
-
-
-Execute = Callable[[tuple[str, ...], Mapping[str, str]], Awaitable[ServiceProcess]]
+Execute = Callable[[tuple[str, ...], Mapping[str, str]], Awaitable[Process]]
 """Runs a module with its arguments in an environment."""
 
 
@@ -128,7 +94,7 @@ class Child:
     name: str
     """The service's name; further replicas add a number."""
     service: str
-    process: ServiceProcess | None = None
+    process: Process | None = None
     http: str = ""
     ready: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -323,7 +289,7 @@ def process_ids(*pids: int) -> tuple[ProcessId, ...]:
     return tuple(ProcessId(pid=pid, started_ticks=each) for pid, each in ticks if each is not None)
 
 
-async def stop_process(process: ServiceProcess) -> None:
+async def stop_process(process: Process) -> None:
     """Terminate a process, and kill it if it does not end in time."""
     if process.returncode is not None:
         return

@@ -15,7 +15,7 @@ from schemas.topology import EVIDENCE
 from services.bus.port import Bus, ObjectInfo
 from services.metrics.evidence import stored_evidence
 from services.metrics.evidence.evidence_content import bundle
-from services.metrics.evidence.outage_endings import open_ending, recovered_ending
+from services.metrics.evidence.outages import open_ending, recovered_ending
 from services.primitives.errors import NavarchError
 
 CAPTURE: Final = ".capture"

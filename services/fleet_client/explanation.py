@@ -19,7 +19,7 @@ from schemas.topology import EVENTS, EVIDENCE, NODES, POOLS
 from services.bus.port import Bus, Stored
 from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.node_timeline import sagas_about
-from services.fleet_client.stored_history import no_name, open_sagas, saga_log, state_of
+from services.fleet_client.saga_summaries import no_name, open_sagas, saga_log, state_of
 from services.fleet_client.why_answer import WhyAnswer
 from services.fleet_client.why_text import why_node, why_pool, why_saga
 from services.primitives.errors import NavarchError

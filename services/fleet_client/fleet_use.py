@@ -1,8 +1,8 @@
-"""How much each node and GPU of a fleet is used: from the newest sample of each node. Pure."""
+"""How much each node and GPU of a fleet is used, now and lately: from their samples. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final, Literal
 
 import msgspec
@@ -15,6 +15,11 @@ from services.bus.port import Stored
 
 UseOrder = Literal["use", "memory", "power", "temperature", "name"]
 PERCENT: Final = 100.0
+STEP_SECONDS: Final = 30
+"""Of a point: two samples of each node."""
+NODES_MAX: Final = 32
+"""Nodes whose samples are read for one answer: 2,000 samples. The mean of 256 GPUs is within a few
+percent of that of ten thousand nodes."""
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +82,6 @@ class FleetUse:
     """The newest sample of each node, and whether it is in service."""
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
         self._samples: dict[str, tuple[datetime, tuple[GpuReading, ...]]] = {}
         self._nodes: dict[str, tuple[str, str]] = {}
         self.unreadable = 0
@@ -189,3 +193,43 @@ def mean(values: Iterable[float | None]) -> float | None:
 def _sum(values: Iterable[float | None]) -> float | None:
     known = [each for each in values if each is not None]
     return round(sum(known), 1) if known else None
+
+
+class UtilizationPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The mean of the GPUs from a time on, for thirty seconds."""
+
+    time: datetime
+    percent: float
+
+
+class UtilizationHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The utilization of a pool's GPUs over the last fifteen minutes."""
+
+    pool: str
+    nodes: int
+    """The pool's nodes in service."""
+    sampled: int
+    """Nodes whose samples were read."""
+    points: tuple[UtilizationPoint, ...] = ()
+    """Oldest first, without those at which no sample says it."""
+
+
+def sampled_nodes(nodes: Iterable[str]) -> list[str]:
+    """Every node, or so many that lie evenly in their order."""
+    found = sorted(nodes)
+    step = max(len(found) / NODES_MAX, 1.0)
+    return [found[int(each * step)] for each in range(min(len(found), NODES_MAX))]
+
+
+def utilization_points(samples: Iterable[GpuReadings]) -> tuple[UtilizationPoint, ...]:
+    """The mean of all readings of each step."""
+    steps: dict[int, list[int | None]] = {}
+    for sample in samples:
+        at = int(sample.time.timestamp()) // STEP_SECONDS
+        steps.setdefault(at, []).extend(each.utilization_percent for each in sample.gpus)
+    means = ((at, mean(steps[at])) for at in sorted(steps))
+    return tuple(
+        UtilizationPoint(time=datetime.fromtimestamp(at * STEP_SECONDS, UTC), percent=percent)
+        for at, percent in means
+        if percent is not None
+    )

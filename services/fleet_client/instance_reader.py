@@ -6,9 +6,8 @@ from typing import Final
 
 from schemas.fleet_queries import Query
 from schemas.instance_records import InstanceRecord
-from services.fleet_client.cost_report import CostReport, cost_report
+from services.fleet_client.cost_report import SPAN_MAX, CostReport, cost_report
 from services.fleet_client.fleet_client import FleetClient
-from services.fleet_client.pool_history import SPAN_MAX
 from services.fleet_client.query_answers import decode_answer
 
 PROVISIONER: Final = "provisioner"

@@ -1,13 +1,29 @@
-"""Which nodes a caller asks for. Pure."""
+"""Which nodes a caller asks for, and since when. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
 
+from schemas.duration import parse_duration
 from schemas.fleet_queries import NodeView
 
 FIELDS: Final = ("pool", "provider", "region", "zone", "status", "health")
+
+
+def time_since(text: str, now: datetime) -> datetime:
+    """Read a duration before now, or a time, which may lack its zone; ValueError for neither."""
+    try:
+        return now - timedelta(seconds=parse_duration(text))
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is neither a duration (10m, 2h) nor a time (2026-11-21T01:35:00Z)"
+        ) from None
 
 
 class NodeFilter(msgspec.Struct, frozen=True, kw_only=True):

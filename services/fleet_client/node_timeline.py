@@ -5,17 +5,121 @@ Times are storage times: they come from one clock, the server's.
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from schemas import subjects
+from schemas.fleet_events import FACTS, HttpChange, OrderAnswered
 from schemas.messages import Invalid, Message, UnknownType
 from schemas.node_events import Fault
+from schemas.pool_events import FACTS as POOL_FACTS
+from schemas.pool_events import RequestAccepted, RequestRefused, Scaled, ScaleRefused
 from schemas.saga_log_entries import SagaStarted, saga_codec
 from schemas.stored_messages import decode_stored
 from services.bus.port import Stored
 from services.operator_text.event_text import Tone, describe_stored
+
+AUDIT_FILTERS: Final = (
+    *(
+        subjects.pool_event_wildcard(POOL_FACTS[kind])
+        for kind in (RequestAccepted, RequestRefused, Scaled, ScaleRefused)
+    ),
+    *(subjects.fleet_event(FACTS[kind]) for kind in (HttpChange, OrderAnswered)),
+)
+"""Under which subjects the outcomes of changes are stored."""
+VIA_GATEWAY: Final = " via gateway"
+GATEWAY: Final = "gateway"
+"""Where a change came from that an older gateway recorded without its request."""
+BUS: Final = "bus"
+RECORDED_BY_POOL: Final = frozenset({"accepted", "refused"})
+"""Outcomes of HTTP changes that the pool's own answer records, in the caller's name."""
+
+
+class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that was requested."""
+
+    time: datetime
+    by: str
+    """The user; `NAME via gateway` for a caller of the HTTP API; empty: not known."""
+    where: str = ""
+    """The address that an HTTP request came from; `bus`: from a command or a program, which the
+    bus knows by its user alone."""
+    change: str
+    about: str
+    """`POOL/NODE`, a pool, or what the order contains."""
+    outcome: str
+    reason: str = ""
+    saga: str = ""
+    """The saga that carries it out."""
+    request: str = ""
+    """ID of the request on the bus; empty: it became none."""
+
+
+def audit_row(message: Message | UnknownType | Invalid) -> AuditRow | None:
+    """The row of an event; None where it is no change that a person or a program requested."""
+    match message:
+        case RequestAccepted(by=by, verb=verb, note=note, saga=saga):
+            about = _about(message.pool, message.node)
+            return _row(message, by, verb, about, "accepted", note, saga=saga)
+        case RequestRefused(by=by, verb=verb, reason=reason):
+            about = _about(message.pool, message.node)
+            return _row(message, by, verb, about, f"refused ({message.refusal})", reason)
+        case Scaled(by=by, pool=pool) if by:
+            change, reason = f"scale to {message.nodes}", f"it was {message.previous}"
+            return _row(message, by, change, pool, "accepted", reason)
+        case ScaleRefused(by=by, pool=pool, reason=reason):
+            return _row(message, by, "scale", pool, f"refused ({message.refusal})", reason)
+        case HttpChange(outcome=outcome, reason=reason) if outcome not in RECORDED_BY_POOL:
+            by = f"{message.by}{VIA_GATEWAY}"
+            return _row(message, by, message.change, "", outcome, reason)
+        case OrderAnswered(by=by, outcome=outcome, reason=reason):
+            return _row(message, by, message.order, message.content, outcome, reason)
+        case _:
+            return None
+
+
+def _row(
+    message: Message, by: str, change: str, about: str, outcome: str, reason: str, saga: str = ""
+) -> AuditRow:
+    known = message.address if isinstance(message, HttpChange) else ""
+    return AuditRow(
+        time=message.time,
+        by=by,
+        where=known or (GATEWAY if by.endswith(VIA_GATEWAY) else BUS),
+        request=getattr(message, "request", ""),
+        change=change,
+        about=about,
+        outcome=outcome,
+        reason=reason,
+        saga=saga,
+    )
+
+
+def audit_rows(
+    messages: Iterable[Message | UnknownType | Invalid], *, pool: str, by: str
+) -> list[AuditRow]:
+    """The rows about a pool and of a user; empty: of all."""
+    messages = list(messages)
+    # Published after the pool's answer, which does not know the address.
+    addresses = {
+        each.request: each.address
+        for each in messages
+        if isinstance(each, HttpChange) and each.request
+    }
+    rows = (
+        msgspec.structs.replace(row, where=addresses.get(row.request, row.where))
+        for row in filter(None, map(audit_row, messages))
+    )
+    return [
+        row
+        for row in rows
+        if pool in ("", row.about.partition("/")[0]) and by in ("", row.by, row.by.split(" ")[0])
+    ]
+
+
+def _about(pool: str, node: str) -> str:
+    return f"{pool}/{node}" if node else pool
 
 
 class TimelineRow(msgspec.Struct, frozen=True, kw_only=True):

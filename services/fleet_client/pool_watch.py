@@ -19,7 +19,7 @@ from schemas.topology import NODES, POOLS, SAGAS
 from schemas.value_limits import Token
 from services.bus.port import Bus, Entry, Stored
 from services.fleet_client.fleet_client import as_generator
-from services.fleet_client.stored_history import open_trees
+from services.fleet_client.saga_summaries import open_trees
 
 T = TypeVar("T")
 

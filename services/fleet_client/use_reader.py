@@ -9,9 +9,11 @@ from schemas.node_records import NodeRecord
 from schemas.topology import NODES, TELEMETRY
 from services.bus.port import Bus, Stored
 from services.fleet_client.fleet_client import stored_batches
-from services.fleet_client.fleet_use import FleetUse, GpuReadings, readings_of
-from services.fleet_client.utilization_history import (
+from services.fleet_client.fleet_use import (
+    FleetUse,
+    GpuReadings,
     UtilizationHistory,
+    readings_of,
     sampled_nodes,
     utilization_points,
 )

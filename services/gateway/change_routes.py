@@ -30,7 +30,7 @@ from schemas.operator_requests import (
     SagaRequest,
     ScaleRequest,
 )
-from services.fleet_client.node_diagnosis import diagnose
+from services.fleet_client.service_orders import diagnose
 from services.gateway.authentication import ROLE
 from services.gateway.change_bodies import (
     DIAGNOSE_SECONDS_MAX,

@@ -27,8 +27,8 @@ from services.fleet_client.node_filter import NodeFilter
 from services.fleet_client.node_timeline import TimelineRow, timeline_rows
 from services.fleet_client.query_answers import decode_answer, decode_nodes, decode_pools
 from services.fleet_client.saga_progress import Progress, progress
+from services.fleet_client.saga_summaries import open_sagas, saga_log
 from services.fleet_client.service_orders import job_nodes
-from services.fleet_client.stored_history import open_sagas, saga_log
 from services.fleet_client.use_reader import read_use
 from services.fleet_client.why_answer import WhyAnswer
 from services.gateway.access_tokens import Principal

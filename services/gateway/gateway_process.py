@@ -22,11 +22,9 @@ from schemas.permissions import GATEWAY
 from schemas.settings import Settings
 from services.bus.nats.nats_bus import NatsBus
 from services.fleet_client.fleet_client import FleetClient
-from services.gateway.authentication import Access
+from services.gateway.authentication import Access, CallerRate
 from services.gateway.authenticators.chain import AuthenticatorChain, make_authenticators
-from services.gateway.caller_rate import CallerRate
-from services.gateway.event_relay import EventRelay
-from services.gateway.event_streams import EventStreams
+from services.gateway.event_streams import EventRelay, EventStreams
 from services.gateway.gateway_start import (
     bus_options,
     gateway_settings,
@@ -38,8 +36,14 @@ from services.gateway.http_app import http_app
 from services.primitives.clock import Clock, SystemClock
 from services.primitives.race import race
 from services.runtime.configuration_reload import ConfigurationReload
-from services.runtime.log_answers import LogAnswers, answer_logs
-from services.runtime.log_memory import LOG_CHARS_MAX, LOG_LINES_MAX, LogMemory, remembered
+from services.runtime.log_answers import (
+    LOG_CHARS_MAX,
+    LOG_LINES_MAX,
+    LogAnswers,
+    LogMemory,
+    answer_logs,
+    remembered,
+)
 from services.runtime.process_http import WebServer
 from services.runtime.push_choice import metric_push
 

@@ -1,41 +1,246 @@
-"""GET: what was measured and kept: samples, a pool over time, evidence; and the health policy."""
+"""GET: what happened and was measured, as it is kept, and what a saga and a pool do now."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Annotated, Final
 
 from litestar import get
+from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import FromPath, FromQuery, Parameter
+from litestar.params import FromPath, FromQuery, HeaderParameter, Parameter, QueryParameter
+from litestar.response import Stream
+from litestar.response.sse import ServerSentEventMessage
+from msgspec.structs import replace
 
 from schemas.alert_records import OpenAlertRecord
+from schemas.duration import TEXT_PATTERN
 from schemas.evidence_bundles import EvidenceBundle, KeptEvidence
 from schemas.fleet_queries import PolicyView, Query
 from schemas.hardware_denylist import HardwareRecord
-from schemas.topology import EVIDENCE
-from services.fleet_client.cost_report import CostReport
+from schemas.messages import encode
+from schemas.saga_log_entries import WHOLE
+from schemas.topology import EVENTS, EVIDENCE, SAGAS
+from services.bus.port import Stored
+from services.fleet_client.cost_report import SPAN_MAX, CostReport, PoolHistory, pool_history
 from services.fleet_client.evidence_lookup import find_evidence, kept_evidence
-from services.fleet_client.fleet_use import GpuReadings, UseRow
+from services.fleet_client.fleet_client import FleetClient, event_filters, stored_batches
+from services.fleet_client.fleet_use import GpuReadings, UseRow, UtilizationHistory
 from services.fleet_client.instance_reader import fleet_cost, read_instances
-from services.fleet_client.pool_history import SPAN_MAX, PoolHistory, pool_history
+from services.fleet_client.node_filter import time_since
+from services.fleet_client.pool_watch import pool_changes
 from services.fleet_client.query_answers import decode_answer
 from services.fleet_client.repair_report import RepairReport, repair_report, seen_report
 from services.fleet_client.saga_summaries import SagaSummary, saga_summaries
 from services.fleet_client.service_orders import open_alerts
 from services.fleet_client.use_reader import node_samples, read_use, read_utilization
-from services.fleet_client.utilization_history import UtilizationHistory
-from services.gateway.event_routes import Since, start_of
+from services.gateway.event_streams import RESET, RESET_DATA, EventStreams, event_filter
 from services.gateway.fleet_routes import (
     ROWS_MAX,
     Caller,
     Fleet,
     Histories,
+    Labels,
     Now,
+    labelled_pools,
     require_whole_fleet,
     visible_node,
     visible_pool,
+    visible_saga,
 )
-from services.gateway.problems import PROBLEMS, ROOT, not_found
+from services.gateway.problems import PROBLEMS, ROOT, ProblemError, not_found
+from services.gateway.views import (
+    STREAM_TYPE,
+    EventPage,
+    event_view,
+    pool_change_view,
+    saga_entry_view,
+)
 from services.primitives.errors import BusError, NavarchError
+
+SINCE: Final = "1h"
+BATCHES_MAX: Final = 20
+"""Read for one page: events of a rare kind may be far apart."""
+SEQUENCE_MAX: Final = 2**53 - 1
+"""Which JSON's numbers hold exactly in every language."""
+
+Since = Annotated[
+    str,
+    Parameter(
+        description="`10m`, `2h`, or a time.",
+        schema_extra={"anyOf": [{"pattern": TEXT_PATTERN}, {"format": "date-time"}]},
+    ),
+]
+PoolName = Annotated[str, Parameter(description="Only this pool's.")]
+NodeName = Annotated[str, Parameter(description="Only about this node.")]
+Kinds = Annotated[
+    tuple[str, ...],
+    QueryParameter(
+        name="type", description="Only these kinds: `verdict`, `cordoned`, `saga-opened`."
+    ),
+]
+OVER: Final = tuple(f".{WHOLE}.{status}" for status in ("done", "unwound"))
+"""How the subjects of the entries end that nothing follows."""
+Streams = NamedDependency[EventStreams]
+
+
+@get(f"{ROOT}/events", tags=["events"], responses=PROBLEMS)
+async def list_events(
+    fleet: Fleet,
+    principal: Caller,
+    now: Now,
+    since: Since = SINCE,
+    after: Annotated[
+        int, Parameter(ge=0, le=SEQUENCE_MAX, description="`next` of the page before; 0: `since`.")
+    ] = 0,
+    pool: PoolName = "",
+    node: NodeName = "",
+    kinds: Kinds = (),
+    labels: Labels = (),
+    limit: Annotated[int, Parameter(ge=1, le=1_000)] = 100,
+) -> EventPage:
+    """List stored events, oldest first. They are kept for 30 days."""
+    labelled = await labelled_pools(fleet, labels)
+    wanted = event_filter(principal, pool, node, kinds, labelled)
+    # Read in any case: a mistake in it is one, although `after` comes first.
+    begin = start_of(since, now)
+    start = after or begin
+    newest = await fleet.bus.last_sequence(EVENTS.name)
+    batches = stored_batches(fleet.bus, EVENTS.name, event_filters(pool, node), start)
+    page = await _page(batches, wanted.matches, after, limit)
+    return page if page.more else replace(page, next=max(page.next, newest))
+
+
+After = Annotated[
+    int | None, Parameter(ge=0, le=SEQUENCE_MAX, description="`sequence` of the last one seen.")
+]
+LastEventId = Annotated[int | None, HeaderParameter(name="Last-Event-ID", ge=0, le=SEQUENCE_MAX)]
+SSE_HEADERS: Final = {"X-Accel-Buffering": "no"}
+"""nginx would collect events before it sends them."""
+
+
+@get(f"{ROOT}/events/stream", tags=["events"], responses=PROBLEMS, media_type=STREAM_TYPE)
+async def stream_events(
+    fleet: Fleet,
+    streams: NamedDependency[EventStreams],
+    principal: Caller,
+    after: After = None,
+    last_event_id: LastEventId = None,
+    pool: PoolName = "",
+    node: NodeName = "",
+    kinds: Kinds = (),
+    labels: Labels = (),
+) -> Stream:
+    """Stream events as they are stored, as server-sent events; `Last-Event-ID` resumes it."""
+    labelled = await labelled_pools(fleet, labels)
+    wanted = event_filter(principal, pool, node, kinds, labelled)
+    start = last_event_id if last_event_id is not None else after
+    return Stream(streams.open(wanted, start), media_type=STREAM_TYPE, headers=SSE_HEADERS)
+
+
+EVENT_ROUTES: Final[Sequence[HTTPRouteHandler]] = (list_events, stream_events)
+
+
+async def _page(
+    batches: AsyncGenerator[list[Stored], None],
+    matches: Callable[[Stored], bool],
+    after: int,
+    limit: int,
+) -> EventPage:
+    found: list[Stored] = []
+    number = 0
+    async for batch in batches:
+        number += 1
+        for each in batch:
+            after = each.sequence
+            if matches(each):
+                found.append(each)
+            if len(found) == limit:
+                return EventPage(items=tuple(map(event_view, found)), next=after, more=True)
+        if number == BATCHES_MAX:
+            return EventPage(items=tuple(map(event_view, found)), next=after, more=True)
+    return EventPage(items=tuple(map(event_view, found)), next=after)
+
+
+def start_of(since: str, now: datetime) -> datetime:
+    """The time that a caller names; a problem where it is none."""
+    try:
+        found = time_since(since, now)
+    except ValueError as error:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"since: {error}", "write ?since=2h") from error
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+@get(
+    f"{ROOT}/sagas/{{saga:str}}/stream",
+    tags=["sagas"],
+    responses=PROBLEMS,
+    media_type=STREAM_TYPE,
+)
+async def stream_saga(
+    fleet: Fleet,
+    streams: Streams,
+    principal: Caller,
+    saga: FromPath[str],
+    after: After = None,
+    last_event_id: LastEventId = None,
+) -> Stream:
+    """Stream a saga's entries until it has ended, as server-sent events; it can be resumed."""
+    found = await visible_saga(fleet, principal, saga)
+    start = (last_event_id if last_event_id is not None else after) or 0
+    last = found.stored[-1]
+    is_over = last.subject.endswith(OVER) and last.sequence <= start
+    messages = _saga_messages(fleet, found.saga.saga, start, is_over=is_over)
+    return Stream(streams.carry(principal, messages), media_type=STREAM_TYPE, headers=SSE_HEADERS)
+
+
+@get(
+    f"{ROOT}/pools/{{name:str}}/stream",
+    tags=["pools"],
+    responses=PROBLEMS,
+    media_type=STREAM_TYPE,
+)
+async def stream_pool(
+    fleet: Fleet, streams: Streams, principal: Caller, name: FromPath[str]
+) -> Stream:
+    """Stream a pool's nodes and the logs of its sagas until it is removed, as server-sent events.
+
+    Each connection begins with the whole.
+    """
+    pool = await visible_pool(fleet, principal, name)
+    messages = _pool_messages(fleet, pool.name)
+    return Stream(streams.carry(principal, messages), media_type=STREAM_TYPE, headers=SSE_HEADERS)
+
+
+STREAM_ROUTES: Final[Sequence[HTTPRouteHandler]] = (stream_saga, stream_pool)
+
+
+async def _saga_messages(
+    fleet: FleetClient, saga: str, after: int, *, is_over: bool
+) -> AsyncGenerator[bytes, None]:
+    if after > await fleet.bus.last_sequence(SAGAS.name):
+        yield ServerSentEventMessage(RESET_DATA, event=RESET).encode()
+        after = 0
+    elif is_over:
+        return
+    async with aclosing(fleet.follow_saga(saga, after=after)) as batches:
+        async for batch in batches:
+            for stored in batch:
+                yield _entry_message(stored)
+
+
+def _entry_message(stored: Stored) -> bytes:
+    kind = stored.subject.rpartition(".")[2]
+    data = encode(saga_entry_view(stored))
+    return ServerSentEventMessage(data=data, event=kind, id=stored.sequence).encode()
+
+
+async def _pool_messages(fleet: FleetClient, pool: str) -> AsyncGenerator[bytes, None]:
+    async with aclosing(pool_changes(fleet.bus, pool)) as changes:
+        async for change in changes:
+            data = encode(pool_change_view(change))
+            yield ServerSentEventMessage(data=data, event="change").encode()
 
 
 @get(f"{ROOT}/nodes/{{name:str}}/samples", tags=["nodes"], responses=PROBLEMS)

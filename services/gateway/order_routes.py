@@ -21,7 +21,7 @@ from schemas.sweeps import SweepAnswer, SweepRequest
 from schemas.work_done import WorkDone, WorkDoneAccepted
 from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
 from services.fleet_client import service_orders
-from services.fleet_client.log_reader import node_logs, service_logs
+from services.fleet_client.service_orders import node_logs, service_logs
 from services.gateway.authentication import ROLE
 from services.gateway.change_bodies import (
     ORPHANS_MAX,
@@ -33,7 +33,6 @@ from services.gateway.change_bodies import (
     WorkloadCheckBody,
 )
 from services.gateway.change_routes import change_route
-from services.gateway.event_routes import Since, start_of
 from services.gateway.fleet_routes import (
     Caller,
     Fleet,
@@ -42,6 +41,7 @@ from services.gateway.fleet_routes import (
     visible_node,
     visible_pool,
 )
+from services.gateway.history_routes import Since, start_of
 from services.gateway.problems import CHANGE_PROBLEMS, ROOT, ProblemError, not_found
 from services.primitives.errors import AnswerError
 

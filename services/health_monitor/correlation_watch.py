@@ -1,4 +1,4 @@
-"""Publishes incidents of equal faults on many nodes, while it holds the lease.
+"""Publishes incidents of equal faults on many nodes, under a lease; follows jobs' faults.
 
 Replicas share the faults, so no fault handler sees all of them; this follower does. Open incidents
 are read back from EVENTS by the replica that takes over the lease.
@@ -25,17 +25,19 @@ from services.health_monitor.rules.correlated_faults import (
     CorrelatedFaults,
     Crash,
     FaultCorrelator,
+    NodePlacement,
+    PoolPlacement,
     SharedFault,
     reason,
 )
 from services.health_monitor.rules.health_policy import Policy
-from services.health_monitor.rules.job_faults import of_program
+from services.health_monitor.rules.job_faults import AFTER_SECONDS, JobFaultHistory, of_program
 from services.health_monitor.rules.level_faults import is_over
-from services.health_monitor.rules.topology_groups import NodePlacement, PoolPlacement
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError
 from services.runtime.event_publisher import publish_event
 
+FOLLOW_AGAIN_SECONDS: Final = 1.0
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS: Final = 1.0
@@ -46,6 +48,36 @@ PLACES_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 0.5
 
 _place: Final = LimitedDecoder(NodePlacement)
+
+
+class JobWatch:
+    """Keeps `jobs` as it is on the bus.
+
+    Every replica does it for itself: a fault is judged by one of them, and what the job's other
+    nodes have was perhaps judged by another. It is kept in memory and read again at every start.
+    """
+
+    def __init__(self, bus: Bus, clock: Clock, jobs: JobFaultHistory) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._jobs = jobs
+
+    async def run(self) -> None:
+        """Follow for ever."""
+        since = self._clock.now() - timedelta(seconds=AFTER_SECONDS)
+        faults = [subjects.node_event_wildcard("fault")]
+        while True:
+            try:
+                async for stored in self._bus.follow(EVENTS.name, faults, "new", after=since):
+                    since = stored.time
+                    fault = decode_stored(stored)
+                    if isinstance(fault, Fault):
+                        self._jobs.saw(fault, stored.time.timestamp())
+            except BusError as error:
+                log.info("jobs are not followed just now", extra={"reason": str(error)})
+            except Exception:
+                log.exception("the fault stored at %s is not taken into its job's history", since)
+            await self._clock.sleep(FOLLOW_AGAIN_SECONDS)
 
 
 class CorrelationWatch:

@@ -6,6 +6,7 @@ verdicts go out under the id of what caused them. It decides nothing itself.
 
 import logging
 from collections.abc import Callable, Hashable, Mapping
+from datetime import timedelta
 from typing import Final
 
 import msgspec
@@ -25,22 +26,30 @@ from schemas.node_events import (
 from schemas.node_records import NodeRecord, node_key
 from schemas.saga_log_entries import TimerDue, timer_codec
 from schemas.settings import HealthSpec, Settings
-from services.bus.port import Stored
-from services.health_monitor.earlier_faults import EarlierFaults
+from schemas.stored_messages import decode_stored
+from schemas.topology import EVENTS
+from services.bus.port import Bus, Stored
 from services.health_monitor.health_store import Decide, HealthStore
 from services.health_monitor.rules import job_faults, node_health
+from services.health_monitor.rules.fault_history import of_machine
 from services.health_monitor.rules.gpu_health import ACTION_RANK
 from services.health_monitor.rules.health_policy import Judgement, Policy
 from services.health_monitor.rules.health_state import working_of
 from services.health_monitor.rules.job_faults import JobFaultHistory
 from services.health_monitor.rules.level_faults import is_over
-from services.health_monitor.rules.machine_identity import of_machine
 from services.health_monitor.verdict_publisher import HealthInstruments, Performer
+from services.primitives.clock import Clock
 from services.primitives.errors import Retry
 from services.runtime.consumer_loop import Received
 from services.runtime.tracing import traceparent
 from services.settings.drain_warnings import cordons_gpus
 
+EARLIER: Final = timedelta(hours=1)
+"""Longer than a machine waits for its adoption."""
+SKEW: Final = timedelta(minutes=1)
+"""Between the clocks of nats-server and the pool-manager, which noted the registration."""
+FAULTS_MAX: Final = 256
+"""Read of one machine; a GPU that is lost is among its first."""
 log = logging.getLogger(__name__)
 
 STATUS_RANK: Final[Mapping[HealthStatus, int]] = {
@@ -49,6 +58,45 @@ STATUS_RANK: Final[Mapping[HealthStatus, int]] = {
     "degraded": 10,
     "unhealthy": 20,
 }
+
+
+class EarlierFaults:
+    """Reads the stored faults of a boot.
+
+    Others may give the name of a node again before the cloud reports the first machine gone. What
+    the second reports until then is taken for the first's, and is forgotten with it.
+    """
+
+    def __init__(self, bus: Bus, clock: Clock) -> None:
+        self._bus = bus
+        self._clock = clock
+
+    async def registration(self, node: NodeRecord) -> tuple[Stored, Registered] | None:
+        """The stored message with which a node's boot registered; None: it is not kept."""
+        if node.registered_at is None:
+            return None
+        subject = subjects.node_event(node.pool, node.node, "registered")
+        found = await self._bus.read_batch(
+            EVENTS.name, subject, after=node.registered_at - SKEW, count=FAULTS_MAX
+        )
+        for stored in found:
+            event = decode_stored(stored)
+            if isinstance(event, Registered) and event.boot_id == node.boot_id:
+                return stored, event
+        return None
+
+    async def read(self, event: Registered) -> list[tuple[Stored, Fault]]:
+        """The faults of the boot that registers, oldest first, of the last EARLIER."""
+        subject = subjects.node_event(event.pool, event.node, "fault")
+        found = await self._bus.read_batch(
+            EVENTS.name, subject, after=self._clock.now() - EARLIER, count=FAULTS_MAX
+        )
+        decoded = ((stored, decode_stored(stored)) for stored in found)
+        return [
+            (stored, fault)
+            for stored, fault in decoded
+            if isinstance(fault, Fault) and fault.boot_id == event.boot_id
+        ]
 
 
 class FaultHandler:

@@ -23,7 +23,7 @@ from services.bus.port import Bus
 from services.health_monitor.health_store import HealthStore
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.health_state import working_of
-from services.health_monitor.rules.missing_verdicts import (
+from services.health_monitor.rules.lost_health import (
     has_not_joined,
     is_left_over,
     is_unregistered,

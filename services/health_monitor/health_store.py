@@ -20,7 +20,7 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.topology import HEALTH, NODES
 from services.bus.port import Bus
 from services.bus.record_bucket import RecordBucket, retry_conflicts
-from services.health_monitor.rules.health_outbox import (
+from services.health_monitor.rules.health_state import (
     WatchDecision,
     WatchEvent,
     unpublished,
@@ -58,7 +58,6 @@ class HealthStore:
     """The HEALTH bucket, as its one writer uses it."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
-        """Keep records in `bus`."""
         self._bus = bus
         self._clock = clock
         self._records = RecordBucket(bus, HEALTH, HealthRecord)

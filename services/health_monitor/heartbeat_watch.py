@@ -34,16 +34,16 @@ from services.bus.leases import Lease, while_held
 from services.bus.port import Bus, Entry
 from services.bus.topology_setup import STREAM_NOT_FOUND, set_up_stream
 from services.health_monitor.health_store import HealthStore
-from services.health_monitor.leased_work import NodeWorkers
 from services.health_monitor.rules import node_health
-from services.health_monitor.rules.ending_credentials import EndingCredentials
-from services.health_monitor.rules.expired_heartbeats import ExpiredHeartbeats
-from services.health_monitor.rules.health_outbox import WatchDecision, keep, unpublished
-from services.health_monitor.rules.health_state import working_of
+from services.health_monitor.rules.expired_heartbeats import (
+    EndingCredentials,
+    ExpiredHeartbeats,
+    RefusedAgents,
+)
+from services.health_monitor.rules.health_state import WatchDecision, keep, unpublished, working_of
 from services.health_monitor.rules.lost_health import recovered_health
 from services.health_monitor.rules.node_health import epoch_milliseconds
-from services.health_monitor.rules.refused_agents import RefusedAgents
-from services.health_monitor.verdict_publisher import Performer
+from services.health_monitor.verdict_publisher import NodeWorkers, Performer
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Refused
 from services.primitives.race import race

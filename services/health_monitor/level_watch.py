@@ -23,10 +23,8 @@ from services.bus.bucket_mirror import readable
 from services.bus.leases import Lease, while_held
 from services.bus.port import Bus, Stored
 from services.health_monitor.health_store import HealthStore
-from services.health_monitor.leased_work import NodeWorkers
-from services.health_monitor.rules.health_outbox import WatchDecision, keep, unpublished
 from services.health_monitor.rules.health_policy import Policy
-from services.health_monitor.rules.health_state import working_of
+from services.health_monitor.rules.health_state import WatchDecision, keep, unpublished, working_of
 from services.health_monitor.rules.level_faults import record_crossing
 from services.health_monitor.rules.telemetry_levels import (
     Crossing,
@@ -34,7 +32,7 @@ from services.health_monitor.rules.telemetry_levels import (
     Spells,
     without_level,
 )
-from services.health_monitor.verdict_publisher import HealthInstruments, Performer
+from services.health_monitor.verdict_publisher import HealthInstruments, NodeWorkers, Performer
 from services.primitives.clock import Clock
 from services.runtime.tracing import Tracing
 

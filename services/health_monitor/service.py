@@ -12,9 +12,9 @@ from schemas.stored_messages import decode_stored
 from schemas.topology import HEALTH_EVENTS, HEALTH_TIMERS
 from services.bus.leases import Lease
 from services.bus.port import Headers
-from services.health_monitor.correlation_watch import CorrelationWatch
-from services.health_monitor.earlier_faults import EarlierFaults
+from services.health_monitor.correlation_watch import CorrelationWatch, JobWatch
 from services.health_monitor.fault_handler import (
+    EarlierFaults,
     FaultHandler,
     decode_timer,
     node_of,
@@ -24,7 +24,6 @@ from services.health_monitor.fault_handler import (
 from services.health_monitor.health_audit import HealthAudit
 from services.health_monitor.health_store import HealthStore
 from services.health_monitor.heartbeat_watch import HeartbeatWatch
-from services.health_monitor.job_watch import JobWatch
 from services.health_monitor.level_watch import LevelWatch
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.job_faults import JobFaultHistory
@@ -63,9 +62,8 @@ class PolicyInForce:
         """The policy in force now."""
         return self._policy
 
-    async def answer(self, data: bytes, headers: Headers) -> bytes:
+    async def answer(self, _data: bytes, _headers: Headers) -> bytes:
         """The query `policy`."""
-        del data, headers
         return msgspec.json.encode(policy_view(self._policy))
 
     async def keep(self) -> None:

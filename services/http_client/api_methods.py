@@ -75,8 +75,6 @@ class _Iterated(_Method[P], Generic[P, T]):
 
 
 class _Paged(_Iterated[P, T]):
-    """Reads all pages."""
-
     does = "pages"
 
     def __init__(self, make: Callable[P, ApiCall[ItemPage[T]]]) -> None:
@@ -84,8 +82,6 @@ class _Paged(_Iterated[P, T]):
 
 
 class _Followed(_Iterated[P, T]):
-    """Follows a stream."""
-
     does = "follow"
 
     def __init__(self, make: Callable[P, ApiStream[T]]) -> None:

@@ -16,13 +16,12 @@ from schemas.fleet_queries import FleetBudgetView, NodeView, PolicyView, PoolVie
 from schemas.hardware_denylist import HardwareRecord
 from schemas.names import saga_token, token
 from schemas.offering_records import OfferingView
-from services.fleet_client.fleet_use import GpuReadings, UseRow
+from services.fleet_client.cost_report import PoolHistory
+from services.fleet_client.fleet_use import GpuReadings, UseRow, UtilizationHistory
 from services.fleet_client.node_timeline import TimelineRow
-from services.fleet_client.pool_history import PoolHistory
 from services.fleet_client.repair_report import RepairReport
 from services.fleet_client.saga_progress import Progress
 from services.fleet_client.saga_summaries import SagaSummary
-from services.fleet_client.utilization_history import UtilizationHistory
 from services.fleet_client.why_answer import WhyAnswer
 from services.gateway.access_tokens import Principal
 from services.gateway.change_bodies import (

@@ -19,15 +19,15 @@ from services.fleet_client.cost_report import CostReport
 from services.fleet_client.explanation import why
 from services.fleet_client.fleet_client import PAGE_NODES, event_filters, is_about, stored_batches
 from services.fleet_client.instance_reader import PROVISIONER, fleet_cost
-from services.fleet_client.node_filter import NodeFilter
+from services.fleet_client.node_filter import NodeFilter, time_since
 from services.fleet_client.node_timeline import TimelineRow, timeline_rows
 from services.fleet_client.query_answers import decode_answer, decode_pools
 from services.fleet_client.repair_report import RepairReport, repair_report
 from services.fleet_client.saga_progress import Progress, progress
+from services.fleet_client.saga_summaries import open_sagas, saga_log
 from services.fleet_client.service_orders import open_alerts
-from services.fleet_client.since_time import time_since
-from services.fleet_client.stored_history import open_sagas, saga_log
 from services.fleet_client.why_answer import WhyAnswer
+from services.mcp_server.change_plans import ToolAccess
 from services.mcp_server.tool_arguments import (
     AnyName,
     EventSelection,
@@ -38,7 +38,6 @@ from services.mcp_server.tool_arguments import (
     ReportPeriod,
     TimelineSelection,
 )
-from services.mcp_server.tool_caller import ToolAccess
 from services.primitives.errors import NavarchError
 
 EVENT_BATCHES_MAX: Final = 50
@@ -218,7 +217,6 @@ async def _check_scope(access: ToolAccess, pool: str) -> None:
 
 
 async def _pool_of(access: ToolAccess, asked: AnyName) -> str:
-    """The pool of what has this name."""
     nodes = await access.fleet.bus.entries(NODES, f"*.{asked.name}")
     if nodes:
         record: NodeRecord = _records.decode(nodes[0].value)

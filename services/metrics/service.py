@@ -29,8 +29,7 @@ from services.metrics.evidence.evidence_collector import EvidenceCollector
 from services.metrics.evidence.repair_totals import RepairCollector
 from services.metrics.fleet.consumer_watch import LEASE, ConsumerWatch
 from services.metrics.fleet.fleet_metrics import LatestSample, increments
-from services.metrics.fleet.pool_mirror import PoolMirror
-from services.metrics.fleet.prometheus_collector import FleetCollector
+from services.metrics.fleet.prometheus_collector import FleetCollector, PoolMirror
 from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.process import Context, Service
 from services.runtime.tracing import trace_labels

@@ -1,9 +1,11 @@
-"""CloudEvents 1.0: their attributes, as JSON and as headers. Pure.
+"""CloudEvents 1.0 as JSON and as headers, and the signature of what is sent. Pure.
 
 The specification, its JSON format and its HTTP and NATS bindings need no more than this; the SDK on
 PyPI calls itself a work in progress and has two more dependencies. The tests read with it.
 """
 
+import hashlib
+import hmac
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
@@ -11,12 +13,42 @@ from urllib.parse import quote
 
 import msgspec
 
+SECRET_CHARS_MIN: Final = 16
 SPECVERSION: Final = "1.0"
 STRUCTURED: Final = "application/cloudevents+json"
 BATCH: Final = "application/cloudevents-batch+json"
 JSON: Final = "application/json"
 _SAFE: Final = "".join(chr(each) for each in range(0x21, 0x7F) if chr(each) not in '"%')
 """What an attribute's value may have in a header as it is; the rest is percent-encoded."""
+
+
+def check_secret(secret: str) -> None:
+    """Raise ValueError for one that can be guessed; an empty one is none."""
+    if secret and len(secret) < SECRET_CHARS_MIN:
+        raise ValueError(
+            f"`secret` is shorter than {SECRET_CHARS_MIN} characters; make one with "
+            "`openssl rand -hex 32`"
+        )
+
+
+def signature_headers(secret: str, now: datetime, content: bytes) -> dict[str, str]:
+    """The headers; none without a secret.
+
+    One mechanism for alerts and workload systems; docs/webhook.md shows how a receiver verifies it.
+    """
+    if not secret:
+        return {}
+    timestamp = str(int(now.timestamp()))
+    return {
+        "X-Navarch-Timestamp": timestamp,
+        "X-Navarch-Signature": sign(secret, timestamp, content),
+    }
+
+
+def sign(secret: str, timestamp: str, content: bytes) -> str:
+    """HMAC-SHA256 of the timestamp, a dot, and the content."""
+    signed = f"{timestamp}.".encode() + content
+    return f"sha256={hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()}"
 
 
 class CloudEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -114,7 +114,6 @@ class FloodWatch:
     """Removes what nodes hold beyond their share, and has floods disconnected."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
-        """Nothing is removed yet."""
         self._bus = bus
         self._clock = clock
         self._seen = -GROWTH_MIN

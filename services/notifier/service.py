@@ -16,24 +16,25 @@ import msgspec
 from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS, Settings
 from schemas.topology import NOTIFIER_STEPS
 from services.bus.leases import Lease, while_held
-from services.notifier.alerts.alert_acknowledgement import AlertAcknowledgement
 from services.notifier.alerts.alert_channel import AlertChannel
 from services.notifier.alerts.alert_intake import AlertIntake
 from services.notifier.alerts.alert_sender import AlertSender, RoutedChannel
-from services.notifier.alerts.open_alerts import OpenAlerts
+from services.notifier.alerts.open_alerts import AlertAcknowledgement, OpenAlerts
 from services.notifier.alerts.store_alerts import StoreAlerts
 from services.notifier.event_sinks.event_sinks import EventSinks, configured_sinks
-from services.notifier.event_sinks.sink_report import SinkMeters
-from services.notifier.job_nodes_endpoint import JobNodesEndpoint
+from services.notifier.event_sinks.sink_delivery import SinkMeters
 from services.notifier.node_list import NodeList
 from services.notifier.node_state_publisher import NodeStatePublisher
-from services.notifier.node_work_endpoint import NodeWorkEndpoint
 from services.notifier.store_watch import StoreWatch
 from services.notifier.work_report import read_remaining_work
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import NodeStateReporter, Notifier
 from services.notifier.workload_availability import WorkloadAvailability
-from services.notifier.workload_check_endpoint import WorkloadCheckEndpoint
+from services.notifier.workload_endpoints import (
+    JobNodesEndpoint,
+    NodeWorkEndpoint,
+    WorkloadCheckEndpoint,
+)
 from services.notifier.workload_steps import WorkloadSteps
 from services.primitives.clock import Clock, SystemClock
 from services.runtime.process import Context, Service

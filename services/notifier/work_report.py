@@ -5,26 +5,36 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
-from schemas.node_events import RemainingWork, WorkRemains
+from schemas import subjects
+from schemas.node_events import FACTS, NodeEvent, RemainingWork, WorkRemains
+from schemas.stored_messages import decode_stored
+from schemas.topology import EVENTS
 from schemas.value_limits import NAME_CHARS_MAX, time_outside
 from services.bus.port import Bus
-from services.notifier.last_event import last_event
 from services.notifier.workload.workload_notifier import NodeReference, NodeWorkload, RunningWork
 from services.operator_text.workload_words import work_words
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError
 from services.runtime.event_publisher import publish_event
 
+E = TypeVar("E", bound=NodeEvent)
 log = logging.getLogger(__name__)
 
 REPORT_SECONDS: Final = 60.0
 """Least time between two events about one node."""
 REMAINING_MAX: Final = 5
 """Jobs listed in one event, which also has their number."""
+
+
+async def last_event(bus: Bus, kind: type[E], pool: str, node: str) -> E | None:
+    """None: there is none that can be read."""
+    stored = await bus.last(EVENTS.name, subjects.node_event(pool, node, FACTS[kind]))
+    event = decode_stored(stored) if stored is not None else None
+    return event if isinstance(event, kind) else None
 
 
 class WorkReport:

@@ -43,7 +43,6 @@ class WorkloadAvailability:
     """The workload systems that fail now, as one replica finds them."""
 
     def __init__(self, clock: Clock, failures: FailureRegister) -> None:
-        """Report to `failures`."""
         self._clock = clock
         self._failures = failures
         self._failing: dict[str, _Failing] = {}

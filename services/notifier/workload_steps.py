@@ -17,8 +17,7 @@ from schemas.step_data import DrainOutputs, GpuInputs, NodeInputs, VacateOutputs
 from schemas.topology import HEALTH, INSTANCES, NODES
 from services.bus.bucket_mirror import readable_record
 from services.bus.port import Bus
-from services.notifier.checkpoint_stage import await_checkpoint, checkpoint_order
-from services.notifier.drain_callbacks import DrainCallbacks
+from services.notifier.drain_stages import DrainCallbacks, await_checkpoint, checkpoint_order
 from services.notifier.work_report import WorkReport
 from services.notifier.workload.drain_watch import DrainWatch
 from services.notifier.workload.pool_notifiers import PoolNotifiers

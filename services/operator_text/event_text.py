@@ -13,8 +13,12 @@ from schemas import saga_log_entries as s
 from schemas import subjects
 from schemas.messages import Invalid, Message, UnknownType
 from schemas.stored_messages import StoredMessage, decode_stored
-from services.operator_text.fleet_event_words import advise, fleet_event_words
-from services.operator_text.provisioner_words import access_words, setup_words
+from services.operator_text.fleet_event_words import (
+    access_words,
+    advise,
+    fleet_event_words,
+    setup_words,
+)
 from services.operator_text.quantities import gpu_hours
 from services.operator_text.safe_text import escape_line
 from services.operator_text.workload_words import drain_event_words, workload_event_words

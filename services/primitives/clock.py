@@ -11,15 +11,12 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """The moment, in UTC."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds that never go back."""
-        ...
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
-        ...
 
 
 class SystemClock:

@@ -80,7 +80,6 @@ class UnreadableRecord(Retry):
     """A stored record cannot be read; what needs it waits until it is repaired or removed."""
 
     def __init__(self, bucket: str, key: str, reason: str) -> None:
-        """Name the record."""
         super().__init__(
             f"the record {key} in {bucket} cannot be read: {reason}", UNREADABLE_SECONDS
         )

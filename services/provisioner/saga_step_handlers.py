@@ -37,9 +37,9 @@ from services.provisioner.offerings.offering_store import OfferingStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.removal import kept_instances
 from services.provisioner.removal.orphans import Orphans
 from services.provisioner.removal.remover import Remover
+from services.provisioner.removal.sweep_decisions import is_kept, keep
 from services.provisioner.time_limits import TimeLimits
 from services.saga.participant import Action, Command, StepFailure
 from services.saga.saga_log import read_state
@@ -178,10 +178,10 @@ class SagaStepHandlers:
             others = (await self._store.all(pool)).values()
 
             def decide(found: InstanceRecord | None) -> InstanceRecord | None:
-                return found and kept_instances.keep(found, others, self._clock.now())
+                return found and keep(found, others, self._clock.now())
 
             record = await self._store.change(key, decide)
-        return record is not None and kept_instances.is_kept(record, self._clock.now())
+        return record is not None and is_kept(record, self._clock.now())
 
     async def _orphan(self, record: InstanceRecord, why: str) -> bool:
         """Leave an instance that may be in service to an operator; False: no provider lists it."""

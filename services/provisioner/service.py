@@ -17,8 +17,7 @@ from services.bus.leases import Lease
 from services.bus.port import Endpoint, Headers
 from services.provisioner.bootstrap.enrollment_endpoint import EnrollmentEndpoint
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
-from services.provisioner.host_reports.notice_queue_reader import NoticeQueueReader
-from services.provisioner.host_reports.report_poller import ReportPoller
+from services.provisioner.host_reports.report_poller import NoticeQueueReader, ReportPoller
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.launch.fabric_devices import FabricDevices
 from services.provisioner.launch.gang_barrier import GangBarrier
@@ -45,8 +44,7 @@ from services.provisioner.provider_client.rate_limit import (
     local_rate_limiter,
 )
 from services.provisioner.provider_client.unknown_errors import UnknownErrors
-from services.provisioner.removal.credentials_revoker import Revoker
-from services.provisioner.removal.node_disconnector import NodeDisconnector
+from services.provisioner.removal.credentials_revoker import NodeDisconnector, Revoker
 from services.provisioner.removal.sweep_endpoints import SweepEndpoints
 from services.provisioner.removal.sweeper import LEASE_NAME, Sweeper
 from services.provisioner.saga_step_handlers import SagaStepHandlers
@@ -220,8 +218,7 @@ def observes(settings: Settings, pool: str) -> bool:
 def answer_instances(store: InstanceStore) -> Endpoint:
     """Answer the instances query, in pages by key; terminated ones only on request."""
 
-    async def answer(data: bytes, headers: Headers) -> bytes:
-        del headers
+    async def answer(data: bytes, _: Headers) -> bytes:
         query = msgspec.json.decode(data or b"{}", type=Query)
         names = {each for each in (query.node, *query.names) if each}
         records = await store.all(query.pool, names)

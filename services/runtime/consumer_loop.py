@@ -26,10 +26,16 @@ from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Reject, Retry, TooLarge, UnreadableRecord
 from services.primitives.redaction import redacted
 from services.runtime.crash_guard import CrashGuard, Suspect
-from services.runtime.dead_letter_quota import SUMMARY_SECONDS, DeadLetterQuota
 from services.runtime.failure_register import flooded, unreadable
 from services.runtime.process_metrics import Instruments, Meters
-from services.runtime.sender_quota import EQUAL_MAX, SENDER_MAX, SenderLimit, SenderQuota
+from services.runtime.sender_quota import (
+    EQUAL_MAX,
+    SENDER_MAX,
+    SUMMARY_SECONDS,
+    DeadLetterQuota,
+    SenderLimit,
+    SenderQuota,
+)
 from services.runtime.tracing import Tracing, trace_labels
 
 log = logging.getLogger(__name__)

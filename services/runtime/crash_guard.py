@@ -74,7 +74,6 @@ class Turns:
     """Limits how many suspects are handled at once, in the order of their arrival."""
 
     def __init__(self) -> None:
-        """All are free."""
         self._free = TURNS
         self._queue = asyncio.Lock()
         self._changed = asyncio.Event()

@@ -49,7 +49,6 @@ class FailureRegister:
     """The failures of one process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Count them in `registry`."""
         self._gauge = Gauge(*FAILURES.declared, registry=registry)
         for kind in get_args(FailureKind):
             self._gauge.labels(kind)  # 0 until one begins, so that a query has an answer

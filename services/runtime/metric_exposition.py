@@ -21,7 +21,6 @@ class Collected(Collector):
     """Metrics as they were at one moment."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
-        """Keep them."""
         self._metrics = tuple(metrics)
 
     def collect(self) -> Iterator[Metric]:

@@ -1,27 +1,34 @@
 """A service's life: configuration, bus, set-up, loops, HTTP; SIGTERM lets what is held finish."""
 
 import asyncio
+import hashlib
 import logging
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from schemas import subjects
+from schemas.fleet_events import OrderAnswered
+from schemas.headers import SUBJECT
 from schemas.log_excerpts import SERVICE_EXCERPT_BYTES_MAX
-from schemas.permissions import SETS_UP, durables_of, inbox
+from schemas.permissions import SERVICES, SETS_UP, durables_of, in_name_of, inbox
 from schemas.settings import Settings
 from services.bus.nats.connection_expiry import expiring
 from services.bus.nats.connection_options import ConnectOptions, credentials
 from services.bus.nats.nats_bus import NatsBus
-from services.bus.port import Bus, Endpoint
+from services.bus.port import Bus, Endpoint, Headers
 from services.bus.topology_setup import set_up
 from services.primitives.clock import Clock, SystemClock
-from services.primitives.errors import ConfigurationError, NavarchError
+from services.primitives.errors import BusError, ConfigurationError, NavarchError
 from services.primitives.race import race
+from services.primitives.redaction import redacted
 from services.runtime.configuration_reload import ConfigurationReload
 from services.runtime.configured_process import Check, run_configured
 from services.runtime.consumer_loop import Consumer, ConsumerLoop
@@ -29,9 +36,14 @@ from services.runtime.crash_guard import CrashGuard
 from services.runtime.durable_watch import DurableWatch
 from services.runtime.event_publisher import publish_event
 from services.runtime.failure_register import unwritable
-from services.runtime.log_answers import LogAnswers, answer_logs
-from services.runtime.log_memory import LOG_CHARS_MAX, LOG_LINES_MAX, LogMemory, remembered
-from services.runtime.order_audit import audited
+from services.runtime.log_answers import (
+    LOG_CHARS_MAX,
+    LOG_LINES_MAX,
+    LogAnswers,
+    LogMemory,
+    answer_logs,
+    remembered,
+)
 from services.runtime.process_http import HttpEndpoint, check_port
 from services.runtime.process_metrics import Instruments
 from services.runtime.push_choice import metric_push
@@ -40,6 +52,9 @@ from services.runtime.tracing import Tracing, otlp_processor
 from services.settings.plugin_loader import locate
 from services.settings.problem_list import ProblemList
 
+CONTENT_CHARS_MAX: Final = 300
+REASON_CHARS_MAX: Final = 300
+DIGITS: Final = 24
 log = logging.getLogger(__name__)
 
 STOP_SECONDS_MAX: Final = 8.0
@@ -51,6 +66,77 @@ EXPIRY_SECONDS: Final = 600.0
 """Between two checks of what expires soon."""
 TASKS_SECONDS_MAX: Final = 2.0
 """For the loops beside the consumers: they hold no messages."""
+
+
+def audited(
+    endpoints: Mapping[str, Endpoint],
+    service: str,
+    now: Callable[[], datetime],
+    publish: Callable[[OrderAnswered], Awaitable[None]],
+) -> dict[str, Endpoint]:
+    """The same endpoints; those that take orders publish what came of each."""
+
+    def wrapped(endpoint: Endpoint) -> Endpoint:
+        async def answer(data: bytes, headers: Headers) -> bytes:
+            try:
+                found = await endpoint(data, headers)
+            except Exception as error:
+                await record(data, headers, str(error))
+                raise
+            await record(data, headers, "")
+            return found
+
+        return answer
+
+    async def record(data: bytes, headers: Headers, reason: str) -> None:
+        event = order_event(headers.get(SUBJECT, ""), data, service, reason, now())
+        if event is None:
+            return
+        try:
+            await publish(event)
+        except BusError as error:
+            log.error("an order is not in the events: %s: %s", event, error)  # noqa: TRY400
+
+    return {
+        subject: wrapped(each) if subject.startswith(ORDER_PREFIX) else each
+        for subject, each in endpoints.items()
+    }
+
+
+class _Order(msgspec.Struct):
+    by: str = ""
+
+
+def _named(data: bytes) -> str:
+    """Whom an order names as the one who gave it."""
+    try:
+        return msgspec.json.decode(data, type=_Order).by
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
+ORDER_PREFIX: Final = subjects.ORDERS.removesuffix("*.*")
+
+
+def order_event(
+    subject: str, data: bytes, service: str, reason: str, now: datetime
+) -> OrderAnswered | None:
+    """What is published about an order; None for one that a service gave by itself. Pure."""
+    parsed = subjects.parse_order(subject)
+    if parsed is None or parsed[1] in SERVICES:
+        return None
+    order, by = parsed[0], in_name_of(parsed[1], _named(data))
+    digest = hashlib.sha256(f"{subject}\0{now.isoformat()}\0".encode() + data).hexdigest()
+    return OrderAnswered(
+        id=f"order-{digest[:DIGITS]}",
+        time=now,
+        by=by,
+        order=order,
+        service=service,
+        content=redacted(data[:CONTENT_CHARS_MAX].decode("utf-8", "replace")),
+        outcome="refused" if reason else "accepted",
+        reason=reason[:REASON_CHARS_MAX],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,6 @@ class Meters:
     """The instruments of one durable: looked up once, used for every message."""
 
     def __init__(self, instruments: "Instruments", durable: str) -> None:
-        """Name the durable in each of them."""
         self.lag_messages = instruments.lag_messages.labels(durable)
         self.lag_seconds = instruments.lag_seconds.labels(durable)
         self._seconds = instruments.seconds.labels(durable)

@@ -24,23 +24,18 @@ class Editor(Protocol):
 
     def get(self, path: Path_, default: Any = None) -> Any:
         """The value at a path."""
-        ...
 
     def take(self, path: Path_) -> Any:
         """Remove the value at a path, and return it."""
-        ...
 
     def put(self, path: Path_, value: Any, written: Path_, text: str) -> None:
         """Set a value that was written at another path."""
-        ...
 
     def rename(self, old: Path_, new: Path_) -> None:
         """Move what is at a path."""
-        ...
 
     def problem(self, path: Path_, text: str) -> None:
         """Keep a problem."""
-        ...
 
 
 class OldAutoscaling:

@@ -1,8 +1,8 @@
-"""What a pool asks its providers for and probably will not get. Pure."""
+"""What a pool asks for and probably will not get: offerings, bounds of a schedule. Pure."""
 
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import Final
+from typing import Any, Final
 
 from schemas.instance_type_catalogue import InstanceTypes
 from schemas.launch_offers import Offer
@@ -17,6 +17,36 @@ RESERVATION: Final = {
     "gcp": "reservation",
 }
 """Provider type -> its option that names what is reserved."""
+
+
+def schedule_warnings(settings: Settings) -> Iterator[str]:
+    """One sentence for each size that the pool will not have."""
+    for name, spec in settings.pools.items():
+        for key, size in _sizes(spec.autoscaling):
+            if not spec.min_nodes <= size <= spec.max_nodes:
+                where = f"min_nodes {spec.min_nodes} to max_nodes {spec.max_nodes}"
+                yield (
+                    f"pool {name}: its schedule has {key} {size}, and the pool stays within "
+                    f"{where}; change one of them"
+                )
+
+
+def _sizes(raw: Any) -> Iterator[tuple[str, int]]:
+    """Each size of a schedule, at any depth; what is of another kind is reported elsewhere."""
+    if not isinstance(raw, dict):
+        return
+    for period in _dicts(raw.get("schedule")):
+        for key in ("nodes", "min_nodes", "max_nodes"):
+            if type(period.get(key)) is int:
+                yield key, period[key]
+        yield from _sizes(period.get("autoscaler"))
+    yield from _sizes(raw.get("fallback"))
+    for each in _dicts(raw.get("autoscalers")):
+        yield from _sizes(each)
+
+
+def _dicts(listed: Any) -> list[dict[str, Any]]:
+    return [each for each in listed or () if isinstance(each, dict)]
 
 
 def offering_warnings(settings: Settings, types: InstanceTypes) -> Iterator[str]:

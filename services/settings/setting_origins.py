@@ -8,8 +8,7 @@ import msgspec
 from schemas.duration import Duration, written_duration
 from schemas.settings import PluginSettings
 from services.primitives.redaction import is_secret
-from services.settings.environment_settings import NATS_VARIABLES, PORT_VARIABLE
-from services.settings.settings_file import Configuration
+from services.settings.settings_file import NATS_VARIABLES, PORT_VARIABLE, Configuration
 from services.settings.yaml_document import Path_
 
 HIDDEN: Final = "(secret)"

@@ -308,7 +308,8 @@ def default_of(field: msgspec.structs.FieldInfo) -> Any:
 def example_of(kind: type[Any], field: msgspec.structs.FieldInfo) -> Any:
     """A value that a file may have for this key; None where nothing says one."""
     info, default = types.type_info(field.type), default_of(field)
-    owner = next((each for each in kind.__mro__ if field.name in _annotated(each)), kind)
+    declared = (each for each in kind.__mro__ if field.name in getattr(each, "__annotations__", {}))
+    owner = next(declared, kind)
     for found in (
         _declared(info),
         EXAMPLES.get(f"{owner.__qualname__}.{field.name}"),
@@ -353,10 +354,6 @@ def _names_plugins(info: Any) -> bool:
             return _names_plugins(info.value_type)
         case _:
             return False
-
-
-def _annotated(kind: type[Any]) -> Mapping[str, Any]:
-    return getattr(kind, "__annotations__", {})
 
 
 def _declared(info: Any) -> Any:

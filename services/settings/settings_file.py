@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -15,13 +16,10 @@ from schemas.names import InvalidNameError, pool_name
 from schemas.settings import PluginSettings, PoolSpec, Settings
 from services.primitives.errors import ConfigurationError
 from services.primitives.redaction import register_secrets
-from services.settings.address_validation import address_problems
-from services.settings.alert_routes import alert_settings
+from services.settings.address_validation import address_problems, bus_urls
+from services.settings.alert_routes import alert_settings, event_sinks
 from services.settings.configuration_text import read_text
 from services.settings.dialect import Note, translate
-from services.settings.environment_settings import with_environment
-from services.settings.event_sink_reader import event_sinks
-from services.settings.interval_validation import interval_problems
 from services.settings.pool_validation import budget_problems, own_problems, reference_problems
 from services.settings.problem_list import ProblemList
 from services.settings.provider_choices import Problem, folded, with_defaults
@@ -29,14 +27,52 @@ from services.settings.rack_validation import with_rack
 from services.settings.references import resolve_references
 from services.settings.setting_paths import resolve_path, resolve_paths
 from services.settings.stored_pools import request_problem
+from services.settings.window_validation import interval_problems
 from services.settings.yaml_document import Document, Path_, convert_all, read_document
 
+NATS_VARIABLES: Final = {
+    "url": "NAVARCH_NATS_URL",
+    "creds_file": "NAVARCH_NATS_CREDS_FILE",
+    "agent_signing_file": "NAVARCH_NATS_AGENT_SIGNING_FILE",
+    "revocation_file": "NAVARCH_NATS_REVOCATION_FILE",
+}
+"""Key of `nats` -> its variable."""
+PORT_VARIABLE: Final = "NAVARCH_HTTP_PORT"
+PORT_MAX: Final = 65_535
+CREDENTIALS_IN_URL: Final = (
+    "has credentials in it, and new nodes, logs and messages have the URL; write "
+    "`nats.creds_file`, or `nats.user` and `password: ${NATS_PASSWORD}`, and the URL without them"
+)
 DEFAULTS: Final = "providers: {local: {}}"
 """Where no file is named: no pool, and a provider to try Navarch with."""
 SECTIONS: Final = ("notifier", "alerts")
 """Those that are read before the rest."""
 SIZE: Final = {"min_nodes": 0, "max_nodes": 0}
 NO_PLUGIN: Final = PluginSettings(type="")
+
+
+def with_environment(settings: Settings, environment: Mapping[str, str]) -> Settings:
+    """The settings with those of the environment; ConfigurationError where one is wrong."""
+    named = {key: environment.get(variable) for key, variable in NATS_VARIABLES.items()}
+    given = {key: value for key, value in named.items() if value}
+    changes: dict[str, Any] = {"nats": msgspec.structs.replace(settings.nats, **given)}
+    if port := environment.get(PORT_VARIABLE):
+        if not port.isdecimal() or int(port) > PORT_MAX:
+            problem = f"{port} is not a port: use 0 to {PORT_MAX}"
+            raise ConfigurationError(problem, key=PORT_VARIABLE)
+        changes["http"] = msgspec.structs.replace(settings.http, port=int(port))
+    settings = msgspec.structs.replace(settings, **changes)
+    for section, key, urls in bus_urls(settings):
+        if any("@" in _host(url) for url in urls.split(",")):
+            raise ConfigurationError(CREDENTIALS_IN_URL, key=f"{section}.{key}")
+    return settings
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url.strip()).netloc
+    except ValueError:  # an unclosed bracket; connecting reports it
+        return ""
 
 
 def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> Settings:

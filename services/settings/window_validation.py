@@ -1,19 +1,48 @@
-"""What is wrong with a window or a diagnostic of the configuration, and what to write instead."""
+"""What is wrong with a window, an interval or a diagnostic, and what to write instead. Pure."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from schemas.settings import WindowSpec
+from schemas.duration import format_duration
+from schemas.settings import Settings, WindowSpec
+from services.settings.provider_choices import Problem
 
+POSITIVE: Final = {
+    "agent": (
+        "heartbeat_interval",
+        "sample_interval",
+        "telemetry_interval",
+        "enroll_within",
+        "credentials_valid",
+    ),
+    "lag": ("interval",),
+}
 FIELDS: Final = 5
 """Minute, hour, day of the month, month, day of the week; a sixth would be seconds."""
 DURATION_SECONDS_MAX: Final = 31 * 86_400.0
 _ANY: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def interval_problems(settings: Settings) -> Iterator[Problem]:
+    """The keys that are wrong, and why."""
+    for section, keys in POSITIVE.items():
+        for key in keys:
+            if getattr(getattr(settings, section), key) <= 0:
+                yield (section, key), "must be more than 0: write 10s, 1m or 24h"
+    interval, ttl = settings.agent.heartbeat_interval, settings.agent.heartbeat_ttl
+    if ttl < 1 or not float(ttl).is_integer():
+        yield ("agent", "heartbeat_ttl"), "must be whole seconds, 1s or more: the server counts so"
+    elif interval >= ttl:
+        text = (
+            f"{format_duration(ttl)} is not above heartbeat_interval {format_duration(interval)}, "
+            "so every node would be lost between two heartbeats; three intervals are usual"
+        )
+        yield ("agent", "heartbeat_ttl"), text
 
 
 def window_problem(window: WindowSpec, before: Iterable[WindowSpec]) -> tuple[str, str] | None:

@@ -5,10 +5,11 @@ is looked up among the places: an error names file, line, key and the remedy.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Final
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, get_args, get_origin
 
 import msgspec
 import yaml
@@ -16,9 +17,34 @@ import yaml
 from schemas.duration import decode_hook
 from services.primitives.errors import ConfigurationError
 from services.settings.problem_list import PROBLEMS_MAX, ProblemList
-from services.settings.type_hints import kind_at, words_of
-from services.settings.validation_messages import in_words, unknown_key
 
+WANTED: Final = {
+    "str": "a text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "object": "a mapping (`key: value`)",
+    "array": "a list",
+}
+GIVEN: Final = {
+    "str": "a text",
+    "int": "a number",
+    "float": "a number with a fraction",
+    "bool": "true or false",
+    "object": "a mapping",
+    "array": "a list",
+    "null": "empty",
+    "date": "a date",
+    "datetime": "a date",
+    "bytes": "binary",
+}
+QUOTABLE: Final = frozenset({"int", "float", "bool", "date", "datetime"})
+"""What YAML makes of words that may have been meant as text."""
+_TYPE = re.compile(r"Expected `([a-z |]+)`, got `([a-z]+)`\Z")
+_BOUND = re.compile(r"Expected `(?:int|float)(?: \| null)?` (<=|>=|<|>) (-?[0-9.]+)\Z")
+_LENGTH = re.compile(r"Expected `(str|array|object)(?: \| null)?` of length (<=|>=) ([0-9]+)\Z")
+_SIDE: Final = {"<=": "{} or less", ">=": "{} or more", "<": "less than {}", ">": "more than {}"}
+_UNITS: Final = {"str": "characters", "array": "items", "object": "keys"}
 DEPTH_MAX: Final = 64
 """Of mappings within lists within mappings: an alias of itself has no end, and the parser recurses
 without a limit of its own."""
@@ -37,6 +63,68 @@ _UNKNOWN = re.compile(r"unknown field `([^`]+)`")
 _MISSING = re.compile(r"missing required field `([^`]+)`")
 
 Path_ = tuple[str | int, ...]
+
+
+def _bare(kind: Any) -> Any:
+    """A type without its bounds, and without `| None`."""
+    if get_origin(kind) is Annotated:
+        return _bare(get_args(kind)[0])
+    if isinstance(kind, UnionType):
+        others = [each for each in get_args(kind) if each is not NoneType]
+        return _bare(others[0]) if len(others) == 1 else kind
+    return kind
+
+
+def kind_at(kind: Any, path: Iterable[str | int]) -> Any:
+    """The type at a path in a struct; None where the struct does not say."""
+    for part in path:
+        kind = _bare(kind)
+        if isinstance(part, int):
+            kind = next(iter(get_args(kind)), None)
+            continue
+        hints = getattr(kind, "__annotations__", {})
+        for base in getattr(kind, "__mro__", ()):
+            hints = getattr(base, "__annotations__", {}) | hints
+        kind = hints.get(part, None)
+    return _bare(kind)
+
+
+def words_of(kind: Any) -> list[str]:
+    """The words that a Literal allows, or a union with one."""
+    if isinstance(kind, str):
+        return [kind] if kind else []
+    return [word for part in get_args(kind) for word in words_of(part)]
+
+
+def unknown_key(key: str, known: Sequence[str]) -> str:
+    """That a key is unknown, and which may be meant."""
+    near = get_close_matches(key, known, 1)
+    if near:
+        return f"unknown key; did you mean `{near[0]}`?"
+    return f"unknown key; known here: {', '.join(known) or 'nothing'}"
+
+
+def in_words(text: str) -> str:
+    """Say it; what is of another form stays as it is."""
+    if found := _TYPE.fullmatch(text):
+        return _type(found[1].split(" | "), found[2]) or text
+    if found := _BOUND.fullmatch(text):
+        return f"must be {_SIDE[found[1]].format(f'{float(found[2]):.12g}')}"
+    if found := _LENGTH.fullmatch(text):
+        return f"must have {_SIDE[found[2]].format(found[3])} {_UNITS[found[1]]}"
+    return text
+
+
+def _type(wanted: list[str], given: str) -> str:
+    named = [WANTED[each] for each in wanted if each in WANTED]
+    if given not in GIVEN or len(named) < len([each for each in wanted if each != "null"]):
+        return ""
+    remedy = ""
+    if "str" in wanted and given in QUOTABLE:
+        remedy = "; put it in quotes"
+    elif given == "null":
+        remedy = "; write one, or take the key out"
+    return f"must be {' or '.join(named)}, not {GIVEN[given]}{remedy}"
 
 
 @dataclass(slots=True)

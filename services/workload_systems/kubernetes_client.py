@@ -98,7 +98,6 @@ class KubernetesClient:
     """One cluster's API."""
 
     def __init__(self, access: ClusterAccess, *, timeout_seconds: float) -> None:
-        """Read nothing yet."""
         access.check_place()
         self._access = access
         self._timeout_seconds = timeout_seconds

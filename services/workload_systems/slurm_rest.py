@@ -168,7 +168,7 @@ class SlurmRest:
             await self._ordered(self._commands.change_node(name, change))
             return
         body = node_message(change.state, change.reason, change.address, change.hostname)
-        await self._post(f"node/{quote(name)}", body)
+        await self._slurm("POST", f"node/{quote(name)}", body=body)
 
     async def delete_node(self, name: str) -> None:
         """Remove a node that had registered itself."""
@@ -251,9 +251,6 @@ class SlurmRest:
 
     async def _get(self, what: str) -> RestAnswer:
         return await self._slurm("GET", what)
-
-    async def _post(self, what: str, body: Any) -> RestAnswer:
-        return await self._slurm("POST", what, body=body)
 
     async def _slurm(
         self, method: str, what: str, *, query: Mapping[str, str] | None = None, body: Any = None
@@ -339,3 +336,7 @@ def _failure(text: str, *, reads: bool) -> Exception:
             f"slurmrestd: {text}; where slurmctld is up, the token may have expired: {RENEWAL}"
         )
     return SlurmRefusedError(f"slurmrestd: {text}")
+
+
+SlurmClient = SlurmCommands | SlurmRest
+"""Every call raises SlurmUnavailableError, SlurmRefusedError or StepFailure."""

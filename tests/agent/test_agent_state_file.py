@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from agent.agent_state_file import SAVE_SECONDS, AgentState, AgentStateFile
-from agent.faults.missing_gpus import missing
-from agent.faults.sample_changes import SampleChange
+from agent.faults.sample_changes import SampleChange, missing
 from agent.gpu_monitor import EarlierRun, GpuMonitor
 from agent.json_file import FILE_BYTES_MAX
 from agent.observations import GpuInventory, GpuState, NvmlFailure

@@ -8,7 +8,7 @@ import pytest
 
 from agent.faults.boot_checks import INTERCONNECT, RDMA, boot_checks, rdma_check
 from agent.observations import GpuInventory, NodeSample
-from agent.sources.rdma_devices import devices_up
+from agent.sources.host_metrics import devices_up
 from schemas.gpu_samples import GpuSample
 from schemas.node_events import GpuIdentity
 from services.bus.nats.nats_bus import NatsBus

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from agent.faults.exception_lines import (
+from agent.faults.kernel_log_scanner import (
     HELD_MAX,
     HOLD_SECONDS,
     HOLD_SECONDS_MAX,
     ExceptionLines,
+    KernelLogScanner,
 )
-from agent.faults.kernel_log_scanner import KernelLogScanner
 from agent.faults.xid_patterns import RecognisedFault, recognise
 from agent.observations import KernelLogLine
 from agent.operator_tools import ParseCounts, parse

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from agent.faults.kernel_log_scanner import KernelLogScanner
 from agent.operator_tools import ParseCounts, parse, parse_file
-from agent.sources.log_entries import read_entries
-from agent.sources.log_formats import parse_text
+from agent.sources.log_formats import parse_text, read_entries
 
 TEXT = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."
 JOURNAL = {

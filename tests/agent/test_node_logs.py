@@ -16,7 +16,7 @@ from schemas.permissions import AGENT_BYTES_MAX
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
 from services.primitives.errors import NoResponders
-from services.runtime.log_memory import LogMemory
+from services.runtime.log_answers import LogMemory
 from tests.agent.conftest import WAIT_SECONDS, XID_79, AgentHost, contents, events
 from tests.redteam.hostile import HOSTILE, UNSAFE
 

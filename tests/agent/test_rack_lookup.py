@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from agent.settings import AgentConfig
-from agent.sources.cloud import rack_lookup
-from agent.sources.cloud.cloud_detection import rack
-from agent.sources.cloud.rack_lookup import azure_rack, gcp_rack, rack_of
+from agent.sources.cloud import cloud_detection
+from agent.sources.cloud.cloud_detection import azure_rack, gcp_rack, rack, rack_of
 from services.bus.nats.nats_bus import NatsBus
 from tests.agent.conftest import AgentHost, contents, events
 from tests.agent.metadata_servers import Aws, Azure, Gcp, Raw, Serve
@@ -48,7 +47,7 @@ async def test_azure_reports_of_fault_domains(serve: Serve) -> None:
         ("/a//c", ""),
         ("", ""),
         ("/a b/\x1b[31m/c", "a-b/-[31m"),
-        (f"/{'x' * 200}/b/c", "x" * rack_lookup.RACK_CHARS_MAX),
+        (f"/{'x' * 200}/b/c", "x" * cloud_detection.RACK_CHARS_MAX),
     ],
 )
 def test_what_is_no_place_names_no_rack(text: str, expected: str) -> None:
@@ -69,7 +68,7 @@ async def test_a_service_that_does_not_report_holds_nothing_up(
     serve: Serve, cloud: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Silence, nonsense and a closed port are a host without a rack."""
-    monkeypatch.setattr(rack_lookup, "SECONDS_MAX", 0.1)
+    monkeypatch.setattr(cloud_detection, "SECONDS_MAX", 0.1)
     silent = await serve({"aws": Aws, "gcp": Gcp, "azure": Azure}[cloud])
     silent.silent = True
     raw = await serve(Raw)

@@ -9,7 +9,7 @@ import yaml
 
 from agent.code_names import name_of
 from agent.faults.kernel_log_scanner import KernelLogScanner
-from agent.faults.nvlink5_decoder import decode
+from agent.faults.nvlink_registers import decode
 from agent.faults.xid_patterns import recognise
 from agent.sources.log_formats import parse_text
 from services.settings.packaged_files import resource

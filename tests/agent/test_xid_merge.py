@@ -4,8 +4,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agent.faults.fault_dedup import APART_SECONDS_MAX, REPEAT_SECONDS_MAX, FaultDedup
-from agent.faults.xid_merge import KEYS_MAX, LINE_SECONDS, MERGE_SECONDS, XidMerge
+from agent.faults.xid_merge import (
+    APART_SECONDS_MAX,
+    KEYS_MAX,
+    LINE_SECONDS,
+    MERGE_SECONDS,
+    REPEAT_SECONDS_MAX,
+    FaultDedup,
+    XidMerge,
+)
 from agent.observations import XidEvent
 from schemas.enums import FaultKind
 from schemas.node_events import Fault

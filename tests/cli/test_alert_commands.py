@@ -11,8 +11,7 @@ from schemas.alert_records import Alert, ChannelState, OpenAlertRecord
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.app import app
-from services.notifier.alerts.alert_acknowledgement import AlertAcknowledgement
-from services.notifier.alerts.open_alerts import OpenAlerts
+from services.notifier.alerts.open_alerts import AlertAcknowledgement, OpenAlerts
 from services.primitives.clock import SystemClock
 from tests.support import inprocess
 

@@ -16,10 +16,10 @@ from schemas.pool_events import RequestAccepted, RequestRefused, Scaled
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Headers
-from services.fleet_client.audit_rows import audit_rows
+from services.fleet_client.node_timeline import audit_rows
 from services.primitives.errors import BusError, Unavailable
 from services.runtime.event_publisher import publish_event
-from services.runtime.order_audit import audited, order_event
+from services.runtime.process import audited, order_event
 from tests.support import inprocess
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)

@@ -13,8 +13,8 @@ from schemas.settings import PoolSpec
 from schemas.topology import NODES, POOLS, SAGAS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
-from services.cli.change_waits import saga_end
 from services.cli.console import Format
+from services.cli.node_requests import saga_end
 from services.fleet_client.fleet_client import FleetClient
 from services.saga.participant import append
 from tests.cli.test_commands import navarch

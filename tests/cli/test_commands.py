@@ -21,9 +21,8 @@ from schemas.settings import NatsSettings
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.app import app
-from services.cli.command_groups import NAMES
-from services.cli.command_table import COMMANDS, GROUPS, command_line
-from services.cli.commands.status_command import FAILING
+from services.cli.command_table import COMMANDS, GROUPS, NAMES, command_line
+from services.cli.commands.view_commands import FAILING
 from services.cli.fleet_discovery import ServeState, find_bus, started_ticks
 from services.primitives.errors import NavarchError
 from tests.support import inprocess

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.instance_records import InstanceRecord
 from schemas.saga_params import LaunchSpec
-from services.cli.commands.cost_command import cost_text
+from services.cli.commands.report_commands import cost_text
 from services.fleet_client.cost_report import CostRow, cost_report
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)

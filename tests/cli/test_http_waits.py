@@ -16,12 +16,13 @@ from schemas.saga_params import SagaParams
 from schemas.topology import NODES, POOLS
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.port import Stored
-from services.cli import fleet_view, progress_board
-from services.cli.bus_fleet import BusFleet
-from services.cli.change_waits import saga_end
+from services.cli import progress_board
+from services.cli.bus_client import BusFleet
+from services.cli.commands import view_commands
 from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import FleetAccess
 from services.cli.http_fleet import HttpFleet
+from services.cli.node_requests import saga_end
 from services.fleet_client.pool_watch import PoolChange
 from services.http_client import AsyncNavarch, http_transport
 from services.primitives.errors import NavarchError
@@ -81,7 +82,7 @@ async def over_http(
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_transport, "RECONNECT_SECONDS", 0.01)
-    monkeypatch.setattr(fleet_view, "INTERVAL_SECONDS_MIN", 0.0)
+    monkeypatch.setattr(view_commands, "INTERVAL_SECONDS_MIN", 0.0)
 
 
 async def node(bus: MemoryBus, number: int, state: str) -> None:
@@ -229,7 +230,7 @@ async def test_a_watched_view_is_shown_again_after_a_lost_connection(
         await shown.put(None)
 
     async with over_http(make_gateway) as (fleet, proxy), asyncio.timeout(60):
-        watching = asyncio.ensure_future(fleet_view.show(fleet, view, watch=True))
+        watching = asyncio.ensure_future(view_commands.show_view(fleet, view, watch=True))
         await shown.get()
         await publish(bus, 1)
         await shown.get()
@@ -242,4 +243,4 @@ async def test_a_watched_view_is_shown_again_after_a_lost_connection(
         await asyncio.wait({watching})
     async with over_http(make_gateway, token="guess") as (fleet, _), asyncio.timeout(60):
         with pytest.raises(NavarchError, match="navarch gateway token create"):
-            await fleet_view.show(fleet, view, watch=True)
+            await view_commands.show_view(fleet, view, watch=True)

@@ -15,9 +15,9 @@ from services.bus.nats.credentials_file import claims_of, claims_of_token
 from services.bus.nats.nats_accounts import CLAIMS_UPDATE, SERVERS_STATE, Key, role_key
 from services.bus.port import Reply
 from services.cli import certificates, key_rotation, nats_config_files
-from services.cli.accounts_push import push_to
 from services.cli.bus_certificates import AUTHORITY, CERTIFICATE, SERVER, BusCertificates
 from services.cli.bus_keys import PRELOADED, ROTATIONS, KeyFiles, operators_of, stated_keys
+from services.cli.key_rotation import push_to
 from services.cli.nats_config_files import ACCOUNTS, add_user, write_accounts
 from services.primitives.errors import NavarchError
 

@@ -24,10 +24,10 @@ from services.bus.nats.connection_options import credentials
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.cli import bus_client, bus_users, certificates
-from services.cli.accounts_push import push
 from services.cli.app import app
 from services.cli.bus_client import connect_fleet, user_options
 from services.cli.bus_users import BusUser
+from services.cli.key_rotation import push
 from services.cli.nats_config_files import ACCOUNTS, CONF, add_user, server_hosts
 from services.primitives.errors import NavarchError, Unavailable
 

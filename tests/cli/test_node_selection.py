@@ -14,9 +14,9 @@ from schemas.settings import PoolSpec
 from schemas.topology import EVENTS, POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
-from services.cli import fleet_view
-from services.cli.bus_fleet import BusFleet
-from services.cli.node_names import complete
+from services.cli.bus_client import BusFleet
+from services.cli.commands import view_commands
+from services.cli.node_requests import complete
 from services.primitives.errors import NavarchError
 from tests.support import inprocess
 
@@ -115,7 +115,7 @@ async def test_a_watched_view_is_shown_again_after_an_event(
     manager: NatsBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also after one that came while the first view was made; an error does not end it."""
-    monkeypatch.setattr(fleet_view, "INTERVAL_SECONDS_MIN", 0.0)
+    monkeypatch.setattr(view_commands, "INTERVAL_SECONDS_MIN", 0.0)
     fleet, shown = BusFleet(manager), 0
     done = asyncio.Event()
 
@@ -129,7 +129,7 @@ async def test_a_watched_view_is_shown_again_after_an_event(
         if shown == 2:
             raise NavarchError("the pool-manager restarts")
 
-    watching = asyncio.create_task(fleet_view.show(fleet, view, watch=True))
+    watching = asyncio.create_task(view_commands.show_view(fleet, view, watch=True))
     async with asyncio.timeout(10):
         await done.wait()
     watching.cancel()

@@ -32,7 +32,7 @@ from schemas.topology import NODES, POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Stored
-from services.cli.commands.version_command import Versions, topology_digest, version_rows
+from services.cli.commands.overview_commands import Versions, topology_digest, version_rows
 from services.fleet_client.saga_summaries import summaries
 from services.saga.participant import append
 from tests.cli.test_commands import navarch

@@ -16,7 +16,7 @@ from schemas.settings import HealthSpec, PoolSpec
 from schemas.topology import POOLS
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.app import app
-from services.cli.bus_fleet import BusFleet
+from services.cli.bus_client import BusFleet
 from services.cli.commands.policy_commands import _differences_text, _replay
 from services.health_monitor.rules.policy_file import parse_policy
 from services.primitives.errors import ConfigurationError

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from services.cli.service_environment import (
+from services.cli.served_bus import (
     ConfiguredVariables,
     configured_variables,
     service_environment,

@@ -9,8 +9,14 @@ from schemas.node_events import Lost
 from schemas.saga_log_entries import SagaStarted, StepSucceeded
 from schemas.saga_params import SagaParams
 from services.bus.port import Stored
-from services.cli.text.styles import COLOURS
-from services.cli.text.tables import NODE_HEADERS, columns, generic_table, node_rows, timeline
+from services.cli.text.tables import (
+    COLOURS,
+    NODE_HEADERS,
+    columns,
+    generic_table,
+    node_rows,
+    timeline,
+)
 from services.fleet_client.node_timeline import sagas_about, timeline_rows
 
 NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)

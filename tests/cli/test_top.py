@@ -17,7 +17,7 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Stored
 from services.cli.commands import top_command
-from services.cli.text.use_text import total_line, use_rows
+from services.cli.commands.top_command import total_line, use_rows
 from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.fleet_use import FleetUse, UseOrder, ordered, total
 from services.fleet_client.use_reader import read_use

@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from services.gateway.dashboard_files import FOLDER
+from services.gateway.http_app import FOLDER
 from tests.gateway.conftest import Gateway
 
 FILES: Final = sorted(path.name for path in FOLDER.iterdir())

@@ -16,8 +16,14 @@ from schemas.node_events import Cordoned
 from schemas.topology import EVENTS
 from services.bus.memory.memory_bus import MemoryBus
 from services.gateway.access_tokens import ANYONE
-from services.gateway.event_relay import BATCH_MAX, EventRelay, RelayedEvent, StreamReset
-from services.gateway.event_streams import EventFilter, EventStreams
+from services.gateway.event_streams import (
+    BATCH_MAX,
+    EventFilter,
+    EventRelay,
+    EventStreams,
+    RelayedEvent,
+    StreamReset,
+)
 from services.primitives.clock import SystemClock
 from tests.gateway.conftest import HOSTILE, NOW, Gateway, MakeGateway
 from tests.support.serving import serving

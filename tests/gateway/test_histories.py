@@ -17,9 +17,8 @@ from schemas.saga_params import LaunchSpec
 from schemas.topology import EVIDENCE
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.port import Stored
-from services.fleet_client.fleet_use import readings_of
-from services.fleet_client.pool_history import pool_history
-from services.fleet_client.utilization_history import sampled_nodes, utilization_points
+from services.fleet_client.cost_report import pool_history
+from services.fleet_client.fleet_use import readings_of, sampled_nodes, utilization_points
 from services.primitives.clock import SystemClock
 from tests.gateway.conftest import NOW, Gateway
 from tests.gateway.test_reading import ask

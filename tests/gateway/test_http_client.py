@@ -20,7 +20,7 @@ from services.http_client import (
     UnauthenticatedError,
     gateway_calls,
 )
-from services.http_client.gateway_errors import InvalidCallError, KeyReusedError
+from services.http_client.api_call import InvalidCallError, KeyReusedError
 from services.primitives.errors import NavarchError
 from tests.gateway.conftest import HOSTILE, NODES, SAGA, Gateway, MakeGateway, Manager
 from tests.gateway.test_event_streams import publish

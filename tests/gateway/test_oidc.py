@@ -20,16 +20,14 @@ from services.gateway.authenticators.authenticator import (
     UnreachableError,
 )
 from services.gateway.authenticators.oidc_authenticator import (
+    AGAIN_SECONDS,
+    ASK_SECONDS_MAX,
     CHARS_MAX,
+    FRESH_SECONDS,
+    KEPT_SECONDS,
     NOT_VALID,
     OidcAuthenticator,
     groups_of,
-)
-from services.gateway.authenticators.signing_keys import (
-    AGAIN_SECONDS,
-    ASK_SECONDS_MAX,
-    FRESH_SECONDS,
-    KEPT_SECONDS,
 )
 from services.primitives.clock import SystemClock
 from tests.gateway.conftest import MakeGateway
@@ -299,7 +297,7 @@ async def test_a_hanging_provider_delays_for_seconds_alone(
     oidc: Any, issuer: OidcIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Callers that wait share the wait."""
-    monkeypatch.setattr("services.gateway.authenticators.signing_keys.ASK_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("services.gateway.authenticators.oidc_authenticator.ASK_SECONDS_MAX", 0.2)
     assert ASK_SECONDS_MAX <= 5
     issuer.hangs = True
 

@@ -18,10 +18,12 @@ from services.health_monitor.rules.correlated_faults import (
     Crash,
     FaultCorrelator,
     Group,
+    Launch,
+    NodePlacement,
+    PoolPlacement,
     SharedFault,
     reason,
 )
-from services.health_monitor.rules.topology_groups import Launch, NodePlacement, PoolPlacement
 
 SPEC = IncidentSpec(nodes=3, percent=10, window=Duration(60))
 FIVE = IncidentSpec(nodes=5, percent=10, window=Duration(60))

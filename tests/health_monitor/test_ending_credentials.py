@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from schemas.messages import encode
 from schemas.node_records import HeartbeatRecord
-from services.health_monitor.rules.ending_credentials import NAMED_MAX, EndingCredentials
+from services.health_monitor.rules.expired_heartbeats import NAMED_MAX, EndingCredentials
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 

@@ -12,7 +12,7 @@ from schemas.node_events import Fault, Registered, Uncordoned
 from schemas.node_records import NodeRecord
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.health_policy import Judgement
-from services.health_monitor.rules.missing_verdicts import missing_verdict
+from services.health_monitor.rules.lost_health import missing_verdict
 from services.health_monitor.rules.node_health import PublishVerdict, Trigger
 from services.health_monitor.rules.policy_file import load_policy, parse_policy
 from services.primitives.errors import ConfigurationError

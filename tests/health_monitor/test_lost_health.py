@@ -18,14 +18,17 @@ from schemas.settings import AgentSettings, PoolSpec, Settings
 from schemas.topology import HEALTH, HEARTBEATS, NODES
 from services.bus.leases import Lease
 from services.bus.nats.nats_bus import NatsBus
-from services.health_monitor.earlier_faults import EarlierFaults
-from services.health_monitor.fault_handler import FaultHandler
+from services.health_monitor.fault_handler import EarlierFaults, FaultHandler
 from services.health_monitor.health_audit import HealthAudit
 from services.health_monitor.health_store import HealthStore
 from services.health_monitor.rules.health_state import Condition, Working, working_of
 from services.health_monitor.rules.job_faults import JobFaultHistory
-from services.health_monitor.rules.lost_health import may_begin, recovered_health
-from services.health_monitor.rules.missing_verdicts import missing_return, missing_verdict
+from services.health_monitor.rules.lost_health import (
+    may_begin,
+    missing_return,
+    missing_verdict,
+    recovered_health,
+)
 from services.health_monitor.rules.policy_file import load_policy
 from services.health_monitor.verdict_publisher import HealthInstruments, Performer
 from services.primitives.clock import SystemClock

@@ -7,8 +7,8 @@ import pytest
 from schemas.health_records import HealthRecord
 from schemas.node_events import Fault, GpuIdentity, Registered
 from services.health_monitor.rules import node_health
+from services.health_monitor.rules.fault_history import of_machine
 from services.health_monitor.rules.health_policy import Judgement
-from services.health_monitor.rules.machine_identity import of_machine
 from services.health_monitor.rules.node_health import PublishVerdict, Trigger
 
 NOW = datetime(2026, 11, 28, 4, 30, tzinfo=UTC)

@@ -11,9 +11,8 @@ from schemas.health_records import HealthRecord
 from schemas.node_events import Fault, Registered, Uncordoned
 from schemas.value_limits import NAME_CHARS_MAX
 from services.health_monitor.rules import fault_history, node_health
-from services.health_monitor.rules.health_outbox import WatchDecision
 from services.health_monitor.rules.health_policy import Judgement
-from services.health_monitor.rules.health_state import CONDITIONS_MAX
+from services.health_monitor.rules.health_state import CONDITIONS_MAX, WatchDecision
 from services.health_monitor.rules.node_health import PublishVerdict, ReviewAt, Trigger
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)

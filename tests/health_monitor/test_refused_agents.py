@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from schemas.messages import encode
 from schemas.node_records import HeartbeatRecord
-from services.health_monitor.rules.refused_agents import NAMED_MAX, RefusedAgents
+from services.health_monitor.rules.expired_heartbeats import NAMED_MAX, RefusedAgents
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 

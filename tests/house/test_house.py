@@ -34,7 +34,7 @@ PURE: Final = (
     "services/provisioner/instances/instance_decisions.py",
     "services/provisioner/provider_client/provider_errors.py",
     "services/saga/saga_state.py",
-    "services/settings/type_hints.py",
+    "services/settings/yaml_document.py",
     "services/settings/window_validation.py",
     "services/settings/yaml_document.py",
     "services/simulator/engine/network_faults.py",
@@ -44,7 +44,7 @@ SAYS_PURE: Final = re.compile(r"\bPure\b[.:]")
 SEEDED: Final = frozenset(
     {
         ("random", "services/simulator/inputs/fuzz/fuzz_campaign.py"),
-        ("random", "services/simulator/inputs/fuzz/campaign_shapes.py"),
+        ("random", "services/simulator/inputs/fuzz/campaign_steps.py"),
         ("random", "services/simulator/inputs/stress/job_demand.py"),
         ("random", "services/simulator/inputs/stress/failure_schedule.py"),
         ("random", "services/simulator/inputs/stress/stress_fleet.py"),

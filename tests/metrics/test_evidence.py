@@ -17,9 +17,13 @@ from schemas.node_records import NodeRecord
 from schemas.saga_params import SagaParams
 from services.bus.port import Stored
 from services.metrics.evidence.evidence_content import bundle, capture, limit_items, samples_around
-from services.metrics.evidence.node_history import NodeHistory
-from services.metrics.evidence.outage_endings import is_stored, open_ending, outage_ending
-from services.metrics.evidence.outages import outages
+from services.metrics.evidence.outages import (
+    NodeHistory,
+    is_stored,
+    open_ending,
+    outage_ending,
+    outages,
+)
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SAGA = "replace-n-1-1"

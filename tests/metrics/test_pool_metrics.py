@@ -12,8 +12,8 @@ from schemas.messages import encode
 from schemas.pool_records import OpenSaga, PoolRecord, RemovedPool, pool_key, removed_key
 from schemas.settings import PoolSpec
 from schemas.topology import POOLS
-from services.metrics.fleet.pool_metrics import pool_gauges
-from services.metrics.fleet.pool_mirror import PoolMirror
+from services.metrics.fleet.fleet_metrics import pool_gauges
+from services.metrics.fleet.prometheus_collector import PoolMirror
 from tests.golden.examples import example
 from tests.support.inprocess import eventually
 

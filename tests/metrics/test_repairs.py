@@ -20,8 +20,13 @@ from schemas.settings import Settings
 from schemas.topology import EVENTS, EVIDENCE, METRICS_EVIDENCE, NODES, REPAIRS
 from services.metrics.evidence import stored_evidence
 from services.metrics.evidence.evidence_collector import EvidenceCollector
-from services.metrics.evidence.repair_sums import BUCKETS_SECONDS, OTHER, SERIES_MAX, add_repair
-from services.metrics.evidence.repair_totals import RepairCollector
+from services.metrics.evidence.repair_totals import (
+    BUCKETS_SECONDS,
+    OTHER,
+    SERIES_MAX,
+    RepairCollector,
+    add_repair,
+)
 from services.metrics.service import build
 from services.primitives.clock import SystemClock
 from services.primitives.errors import UnreadableRecord

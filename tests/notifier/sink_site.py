@@ -26,8 +26,7 @@ from schemas.settings import Settings
 from services.bus.leases import Lease
 from services.bus.port import Bus
 from services.notifier.event_sinks.event_sinks import EventSinks, configured_sinks
-from services.notifier.event_sinks.sink_delivery import EventSink
-from services.notifier.event_sinks.sink_report import SinkMeters
+from services.notifier.event_sinks.sink_delivery import EventSink, SinkMeters
 from services.primitives.clock import Clock, SystemClock
 from services.runtime.failure_register import FailureRegister
 from tests.support.serving import serving

@@ -15,13 +15,12 @@ from schemas.node_events import Lost, Returned, Verdict
 from schemas.pool_events import BreakerClosed, BreakerOpened, SagaFailed
 from schemas.settings import AlertRoute, HoursSpec, RateSpec
 from services.bus.protocol.endpoint_replies import reply_data
-from services.notifier.alerts.alert_acknowledgement import AlertAcknowledgement
 from services.notifier.alerts.alert_sender import (
     BACKOFF_MAX_SECONDS,
     FAILING_SECONDS,
     RoutedChannel,
 )
-from services.notifier.alerts.open_alerts import OpenAlerts
+from services.notifier.alerts.open_alerts import AlertAcknowledgement, OpenAlerts
 from services.primitives.errors import AnswerError, Unavailable
 from services.simulator.engine.virtual_time import EPOCH, run
 from tests.notifier.alert_desk import AlertDesk, RecordingChannel, alert_desk

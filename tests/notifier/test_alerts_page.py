@@ -14,7 +14,7 @@ from schemas.enums import AlertKind
 from services.notifier.alerts.alert_channel import AlertChannel
 from services.primitives.clock import SystemClock
 from services.settings.settings_file import parse_settings
-from services.settings.type_hints import words_of
+from services.settings.yaml_document import words_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")

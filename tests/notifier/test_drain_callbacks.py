@@ -29,7 +29,7 @@ from schemas.step_data import DrainOutputs
 from schemas.topology import EVENTS, NODES
 from schemas.work_done import WorkDone, WorkDoneAccepted
 from services.bus.memory.memory_bus import MemoryBus
-from services.notifier.drain_callbacks import DrainCallbacks, NotDrainingError
+from services.notifier.drain_stages import DrainCallbacks, NotDrainingError
 from services.notifier.workload.webhook_notifier import WebhookDrain, WebhookNotifier
 from services.notifier.workload.workload_notifier import Notifier, WorkloadOrder
 from services.primitives.race import race

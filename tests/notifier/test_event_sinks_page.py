@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from schemas.event_sink_settings import EventSinkSpec
-from services.notifier.event_sinks.sink_report import Outcome
+from services.notifier.event_sinks.sink_delivery import Outcome
 from services.primitives.errors import ConfigurationError
 from services.settings.settings_file import parse_settings
-from services.settings.type_hints import words_of
+from services.settings.yaml_document import words_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "event-sinks.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from schemas.messages import Message
 from schemas.node_events import Cordoned, Lost, Verdict
 from schemas.node_records import NodeRecord
 from schemas.pool_events import OperatorNeeded
-from services.notifier.alerts.incident_matching import matching_incident
+from services.notifier.alerts.alert_dedup import matching_incident
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 ABOUT = {"id": "e", "time": NOW, "pool": "training", "node": "n1"}

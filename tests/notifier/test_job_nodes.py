@@ -9,7 +9,6 @@ from schemas.node_records import NodeRecord
 from schemas.node_work import JobNodes, JobNodesQuery
 from schemas.settings import PoolSpec
 from services.bus.port import Bus
-from services.notifier.job_nodes_endpoint import JobNodesEndpoint, is_called
 from services.notifier.workload.noop_notifier import NoopNotifier
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
@@ -18,6 +17,7 @@ from services.notifier.workload.workload_notifier import (
     RunningWork,
     StepFailure,
 )
+from services.notifier.workload_endpoints import JobNodesEndpoint, is_called
 from services.primitives.clock import SystemClock
 from tests.notifier.test_node_work import Systems, fleet_of
 

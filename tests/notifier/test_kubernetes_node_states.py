@@ -5,8 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.notifier.workload.kubernetes.kubernetes_node_states import cordoned_by, node_state
-from services.notifier.workload.kubernetes.kubernetes_nodes import uncordon_patch
+from services.notifier.workload.kubernetes.kubernetes_nodes import (
+    cordoned_by,
+    node_state,
+    uncordon_patch,
+)
 from services.workload_systems.kubernetes_objects import (
     CORDONED,
     UNSCHEDULABLE_SET,

@@ -15,9 +15,10 @@ from schemas.node_records import NodeRecord, WorkloadView, node_key
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, NODES
 from services.bus.port import Bus
-from services.notifier.gang_publisher import gangs_of, is_asked_about
 from services.notifier.node_state_publisher import (
     NodeStatePublisher,
+    gangs_of,
+    is_asked_about,
     state_event,
     unknown_state,
 )

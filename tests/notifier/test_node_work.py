@@ -16,7 +16,6 @@ from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
 from services.bus.port import Bus
 from services.bus.topology_setup import set_up
-from services.notifier.node_work_endpoint import NodeWorkEndpoint
 from services.notifier.workload.noop_notifier import NoopNotifier
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.webhook_notifier import WebhookNotifier
@@ -28,6 +27,7 @@ from services.notifier.workload.workload_notifier import (
     StepFailure,
     WorkloadAnswer,
 )
+from services.notifier.workload_endpoints import NodeWorkEndpoint
 from services.primitives.clock import SystemClock
 
 JOB = NodeWorkload(drained=False, running=(RunningWork(id="4711"),), total=1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from services.notifier.workload.kubernetes.object_watch import ObjectWatch
+from services.notifier.workload.kubernetes.cluster_state import ObjectWatch
 from services.workload_systems.cluster_access import ClusterAccess
 from services.workload_systems.kubernetes_client import (
     KubernetesClient,

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from services.notifier.workload.slurm_node_states import node_state
+from services.notifier.workload.slurm_workload import node_state
 from services.notifier.workload.workload_notifier import FAILED_MAX
 from services.workload_systems.slurm_output import SlurmJob, SlurmNode
 

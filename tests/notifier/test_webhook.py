@@ -9,7 +9,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse
 
 from schemas.duration import Duration, decode_hook
 from schemas.settings import PluginSettings
-from services.notifier.signature import sign
+from services.notifier.cloud_events import sign
 from services.notifier.workload.webhook_notifier import WebhookDrain, WebhookNotifier
 from services.notifier.workload.workload_notifier import (
     NodeReference,

@@ -27,7 +27,7 @@ from services.notifier.workload.workload_notifier import (
     WorkloadAnswer,
     WorkloadOrder,
 )
-from services.notifier.workload_check_endpoint import WorkloadCheckEndpoint
+from services.notifier.workload_endpoints import WorkloadCheckEndpoint
 from services.primitives.clock import SystemClock
 
 JOB = RunningWork(id="job 4711", owner="alice")

@@ -12,8 +12,8 @@ from schemas.launch_offers import Offering
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
 from services.provisioner.instances import instance_decisions
+from services.provisioner.instances.instance_decisions import why_out_of_region
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.instances.visibility import why_out_of_region
 from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.bus_login import RETRY_MAX_SECONDS, renewal_seconds
+from agent.enrollment import RETRY_MAX_SECONDS, renewal_seconds
 from services.bus.nats.credentials_file import reported_expiry
 from services.pool_manager.instance_verifier import RETURN_SECONDS
 from tests.support.secured import NOW

@@ -16,9 +16,8 @@ import yaml
 from msgspec.structs import replace
 from nats.aio.client import Client
 
-from agent import bus_login
-from agent.bus_login import BusLogin
-from agent.enrollment import enroll, rejoin, rejoin_file, renew
+from agent import enrollment
+from agent.enrollment import BusLogin, enroll, rejoin, rejoin_file, renew
 from schemas import subjects
 from schemas.node_events import CredentialsIssued, CredentialsRefused
 from schemas.saga_params import LaunchSpec
@@ -264,7 +263,7 @@ async def test_an_agent_comes_back_after_its_credentials_have_expired(
     brief: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The provisioner was away, too; never where its instance is gone."""
-    monkeypatch.setattr(bus_login, "CONNECT_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(enrollment, "CONNECT_SECONDS_MAX", 0.5)
     brief.hand_over()
     await enroll(brief.config, brief.connect)
     own = Path(brief.config.nats_creds_file)

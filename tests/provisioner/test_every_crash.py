@@ -14,7 +14,7 @@ import pytest
 from msgspec import structs
 
 from services.bus.nats.nats_bus import NatsBus
-from services.provisioner.conformance.call_cancellation import drive_call
+from services.provisioner.conformance.suite_fixtures import drive_call
 from services.provisioner.provider_client.provider import Provider
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.saga_step_handlers import SagaStepHandlers

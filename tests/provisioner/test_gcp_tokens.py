@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from services.primitives.errors import ConfigurationError
 from services.primitives.redaction import redacted
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.providers import cloud_tokens, gcp_auth
+from services.provisioner.providers import cloud_tokens, gcp_http
 from services.provisioner.providers.gcp import GcpProvider
 from tests.provisioner.gcp_server import GcpServer
 from tests.provisioner.google_logins import AWS_TYPE, JWT_TYPE, GoogleLogins
@@ -340,11 +340,11 @@ async def test_an_answer_without_an_end_is_read_until_a_named_time(
     logins: GoogleLogins, make_gcp: Make, monkeypatch
 ) -> None:
     """Each of its parts comes in time; the next request is another."""
-    monkeypatch.setattr(gcp_auth, "TOKEN_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(gcp_http, "TOKEN_SECONDS_MAX", 0.2)
     logins.answers = [StreamingResponse(drops(), media_type="application/json")]
     provider = make_gcp()
     assert "TRANSIENT" == await refusal(provider, "none after")
-    monkeypatch.setattr(gcp_auth, "TOKEN_SECONDS_MAX", 60.0)
+    monkeypatch.setattr(gcp_http, "TOKEN_SECONDS_MAX", 60.0)
     assert [] == await provider.list()
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from schemas.instance_records import InstanceRecord
 from schemas.saga_params import LaunchSpec
 from services.provisioner.instances.instance_decisions import intended_record
-from services.provisioner.removal.node_disconnector import (
+from services.provisioner.removal.credentials_revoker import (
     DISCONNECTED_MAX,
     disconnected_failure,
     readmitted,

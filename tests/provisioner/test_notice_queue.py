@@ -16,7 +16,7 @@ from schemas.subjects import node_event_wildcard
 from schemas.topology import EVENTS, NODES
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
-from services.provisioner.host_reports.notice_queue_reader import NoticeQueueReader
+from services.provisioner.host_reports.report_poller import NoticeQueueReader
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.providers.aws import AwsProvider
 from services.provisioner.providers.aws_notices import queued_notice

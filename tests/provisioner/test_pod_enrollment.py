@@ -14,12 +14,12 @@ from schemas import subjects
 from schemas.node_events import CredentialsIssued, CredentialsRefused
 from schemas.node_records import node_key
 from services.bus.nats.nats_bus import NatsBus
+from services.cli.commands.nats_config_commands import write_pods
 from services.cli.nats_config_files import BusDirectory, revoke_user
-from services.cli.pod_credentials import write_pods
 from services.primitives.errors import NavarchError
 from services.provisioner.instances import instance_decisions
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.providers.pod_tokens import node_in
+from services.provisioner.providers.kubernetes_api import node_in
 from tests.support.enrollment import NODE, OTHER, OWN, World
 from tests.support.secured import NOW, nats_config, serving_secured
 

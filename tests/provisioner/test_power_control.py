@@ -12,16 +12,16 @@ from services.primitives.errors import ConfigurationError
 from services.provisioner.provider_client.provider import Environment, Instance
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import power_control
-from services.provisioner.providers.ipmi_power import IpmiPower
 from services.provisioner.providers.power_control import (
     SHUT_DOWN_SECONDS,
     SWITCH_SECONDS,
+    IpmiPower,
     Power,
     PowerOptions,
     PowerOrder,
+    RedfishPower,
     restart_cold,
 )
-from services.provisioner.providers.redfish_power import RedfishPower
 from services.provisioner.providers.ssh import SshProvider
 from services.provisioner.providers.ssh_inventory import InventoryMachine
 from tests.provisioner.provisioner_parts import FLEET

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.providers.ipmi_power import IpmiPower
-from services.provisioner.providers.power_control import PowerOptions, restart_cold
+from services.provisioner.providers.power_control import IpmiPower, PowerOptions, restart_cold
 from tests.support.inprocess import eventually
 
 SIMULATOR = shutil.which("ipmi_sim")

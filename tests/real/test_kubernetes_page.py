@@ -24,7 +24,7 @@ from services.notifier.workload.kubernetes.gpu_taints import FAULTY
 from services.notifier.workload.kubernetes_notifier import KubernetesNotifier
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import Notifier
-from services.notifier.workload_check_endpoint import WorkloadCheckEndpoint
+from services.notifier.workload_endpoints import WorkloadCheckEndpoint
 from services.primitives.clock import SystemClock
 from services.settings.plugin_loader import make_plugin
 from tests.real.kubernetes_cluster import Cluster, needs_kubernetes, real_cluster

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from services.notifier.workload.slurm_node_states import FAILED_STATES
 from services.notifier.workload.slurm_notifier import SlurmNotifier
+from services.notifier.workload.slurm_workload import FAILED_STATES
 from services.pool_manager.autoscaling.metrics_sources import Load, SourceError, WaitingJobs
 from services.pool_manager.autoscaling.sources.slurm_source import SlurmSource
 from services.primitives.clock import SystemClock

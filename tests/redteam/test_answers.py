@@ -10,7 +10,7 @@ from schemas.fleet_queries import Page, Query
 from schemas.messages import encode
 from services.bus.port import Reply
 from services.cli import __main__
-from services.cli.bus_fleet import BusFleet
+from services.cli.bus_client import BusFleet
 from services.fleet_client.fleet_client import FleetClient
 from services.primitives.errors import AnswerError
 from tests.redteam.hostile import HOSTILE, UNSAFE

@@ -16,8 +16,7 @@ from schemas.permissions import SERVICES
 from schemas.topology import EVENTS, NODES
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
-from services.runtime.log_answers import LogAnswers, answer_logs
-from services.runtime.log_memory import KeptLine, LogMemory
+from services.runtime.log_answers import KeptLine, LogAnswers, LogMemory, answer_logs
 from tests.redteam.test_account_walls import barrier, plain
 from tests.support.secured import Secured
 

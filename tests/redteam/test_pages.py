@@ -15,7 +15,7 @@ from schemas.node_records import NodeRecord
 from services.metrics.fleet.fleet_metrics import gauges
 from services.runtime.gauge_table import GaugeTable
 from services.runtime.metric_exposition import exposition
-from services.simulator.report import html_report, scenario_page
+from services.simulator.report import html_report
 from services.simulator.report.report_format import StressReport
 from tests.redteam.hostile import HOSTILE, UNSAFE
 from tests.simulator.test_html_report import REPORT
@@ -91,7 +91,7 @@ def test_the_page_of_a_scenario_has_no_element_of_its_texts(name: str) -> None:
     }
 
     def page(text: str) -> str:
-        return scenario_page.render(spoilt(run, text), text, [text])
+        return html_report.render_scenario(spoilt(run, text), text, [text])
 
     plain, hostile = Elements(), Elements()
     plain.feed(page("x"))

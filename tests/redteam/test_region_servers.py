@@ -23,7 +23,7 @@ from schemas.topology import EVENTS, HEARTBEATS, NODES, TELEMETRY
 from services.bus.nats.account_updates import revoker_options
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Headers
-from services.cli.accounts_push import push_to
+from services.cli.key_rotation import push_to
 from services.cli.nats_config_files import revoke_user
 from services.cli.region_files import CREDENTIALS, REGIONS
 from services.primitives.errors import BusError, LoginRefused

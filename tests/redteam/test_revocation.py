@@ -46,11 +46,11 @@ from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.removal import credentials_revoker
 from services.provisioner.removal.credentials_revoker import (
     REVOCATIONS_MAX,
+    NodeDisconnector,
     Revoker,
     merge,
     revoked_until,
 )
-from services.provisioner.removal.node_disconnector import NodeDisconnector
 from services.runtime.failure_register import FailureRegister
 from tests.support.inprocess import eventually
 from tests.support.secured import Secured, nats_config, serving_secured

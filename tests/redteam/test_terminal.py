@@ -34,14 +34,13 @@ from services.bus.port import Stored
 from services.cli import console, dry_run_output
 from services.cli.commands import (
     breaker_commands,
-    cost_command,
-    report_command,
+    report_commands,
     saga_commands,
     serve_command,
 )
 from services.cli.console import Format
 from services.cli.progress_board import ProgressBoard, progress_board
-from services.cli.text import evidence_text, instances_text, offering_text, styles, tables
+from services.cli.text import evidence_text, instances_text, offering_text, tables
 from services.fleet_client import repair_report, why_text
 from services.fleet_client.cost_report import CostReport, CostRow
 from services.fleet_client.node_timeline import timeline_rows
@@ -237,7 +236,7 @@ OUTPUTS: Final[dict[str, Callable[[str], str]]] = {
     "breaker": lambda text: table(
         breaker_commands.HEADERS, [breaker_commands.row(pool_view(text))]
     ),
-    "cost": lambda text: cost_command.cost_text(
+    "cost": lambda text: report_commands.cost_text(
         CostReport(
             since=NOW,
             until=NOW,
@@ -248,7 +247,7 @@ OUTPUTS: Final[dict[str, Callable[[str], str]]] = {
             rows=(CostRow(day=text, pool=text, label=text, instance_hours=1, dollars=1),),
         )
     ),
-    "report": lambda text: report_command.report_text(
+    "report": lambda text: report_commands.report_text(
         repair_report.RepairReport(
             since=NOW,
             until=NOW,
@@ -290,7 +289,7 @@ def test_an_output_shows_hostile_text_and_obeys_none_of_it(output: str) -> None:
     """It is escaped, adds no line, and has no colour but that of the command itself."""
     make = OUTPUTS[output]
     for name, text in HOSTILE.items():
-        plain, found = (styles.to_terminal(make(each)) for each in ("x", text))
+        plain, found = (tables.to_terminal(make(each)) for each in ("x", text))
         for sequence in ("\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m"):
             assert found.count(sequence) == plain.count(sequence), name
             found, plain = found.replace(sequence, ""), plain.replace(sequence, "")
@@ -416,7 +415,7 @@ def test_no_message_that_can_be_decoded_controls_a_terminal(data: bytes) -> None
     for subject in (message_subject(message), "navarch.v1.node.p.n.event.fault"):
         stored = Stored(subject, data, 1, NOW)
         text = tables.event_line(NOW, describe_stored(stored), colour=False)
-        assert text == styles.to_terminal(text) == escape_line(text)
+        assert text == tables.to_terminal(text) == escape_line(text)
         rows = timeline_rows([stored])
         assert 2 == len(tables.timeline(rows, colour=False).split("\n"))
         assert not UNSAFE.search(tables.timeline(rows, colour=False))
@@ -437,4 +436,4 @@ def test_no_message_contains_a_style() -> None:
     for data in (b'{"a":"\\ud801"}', b'{"a":"\xed\xa0\x81"}'):
         with pytest.raises((msgspec.DecodeError, UnicodeDecodeError)):
             msgspec.json.decode(data)
-    assert styles.to_terminal("a\udc80") == "a\\udc80"
+    assert tables.to_terminal("a\udc80") == "a\\udc80"

@@ -19,8 +19,7 @@ from services.primitives.errors import (
     Unavailable,
     UnreadableRecord,
 )
-from services.runtime.dead_letter_quota import LETTERS_MAX
-from services.runtime.sender_quota import EQUAL_MAX, SenderLimit
+from services.runtime.sender_quota import EQUAL_MAX, LETTERS_MAX, SenderLimit
 from tests.support.busyness import watched
 from tests.support.settling import settled
 

@@ -24,14 +24,12 @@ from services.primitives.clock import SystemClock
 from services.primitives.redaction import register_secret
 from services.runtime.log_answers import (
     AGE_SECONDS_MAX,
-    LogAnswers,
-    excerpt,
-)
-from services.runtime.log_memory import (
     OVERHEAD_CHARS,
     KeptLine,
+    LogAnswers,
     LogMemory,
     LogMemoryHandler,
+    excerpt,
     remembered,
 )
 from tests.redteam.hostile import HOSTILE, UNSAFE

@@ -19,7 +19,7 @@ from schemas.pool_records import OpenSaga, PoolRecord
 from services.bus.memory.memory_bus import MemoryBus
 from services.health_monitor.health_audit import HealthAudit
 from services.health_monitor.health_store import HealthStore
-from services.notifier import gang_publisher, workload_steps
+from services.notifier import node_state_publisher, workload_steps
 from services.notifier.alerts import alert_intake
 from services.notifier.alerts.alert_intake import AlertIntake
 from services.notifier.alerts.store_alerts import StoreAlerts
@@ -217,7 +217,7 @@ def jobs_of_others(patch: pytest.MonkeyPatch) -> None:
         seen.update(each.gang for each in answer.running if each.gang)
         return tuple(sorted({*node.gangs, *seen}))[:GANGS_MAX]
 
-    patch.setattr(gang_publisher, "gangs_of", mixed)
+    patch.setattr(node_state_publisher, "gangs_of", mixed)
 
 
 def observing_acts(patch: pytest.MonkeyPatch) -> None:

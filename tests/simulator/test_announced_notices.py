@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schemas.node_events import ProviderNotice
-from services.simulator.engine.announced_notices import AnnouncedNotices
+from services.simulator.engine.tracked_sagas import AnnouncedNotices
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from services.pool_manager.planner.remediation import gangs
-from services.simulator.engine import cloud_restarts, simulated_gangs, virtual_time
+from services.simulator.engine import cloud_faults, simulated_gangs, virtual_time
 from services.simulator.engine.fault_kinds import FaultKind, InjectedFault
 from services.simulator.engine.gang_invariants import TOGETHER_SECONDS
 from services.simulator.engine.simulated_fleet import SimulatedFleet
@@ -44,8 +44,8 @@ def violation(play: Play) -> str:
 
 def at_once(patch: pytest.MonkeyPatch) -> None:
     """The cloud's reboots end before the workload system misses the machine."""
-    action = replace(cloud_restarts.ACTIONS["announced_reboot"], away_seconds=(0.0, 0.0))
-    patch.setitem(cloud_restarts.ACTIONS, "announced_reboot", action)
+    action = replace(cloud_faults.ACTIONS["announced_reboot"], away_seconds=(0.0, 0.0))
+    patch.setitem(cloud_faults.ACTIONS, "announced_reboot", action)
 
 
 async def announce(fleet: SimulatedFleet, node: str) -> None:

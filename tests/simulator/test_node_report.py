@@ -1,7 +1,7 @@
 """What a stress run records of each node stays within bounds, and is counted by place."""
 
-from services.simulator.inputs.stress import node_lives, node_report
-from services.simulator.inputs.stress.node_lives import (
+from services.simulator.inputs.stress import node_report
+from services.simulator.inputs.stress.node_report import (
     CHANGES_MAX,
     MOMENTS_MAX,
     NodeLife,
@@ -35,7 +35,7 @@ def test_a_flapping_node_keeps_its_first_and_last_states() -> None:
     assert (CHANGES_MAX, 0.0) == (len(life.states), life.states[0][0])
     assert (CHANGES_MAX * 3 - 1.0, "out") == life.states[-1]
     assert (MOMENTS_MAX, CHANGES_MAX * 3 - MOMENTS_MAX) == (len(life.moments), life.left_out)
-    assert {node_lives.TEXT_CHARS_MAX} == {len(text) for _, text in life.moments}
+    assert {node_report.TEXT_CHARS_MAX} == {len(text) for _, text in life.moments}
 
 
 def test_the_nodes_to_which_most_happened_are_listed() -> None:

@@ -18,8 +18,7 @@ from services.simulator.engine.real_time_fleet import (
     RealTimeMachines,
     RealTimeProcess,
 )
-from services.simulator.engine.simulated_process import SimulatedProcess
-from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.simulation_context import SimulatedProcess, SimulationContext
 
 
 def test_real_time_agents_use_the_machines_clock() -> None:

@@ -22,8 +22,7 @@ from services.health_monitor.rules.level_faults import is_over
 from services.health_monitor.service import build
 from services.runtime.event_publisher import publish_event
 from services.simulator.engine import virtual_time
-from services.simulator.engine.simulated_process import SimulatedProcess
-from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.simulation_context import SimulatedProcess, SimulationContext
 from services.simulator.engine.supervised_service import SupervisedService
 
 POOL, NODE = "training", "training-1"

@@ -31,7 +31,6 @@ class HealthCheck(Protocol):
 
     async def run(self) -> CheckResult:
         """Run the check; `detail` is one sentence."""
-        ...
 
 
 class PluginFailed(Exception):  # noqa: N818 - reads as the state it names

@@ -24,7 +24,6 @@ class Imds:
     """The metadata service, version 2."""
 
     def __init__(self, base: str = "") -> None:
-        """Ask at `base`."""
         self._base = base.rstrip("/") or BASE
         self._token = ""
         self._asking = asyncio.Lock()

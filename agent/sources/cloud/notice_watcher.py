@@ -26,7 +26,6 @@ class NoticeSource(Protocol):
 
     async def poll(self) -> Sequence[Notice]:
         """Current notices; MetadataUnavailable or UnreadableNotice: unknown."""
-        ...
 
 
 class NoticeWatcher:

@@ -9,7 +9,7 @@ from agent.observations import GpuInventory as GpuInventory
 from agent.observations import NodeSample as NodeSample
 from agent.observations import NvmlFailure as NvmlFailure
 from agent.observations import XidEvent as XidEvent
-from agent.sources.nvml.nvml_events import NvmlEvents as NvmlEvents
 from agent.sources.nvml.nvml_session import Nvml as Nvml
+from agent.sources.nvml.nvml_session import NvmlEvents as NvmlEvents
 from agent.sources.nvml.nvml_values import GpuProcess as GpuProcess
 from agent.sources.nvml.nvml_values import NvmlUnavailable as NvmlUnavailable

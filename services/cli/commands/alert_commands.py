@@ -10,10 +10,8 @@ from msgspec.structs import replace
 
 from schemas.alert_records import Alert, AlertAcknowledge, OpenAlertRecord
 from services.cli import console
-from services.cli.command_options import Config, Output
-from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
-from services.cli.fleet_connection import everyday_command
+from services.cli.command_options import Config, Output, command_group
+from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.fleet_discovery import settings_of
 from services.operator_text.quantities import local_time
 from services.primitives.clock import SystemClock
@@ -25,18 +23,13 @@ if TYPE_CHECKING:
 
 SEND_SECONDS_MAX: Final = 30.0
 
-commands = typer.Typer(
-    name="alerts",
-    help="The open alerts, and the channels that they are sent to.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+commands = command_group("The open alerts, and the channels that they are sent to.")
 HEADERS = ("severity", "since", "key", "title", "acknowledged", "sent to")
 
 
 @commands.command("list")
 @everyday_command
-async def list_alerts(fleet: FleetAccess, output: Output = Format.TABLE) -> None:
+async def list_alerts(fleet: FleetAccess, output: Output = console.Format.TABLE) -> None:
     """List the open alerts, the most severe first.
 
     With who has acknowledged each, and who was sent it. It reads the records, so it works while the

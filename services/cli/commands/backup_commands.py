@@ -12,7 +12,6 @@ from services.bus.backup.backup_files import BackupError, Manifest, read_manifes
 from services.cli import console
 from services.cli.bus_client import connect_archives
 from services.cli.command_options import Config, NatsUrl, Output
-from services.cli.console import Format
 from services.cli.fleet_discovery import find_bus
 from services.cli.service_replies import service_replies
 from services.primitives.clock import SystemClock
@@ -32,7 +31,7 @@ def backup(
     directory: Directory,
     nats_url: NatsUrl = "",
     config: Config = None,
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Save every stream and bucket in a new directory; the fleet may run."""
     manifest = _run(_backup(directory, nats_url, config))
@@ -49,7 +48,7 @@ def restore(
     directory: Directory,
     nats_url: NatsUrl = "",
     config: Config = None,
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Restore a backup into an empty server or cluster; start the services after it."""
     manifest = _run(_restore(directory, nats_url, config))

@@ -9,10 +9,8 @@ import typer
 from schemas.fleet_queries import FleetBudgetView, PoolView, Query
 from schemas.operator_requests import BreakerRequest
 from services.cli import console
-from services.cli.command_options import Output
-from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
-from services.cli.fleet_connection import everyday_command
+from services.cli.command_options import Output, command_group
+from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.live_names import complete_pool
 from services.cli.text.tables import rate_text, usage_text
 from services.fleet_client.fleet_client import require_accepted
@@ -21,12 +19,7 @@ from services.operator_text.quantities import local_time_text
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
 
-commands = typer.Typer(
-    name="breaker",
-    help="Show, stop and resume the remediation of unhealthy nodes.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+commands = command_group("Show, stop and resume the remediation of unhealthy nodes.")
 
 Reason = Annotated[
     str, typer.Option("--reason", help="Why; shown to other operators.", show_default=False)
@@ -50,7 +43,9 @@ HEADERS: Final = (
 
 @commands.command("show")
 @everyday_command
-async def show(fleet: FleetAccess, pool: PoolName = "", output: Output = Format.TABLE) -> None:
+async def show(
+    fleet: FleetAccess, pool: PoolName = "", output: Output = console.Format.TABLE
+) -> None:
     """Show each pool's breaker and its budget, and the fleet's."""
     await fleet.check_pool(pool)
     items = await fleet.pages("pools", Query(pool=pool))
@@ -129,7 +124,7 @@ def _request_command(verb: str) -> Callable[..., None]:
         pool: PoolName = "",
         *,
         fleet: Everywhere = False,
-        output: Output = Format.TABLE,
+        output: Output = console.Format.TABLE,
     ) -> None:
         if bool(pool) == fleet:
             raise NavarchError("name one pool, or give --fleet for all pools")

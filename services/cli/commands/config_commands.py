@@ -5,6 +5,7 @@ import getpass
 import os
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -14,8 +15,8 @@ import typer
 from schemas.settings import PROVIDER_PLUGINS, PluginSettings, Settings
 from services.cli import console
 from services.cli.command_options import Config, NatsUrl, Output, Yes, confirm
-from services.cli.console import Format
 from services.cli.fleet_discovery import settings_of
+from services.cli.text.tables import columns
 from services.operator_text.safe_text import escape_line
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
@@ -30,6 +31,60 @@ from services.provisioner.provider_client.provider import Environment
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.settings.dialect import note_lines
 from services.settings.plugin_loader import load_plugin, plugin_class
+from services.settings.pool_differences import ABSENT, PoolDifference, SettingChange
+
+UNLISTED = (
+    "not in the file: it is kept at its last settings with its nodes; remove them with "
+    "`navarch down {pool}`"
+)
+
+
+def difference_lines(
+    pools: Sequence[PoolDifference], settings: Sequence[SettingChange], file: str
+) -> Iterator[str]:
+    """A heading for each pool, and a line for each value."""
+    for each in pools:
+        yield f"pool {each.pool}: {_heading(each)}"
+        for setting in each.settings:
+            yield f"  {setting.key}: {_value(setting.old)} -> {_value(setting.new)}"
+    if settings:
+        yield f"other settings: {len(settings)}"
+    for setting in settings:
+        old, new = setting.old or "(none)", setting.new or "(none)"
+        yield f"  {setting.key}: {old} -> {new}"
+    if not pools:
+        yield f"the pools of the fleet are as {file} has them"
+
+
+def _heading(difference: PoolDifference) -> str:
+    before, after = difference.desired, difference.desired_after
+    match difference.change:
+        case "added":
+            return f"is added, with a desired size of {after}"
+        case "unlisted":
+            return UNLISTED.format(pool=difference.pool)
+        case "changed":
+            size = f"; its desired size goes from {before} to {after}" if before != after else ""
+            return f"changed settings: {len(difference.settings)}{size}"
+
+
+def _value(value: Any) -> str:
+    return "(none)" if value is ABSENT else msgspec.json.encode(value).decode()
+
+
+def process_lines(processes: Sequence[tuple[str, str, str]], file: str) -> Iterator[str]:
+    """Which processes must be reloaded, and how; `processes`: service, host and PID of each."""
+    if not processes:
+        yield f"every process that answers runs with {file}"
+        return
+    yield f"These processes run with another text than {file}:"
+    yield columns(("service", "host", "pid"), processes, colour=False)
+    yield (
+        f"Put {file} in the place of the configuration of each, then reload it: "
+        "`systemctl reload navarch@SERVICE`, or `kill -HUP PID` on its host. Gateways do not "
+        "answer here: reload each as well."
+    )
+
 
 if TYPE_CHECKING:
     from services.cli.configuration_change import ConfigurationChange
@@ -79,7 +134,7 @@ def show_differences(
     file: File = None,
     nats_url: NatsUrl = "",
     config: Config = None,
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Show what a file changes of the running fleet.
 
@@ -113,8 +168,8 @@ def apply_configuration(
     Where `navarch serve` runs the fleet on this host the file replaces its configuration.
     Elsewhere the processes to reload are named: exit code 3 where there are any.
     """
+    from services.cli.commands.config_commands import process_lines  # noqa: PLC0415
     from services.cli.configuration_change import put_in_force, read_change  # noqa: PLC0415
-    from services.cli.text.difference_text import process_lines  # noqa: PLC0415
 
     named = _named(file, config, "apply")
     change = read_change(named, nats_url, config)
@@ -140,7 +195,7 @@ def apply_configuration(
 
 
 def _write_change(change: "ConfigurationChange") -> None:
-    from services.cli.text.difference_text import difference_lines  # noqa: PLC0415
+    from services.cli.commands.config_commands import difference_lines  # noqa: PLC0415
 
     for line in difference_lines(change.pools, change.settings, str(change.file)):
         console.write(escape_line(line))
@@ -182,8 +237,7 @@ def print_schema(
 ) -> None:
     """Print a JSON Schema of the configuration, for editors."""
     from services.cli.plugin_options import known_options  # noqa: PLC0415
-    from services.settings.settings_page import settings_page  # noqa: PLC0415
-    from services.settings.settings_schema import settings_schema  # noqa: PLC0415
+    from services.settings.settings_schema import settings_page, settings_schema  # noqa: PLC0415
 
     if markdown:
         console.write(settings_page(known_options()).rstrip())
@@ -230,7 +284,7 @@ def set_credentials(
     settings = settings_of(config)
     configured = _configured(settings, provider)
     plain = _plain(options or [], project=project, profile=profile)
-    takes = secret_option(_kind(configured, config), option)
+    takes = secret_option(plugin_class(PROVIDER_PLUGINS, configured, config), option)
     ways: dict[str, str] = {
         "file": str(key_file.absolute()) if key_file else "",
         "env": key_env,
@@ -256,10 +310,6 @@ def _configured(settings: Settings, provider: str) -> PluginSettings:
             "configuration with --config"
         )
     return found
-
-
-def _kind(configured: PluginSettings, config: Path | None) -> type[Any]:
-    return plugin_class(PROVIDER_PLUGINS, configured, config)
 
 
 def _plain(options: list[str], **named: str) -> dict[str, str]:

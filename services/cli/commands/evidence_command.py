@@ -14,9 +14,7 @@ from schemas.messages import encode
 from schemas.names import saga_token, token
 from services.cli import console
 from services.cli.command_options import Output
-from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
-from services.cli.fleet_connection import everyday_command
+from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.text import evidence_text, tables
 from services.operator_text.quantities import elapsed, gpu_hours, local_time
 from services.primitives.errors import NavarchError
@@ -51,7 +49,7 @@ async def evidence(
             help="Write it as files, to attach to a vendor's ticket.",
         ),
     ] = None,
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Show the evidence about an unhealthy node.
 
@@ -65,7 +63,7 @@ async def evidence(
         show_list(*await fleet.evidence_list(), output)
 
 
-def show_list(shown: Sequence[KeptEvidence], unreadable: int, output: Format) -> None:
+def show_list(shown: Sequence[KeptEvidence], unreadable: int, output: console.Format) -> None:
     """Write all evidence, one line an outage; `unreadable`: objects that are none."""
     if unreadable:
         sys.stderr.write(
@@ -99,7 +97,7 @@ def _row(about: KeptEvidence) -> tuple[str, ...]:
     )
 
 
-def _show(bundle: EvidenceBundle, output: Format, save: Path | None) -> None:
+def _show(bundle: EvidenceBundle, output: console.Format, save: Path | None) -> None:
     if save is not None:
         where = write_files(save, bundle)
         console.write(f"{where}: {len(evidence_text.FILES)} files; begin with README.txt")

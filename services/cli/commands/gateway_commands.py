@@ -11,17 +11,11 @@ from schemas.duration import parse_duration
 from schemas.gateway_settings import GatewayRole, TokenSpec
 from schemas.names import token as checked_name
 from services.cli import console
-from services.cli.command_options import Output
-from services.cli.console import Format
+from services.cli.command_options import Output, command_group
 from services.gateway.access_tokens import VARIABLE_NAME, digest, new_token
 from services.primitives.errors import NavarchError
 
-commands = typer.Typer(
-    name="gateway",
-    help="Make tokens of the HTTP API.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+commands = command_group("Make tokens of the HTTP API.")
 tokens = typer.Typer(name="token", help="Make tokens.", no_args_is_help=True, rich_markup_mode=None)
 commands.add_typer(tokens)
 
@@ -47,7 +41,7 @@ def create(
     expires: Annotated[
         str, typer.Option("--expires", help="Valid for so long: 12h, 90d; default: for ever.")
     ] = "",
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Print a new token, once, and its entry for the configuration."""
     checked_name(name, "token")

@@ -6,18 +6,11 @@ import typer
 
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from services.cli import console
-from services.cli.command_options import Output
-from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
-from services.cli.fleet_connection import everyday_command
+from services.cli.command_options import Output, command_group
+from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.operator_text.quantities import local_time
 
-commands = typer.Typer(
-    name="hardware",
-    help="The denylist: GPUs and hosts that are not admitted again.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+commands = command_group("The denylist: GPUs and hosts that are not admitted again.")
 HEADERS = ("kind", "identity", "since", "node", "reason")
 KIND_HELP = "gpu: a UUID; serial: a serial number; host: PROVIDER/IDENTITY."
 Kind = Literal["gpu", "serial", "host"]
@@ -27,7 +20,7 @@ Value = Annotated[str, typer.Argument(metavar="IDENTITY", show_default=False)]
 
 @commands.command("list")
 @everyday_command
-async def list_hardware(fleet: FleetAccess, output: Output = Format.TABLE) -> None:
+async def list_hardware(fleet: FleetAccess, output: Output = console.Format.TABLE) -> None:
     """List the denylist: since when, from which node, and why."""
     _write(await fleet.hardware(), output)
 
@@ -40,7 +33,7 @@ async def add(
     value: Value,
     reason: Annotated[str, typer.Option("--reason", help="Why.", show_default=False)],
     node: Annotated[str, typer.Option("--node", help="The node that had it.")] = "",
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Add a GPU or a host to the denylist.
 
@@ -57,7 +50,7 @@ async def forget(
     kind: Annotated[Kind | None, typer.Argument(help=KIND_HELP, show_default=False)] = None,
     value: Annotated[str, typer.Argument(metavar="IDENTITY", show_default=False)] = "",
     node: Annotated[str, typer.Option("--node", help="All that this node has left.")] = "",
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Remove a GPU or a host from the denylist, or all of a node's.
 
@@ -85,7 +78,7 @@ async def _chosen(
     return found
 
 
-def _write(found: list[HardwareRecord], output: Format) -> None:
+def _write(found: list[HardwareRecord], output: console.Format) -> None:
     if output.is_data:
         console.write_data(output, found)
         return

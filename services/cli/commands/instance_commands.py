@@ -11,10 +11,8 @@ import typer
 from schemas.sweeps import SweepRequest
 from services.cli import console
 from services.cli.command_options import Node, Output, Pool
-from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
-from services.cli.fleet_connection import everyday_command
-from services.cli.node_names import find_node
+from services.cli.fleet_connection import FleetAccess, everyday_command
+from services.cli.node_requests import find_node
 from services.cli.text import instances_text
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
@@ -28,7 +26,7 @@ async def instances(
     pool: Pool = "",
     *,
     terminated: Annotated[bool, typer.Option("--all", help="Include terminated ones.")] = False,
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """List every instance: its state, age and price."""
     await fleet.check_pool(pool)
@@ -42,7 +40,9 @@ async def instances(
 
 
 @everyday_command
-async def leaked(fleet: FleetAccess, pool: Pool = "", output: Output = Format.TABLE) -> None:
+async def leaked(
+    fleet: FleetAccess, pool: Pool = "", output: Output = console.Format.TABLE
+) -> None:
     """List leaked and orphaned instances.
 
     Since when, why, and what they cost.
@@ -72,7 +72,7 @@ async def sweep(
     terminate: Annotated[
         list[str] | None, typer.Option("--terminate", help="Terminate this orphan.")
     ] = None,
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Resolve differences between providers and records now.
 
@@ -94,7 +94,7 @@ async def sweep(
 async def readmit(
     fleet: FleetAccess,
     node: Node,
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Have a disconnected node's credentials accepted again."""
     view, _ = await find_node(fleet, node)

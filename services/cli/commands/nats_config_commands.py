@@ -9,19 +9,44 @@ from typing import Annotated
 import typer
 
 from schemas.duration import parse_duration
-from services.cli import console
-from services.cli.command_options import BUS, BusDirectoryOption, Config, NatsUrl
+from schemas.names import pool_name
+from schemas.permissions import POD
+from services.bus.nats.nats_accounts import credentials, new_seed
+from services.cli import bus_users, console
+from services.cli.command_options import BUS, BusDirectoryOption, Config, NatsUrl, command_group
 from services.cli.commands.rotate_command import rotate
 from services.cli.fleet_discovery import find_bus, settings_of
+from services.cli.nats_config_files import BusDirectory, bus_user, role_keys
+from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
 
-commands = typer.Typer(
-    name="nats-config",
-    help="Write a server's configuration, certificates and credentials.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+commands = command_group("Write a server's configuration, certificates and credentials.")
 users = typer.Typer(help="Who may use the fleet: people and nodes.", no_args_is_help=True)
+
+
+def write_pods(directory: Path, pool: str, at: datetime, valid: timedelta) -> Path:
+    """Write them, or later ones, which do not end the ones before; return the file.
+
+    They permit only to ask for those; the provisioner asks the pods' cluster which node asks.
+    """
+    bus = BusDirectory(directory)
+    keys = role_keys(POD, bus.keys())
+    seed = new_seed("user")
+    user = bus_user(f"{pool_name(pool)}/*", POD, keys, seed, at, valid)
+    made = credentials(
+        f"{POD} {user.name}",
+        keys,
+        at,
+        tags=(f"pool:{pool}",),
+        user_seed=seed,
+        until=user.expires_at,
+    )
+    bus.write_users(bus_users.add_node(bus.users(), user), at)
+    file = bus.credentials_file(user)
+    write_secret(file, made)
+    return file
+
+
 commands.add_typer(users, name="user")
 
 Valid = Annotated[
@@ -114,7 +139,7 @@ def push(
     directory: BusDirectoryOption = BUS, nats_url: NatsUrl = "", config: Config = None
 ) -> None:
     """Give a running server the permissions and revocations."""
-    from services.cli.accounts_push import push as push_accounts  # noqa: PLC0415
+    from services.cli.key_rotation import push as push_accounts  # noqa: PLC0415
 
     nats = find_bus(nats_url, config)
     pushed = asyncio.run(push_accounts(directory, nats, datetime.now(UTC)))
@@ -159,7 +184,7 @@ def pods(
     directory: BusDirectoryOption = BUS,
 ) -> None:
     """Write the credentials with which agents in pods enroll."""
-    from services.cli.pod_credentials import write_pods  # noqa: PLC0415
+    from services.cli.commands.nats_config_commands import write_pods  # noqa: PLC0415
 
     now = datetime.now(UTC)
     span, until = _until(valid, now)

@@ -8,9 +8,7 @@ import typer
 from schemas.offering_records import OfferingsQuery, OfferingView
 from services.cli import console
 from services.cli.command_options import Output
-from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
-from services.cli.fleet_connection import everyday_command
+from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.text.offering_text import HEADERS, no_offerings, offering_rows
 from services.fleet_client.query_answers import decode_answer
 
@@ -27,7 +25,7 @@ async def offerings(
     everything: Annotated[
         bool, typer.Option("--all", help="Include catalogue entries that no pool names.")
     ] = False,
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """List the offerings and their prices.
 

@@ -14,9 +14,7 @@ from schemas.enums import FaultKind
 from schemas.node_events import Metric
 from services.cli import console
 from services.cli.command_options import Config, Output, start_time
-from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
-from services.cli.fleet_connection import everyday_command
+from services.cli.fleet_connection import FleetAccess, everyday_command
 
 if TYPE_CHECKING:
     from services.health_monitor.rules.health_policy import Policy
@@ -49,7 +47,7 @@ class PolicySummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @commands.command("check")
-def check(file: File, output: Output = Format.TABLE) -> None:
+def check(file: File, output: Output = console.Format.TABLE) -> None:
     """Read a policy as the health-monitor would.
 
     An error names file, line, key and remedy.
@@ -88,7 +86,7 @@ def explain(
     ] = None,
     policy: Other = None,
     config: Config = None,
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Explain a policy's verdict on a fault."""
     from services.health_monitor.rules import policy_explanation  # noqa: PLC0415
@@ -192,7 +190,7 @@ async def replay_faults(
         str, typer.Option("--since", help="From this time: 7d, 12h, 2026-11-21T01:35:00Z.")
     ] = "7d",
     pool: Annotated[str, typer.Option("--pool", help="One pool only.")] = "",
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Replay the stored faults under a policy.
 

@@ -7,22 +7,15 @@ import typer
 
 from schemas.fleet_queries import Query
 from services.cli import console
-from services.cli.command_options import Output, Since, start_time
-from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
-from services.cli.fleet_connection import everyday_command
+from services.cli.command_options import Output, Since, command_group, start_time
+from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.live_names import complete_pool
 from services.cli.text import tables
 from services.fleet_client.node_timeline import timeline_rows
 from services.fleet_client.query_answers import decode_pools
 from services.operator_text.event_text import describe_stored
 
-commands = typer.Typer(
-    name="pool",
-    help="Show pools, one in numbers, and its history.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+commands = command_group("Show pools, one in numbers, and its history.")
 
 PoolName = Annotated[
     str,
@@ -34,7 +27,7 @@ PoolName = Annotated[
 
 @commands.command("list")
 @everyday_command
-async def list_pools(fleet: FleetAccess, output: Output = Format.TABLE) -> None:
+async def list_pools(fleet: FleetAccess, output: Output = console.Format.TABLE) -> None:
     """List the pools."""
     items = await fleet.pages("pools", Query())
     if output.is_data:
@@ -46,7 +39,7 @@ async def list_pools(fleet: FleetAccess, output: Output = Format.TABLE) -> None:
 
 @commands.command("status")
 @everyday_command
-async def status(fleet: FleetAccess, pool: PoolName, output: Output = Format.TABLE) -> None:
+async def status(fleet: FleetAccess, pool: PoolName, output: Output = console.Format.TABLE) -> None:
     """Show a pool in numbers.
 
     They are those of the HTTP API, at /api/v1/pools/POOL/status.
@@ -64,7 +57,7 @@ async def status(fleet: FleetAccess, pool: PoolName, output: Output = Format.TAB
 @commands.command("history")
 @everyday_command
 async def history(
-    fleet: FleetAccess, pool: PoolName, since: Since = "7d", output: Output = Format.TABLE
+    fleet: FleetAccess, pool: PoolName, since: Since = "7d", output: Output = console.Format.TABLE
 ) -> None:
     """Show what was requested of a pool and decided for it."""
     await fleet.check_pool(pool)

@@ -1,24 +1,61 @@
-"""`get`, `events`, `timeline`, `why`: what one thing is, and what happened."""
+"""`get`, `events`, `timeline`, `why`, `audit`: what one thing is, and what happened."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from schemas.stored_messages import decode_stored
 from services.cli import console
 from services.cli.command_options import Node, Output, Pool, Since, start_time
-from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
-from services.cli.fleet_connection import everyday_command
+from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.live_names import complete_any, complete_node
-from services.cli.node_names import find_node, full_name
+from services.cli.node_requests import find_node, full_name
 from services.cli.text import tables
+from services.fleet_client.node_timeline import audit_rows
 from services.fleet_client.why_text import why_page
+from services.operator_text.quantities import local_time
 from services.primitives.errors import NavarchError
+
+HEADERS: Final = ("time", "by", "from", "change", "about", "outcome", "saga", "reason")
 
 
 @everyday_command
-async def get(fleet: FleetAccess, node: Node, output: Output = Format.TABLE) -> None:
+async def audit(
+    fleet: FleetAccess,
+    pool: Pool = "",
+    by: Annotated[str, typer.Option("--by", help="Only what this user changed.")] = "",
+    since: Since = "24h",
+    output: Output = console.Format.TABLE,
+) -> None:
+    """Show who requested which change, from where, and its outcome.
+
+    Requests by command, HTTP and bus; changes that Navarch decides by itself are events.
+    """
+    await fleet.check_pool(pool)
+    stored = await fleet.audited_events(start_time(since))
+    rows = audit_rows(map(decode_stored, stored), pool=pool, by=by)
+    if output.is_data:
+        console.write_data(output, rows)
+        return
+    cells = [
+        (
+            local_time(each.time),
+            each.by or "-",
+            each.where,
+            each.change,
+            each.about or "-",
+            each.outcome,
+            each.saga or "-",
+            each.reason or "-",
+        )
+        for each in rows
+    ]
+    console.write_table(HEADERS, cells, f"Nothing was requested since {since}.")
+
+
+@everyday_command
+async def get(fleet: FleetAccess, node: Node, output: Output = console.Format.TABLE) -> None:
     """Show one node with its GPUs and its latest faults."""
     view, data = await find_node(fleet, node)
     if output.is_data:
@@ -38,7 +75,7 @@ async def events(
     count: Annotated[
         int, typer.Option("--count", min=0, help="Stop after this many events; 0: never.")
     ] = 0,
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Print events as they happen, one per line."""
     start = start_time(since)
@@ -51,7 +88,7 @@ async def events(
 
 
 @everyday_command
-async def timeline(fleet: FleetAccess, node: Node, output: Output = Format.TABLE) -> None:
+async def timeline(fleet: FleetAccess, node: Node, output: Output = console.Format.TABLE) -> None:
     """Show everything that happened to a node, with milliseconds."""
     rows = await fleet.timeline(node)
     if not rows:
@@ -76,7 +113,7 @@ async def why(
             autocompletion=complete_any,
         ),
     ],
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Explain the state of a node, pool or saga.
 

@@ -13,12 +13,12 @@ from schemas.permissions import GATEWAY, SERVICES
 from schemas.settings import NatsSettings
 from services.bus.nats.account_updates import Requests, UntrustedKeyError
 from services.cli import console, key_rotation
-from services.cli.accounts_push import connecting_revoker
 from services.cli.bus_certificates import BusCertificates
 from services.cli.bus_keys import ROTATIONS
 from services.cli.bus_users import ROLES
 from services.cli.command_options import BUS, BusDirectoryOption, Config, NatsUrl
 from services.cli.fleet_discovery import find_bus
+from services.cli.key_rotation import connecting_revoker
 from services.cli.nats_config_files import BusDirectory
 from services.primitives.errors import NavarchError
 

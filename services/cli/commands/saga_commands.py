@@ -14,12 +14,18 @@ from schemas.saga_log_entries import StepStarted, UndoStarted
 from schemas.stored_messages import decode_stored
 from services.bus.port import Stored
 from services.cli import console
-from services.cli.change_waits import saga_end, waiting
-from services.cli.command_options import Output, Pool, Since, Wait, WaitTimeout, start_time
-from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
-from services.cli.fleet_connection import everyday_command
+from services.cli.command_options import (
+    Output,
+    Pool,
+    Since,
+    Wait,
+    WaitTimeout,
+    command_group,
+    start_time,
+)
+from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.live_names import complete_saga
+from services.cli.node_requests import saga_end, waiting
 from services.cli.text import tables
 from services.fleet_client.fleet_client import require_accepted
 from services.fleet_client.node_timeline import timeline_rows
@@ -29,12 +35,7 @@ from services.operator_text.quantities import elapsed, local_time
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
 
-commands = typer.Typer(
-    name="saga",
-    help="Show sagas, cancel one, or continue a stuck one.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+commands = command_group("Show sagas, cancel one, or continue a stuck one.")
 
 Saga = Annotated[
     str,
@@ -55,7 +56,7 @@ async def list_sagas(
     *,
     ended: Annotated[bool, typer.Option("--all", help="Include those that have ended.")] = False,
     since: Since = "7d",
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """List the open sagas and what each waits for.
 
@@ -72,7 +73,7 @@ async def list_sagas(
         console.write_table(HEADERS, rows(found), "No saga is open.")
 
 
-def _write_all(summaries: Sequence[SagaSummary], output: Format) -> None:
+def _write_all(summaries: Sequence[SagaSummary], output: console.Format) -> None:
     if output.is_data:
         console.write_data(output, summaries)
     else:
@@ -115,7 +116,7 @@ def rows(found: Sequence[Progress]) -> list[tuple[str, ...]]:
 
 @commands.command("show")
 @everyday_command
-async def show(fleet: FleetAccess, saga: Saga, output: Output = Format.TABLE) -> None:
+async def show(fleet: FleetAccess, saga: Saga, output: Output = console.Format.TABLE) -> None:
     """Show a saga and its log, with each step's inputs and outputs."""
     where, stored = await fleet.saga(saga)
     if output.is_data:
@@ -171,7 +172,7 @@ def _request_command(verb: str) -> Callable[..., None]:
         *,
         wait: Wait = False,
         wait_timeout: WaitTimeout = "",
-        output: Output = Format.TABLE,
+        output: Output = console.Format.TABLE,
     ) -> None:
         where, stored = await fleet.saga(saga)
         request = SagaRequest(saga=saga, reason=reason)

@@ -6,12 +6,10 @@ import typer
 
 from schemas.operator_requests import ScaleRequest
 from services.cli import console, progress_board
-from services.cli.change_waits import waiting
 from services.cli.command_options import Output, Wait, WaitTimeout
-from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
-from services.cli.fleet_connection import everyday_command
+from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.live_names import complete_pool
+from services.cli.node_requests import waiting
 from services.fleet_client.fleet_client import require_accepted
 
 
@@ -26,7 +24,7 @@ async def scale(
     *,
     wait: Wait = False,
     wait_timeout: WaitTimeout = "",
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Set the desired size of a pool."""
     answer = await fleet.request(pool, "scale", ScaleRequest(nodes=nodes))

@@ -23,15 +23,16 @@ from schemas.permissions import GATEWAY
 from schemas.settings import NatsSettings, Settings
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.cli.fleet_discovery import LOCK_FILE, NATS_URL_VARIABLE, SERVE_FILE, ServeState
-from services.cli.served_bus import ServedBus
-from services.cli.served_gateway import (
+from services.cli.served_bus import (
     NO_GATEWAY,
+    ServedBus,
+    configured_variables,
     gateway_port,
     gateway_variables,
     has_gateway,
+    service_environment,
     token_file,
 )
-from services.cli.service_environment import configured_variables, service_environment
 from services.cli.supervisor import (
     HTTP_PORT_VARIABLE,
     READY_SECONDS_MAX,

@@ -20,19 +20,14 @@ from schemas.topology import POOLS
 from services.bus.bucket_mirror import readable
 from services.cli import console
 from services.cli.bus_client import connect_fleet
-from services.cli.command_options import Config, NatsUrl
+from services.cli.command_options import Config, NatsUrl, command_group
 from services.cli.fleet_discovery import find_bus
 from services.fleet_client.fleet_client import FleetClient, UnansweredError
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import BusError
 from services.primitives.host_list import expand_hosts, some_of
 
-commands = typer.Typer(
-    name="slurm",
-    help="What Slurm runs to have nodes started and stopped.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+commands = command_group("What Slurm runs to have nodes started and stopped.")
 FAILED: Final = 1
 BUS_SECONDS_MAX: Final = {"resume": 60.0, "suspend": 3600.0}
 """How long the bus is tried. Slurm runs neither again: a job waits for its nodes meanwhile, and a

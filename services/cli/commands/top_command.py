@@ -14,25 +14,73 @@ from schemas.topology import NODES, TELEMETRY
 from services.bus.port import Entry
 from services.cli import console
 from services.cli.command_options import Output, Pool
-from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess, bus_of
-from services.cli.fleet_connection import everyday_command
-from services.cli.fleet_view import CLEAR, INTERVAL_SECONDS_MIN
+from services.cli.commands.view_commands import CLEAR, INTERVAL_SECONDS_MIN
+from services.cli.fleet_connection import FleetAccess, bus_of, everyday_command
 from services.cli.text import tables
-from services.cli.text.use_text import GPU_HEADERS, NODE_HEADERS, total_line, use_rows
 from services.fleet_client.fleet_client import FleetClient, as_generator
-from services.fleet_client.fleet_use import FleetUse, UseOrder, UseRow, ordered, total
+from services.fleet_client.fleet_use import FleetUse, UseOrder, UseRow, UseTotal, ordered, total
 from services.fleet_client.use_reader import (
     SAMPLE_SECONDS,
     nodes_decoder,
     read_use,
     telemetry_filter,
 )
+from services.operator_text.quantities import elapsed
 from services.primitives.race import race
 
+NODE_HEADERS: Final = (
+    *("node", "pool", "status", "health", "gpus"),
+    *("use", "memory", "power", "hottest", "sampled"),
+)
+GPU_HEADERS: Final = (
+    *("node", "pool", "status", "health", "gpu"),
+    *("use", "memory", "power", "temperature", "sampled"),
+)
+KILOWATT: Final = 1000.0
 COUNT_MAX: Final = 100_000
 COUNT_WITHOUT_TERMINAL: Final = 50
 HEAD_LINES: Final = 4
+
+
+def use_rows(rows: Sequence[UseRow], now: datetime) -> list[tuple[str, ...]]:
+    """One row per node or GPU."""
+    return [
+        (
+            row.node,
+            row.pool,
+            row.status,
+            row.health,
+            str(row.gpus if row.gpu is None else row.gpu),
+            percent(row.utilization_percent),
+            percent(row.memory_percent),
+            watts(row.power_watts),
+            "-" if row.temperature_celsius is None else f"{row.temperature_celsius} °C",
+            f"{elapsed(max((now - row.sampled_at).total_seconds(), 0.0))} ago",
+        )
+        for row in rows
+    ]
+
+
+def total_line(found: UseTotal, shown: int, rows: int) -> str:
+    """The whole in one line, and how much of it is shown."""
+    more = "" if shown >= rows else f"; the first {shown} of {rows} rows"
+    nodes = "1 node" if found.nodes == 1 else f"{found.nodes:,} nodes"
+    return (
+        f"{nodes} with {found.gpus:,} GPUs, used {percent(found.utilization_percent)}"
+        f", {watts(found.power_watts)}{more}"
+    )
+
+
+def percent(value: float | None) -> str:
+    """A share; `-`: not known."""
+    return "-" if value is None else f"{value:.0f} %"
+
+
+def watts(value: float | None) -> str:
+    """A power; `-`: not known."""
+    if value is None:
+        return "-"
+    return f"{value:.0f} W" if value < KILOWATT else f"{value / KILOWATT:,.1f} kW"
 
 
 def _known_order(word: str) -> str:
@@ -60,7 +108,7 @@ async def top(
         int, typer.Option(min=0, max=COUNT_MAX, help="Rows; 0: what the terminal has room for.")
     ] = 0,
     once: Annotated[bool, typer.Option("--once", help="Show it once.")] = False,
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Show the most used nodes or GPUs, again as their samples arrive.
 
@@ -79,7 +127,7 @@ async def top(
 class _Shown:
     """What of it is printed, and how."""
 
-    def __init__(self, order: Any, count: int, *, of_gpus: bool, output: Format) -> None:
+    def __init__(self, order: Any, count: int, *, of_gpus: bool, output: console.Format) -> None:
         self._order: UseOrder = order
         self._count = count
         self._of_gpus = of_gpus

@@ -18,8 +18,7 @@ from schemas.offering_records import OfferingsQuery, OfferingView
 from schemas.operator_requests import ApplyRequest, RemoveRequest
 from services.cli import console
 from services.cli.command_options import Config, Mode, Timeout, Yes, confirm, drain_options
-from services.cli.fleet_access import FleetAccess
-from services.cli.fleet_connection import everyday_command
+from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.fleet_discovery import served_settings
 from services.cli.progress_board import show_launches, show_removal
 from services.cli.text import tables

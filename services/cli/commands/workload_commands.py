@@ -7,18 +7,11 @@ import typer
 from schemas.work_done import WorkDone
 from schemas.workload_checks import WorkloadCheckRequest
 from services.cli import console
-from services.cli.command_options import Output
-from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess
-from services.cli.fleet_connection import everyday_command
+from services.cli.command_options import Output, command_group
+from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.fleet_client.local_user import requester
 
-commands = typer.Typer(
-    name="workload",
-    help="The workload systems: Slurm, Kubernetes, webhooks.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+commands = command_group("The workload systems: Slurm, Kubernetes, webhooks.")
 FAILED: Final = 1
 
 
@@ -30,7 +23,7 @@ async def check(
     node: Annotated[
         str, typer.Option("--node", help="Also cordon this node and uncordon it at once.")
     ] = "",
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Try a pool's workload system, and the rights there.
 
@@ -64,7 +57,7 @@ async def done(
             "--saga", help="The saga in the drain's order; without it, the node's current one."
         ),
     ] = "",
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Say that the work has left a node that is being drained.
 

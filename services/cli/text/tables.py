@@ -3,6 +3,7 @@
 Columns are aligned with spaces, as in `ps`: fast for ten thousand nodes, and easy to `cut`.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import chain
@@ -10,18 +11,40 @@ from typing import Any, Final
 
 from schemas.duration import format_duration
 from schemas.fleet_queries import CurrentFailure, GpuView, NodeView, PoolView
-from services.cli.text.styles import BOLD, COLOURS, DIM, RESET
 from services.fleet_client.advice_text import advice_sentence, is_notable
 from services.fleet_client.fleet_status import SAGAS_ASKED_MAX
 from services.fleet_client.node_timeline import TimelineRow
 from services.operator_text.event_text import EventDescription, Tone
 from services.operator_text.quantities import local_time_text
-from services.operator_text.safe_text import escape_line
+from services.operator_text.safe_text import escape, escape_line
 
+RESET: Final = "\ud800"
+BOLD: Final = "\ud801"
+DIM: Final = "\ud802"
+_GREEN: Final = "\ud803"
+_RED: Final = "\ud804"
+COLOURS: Final[dict[Tone, str]] = {"good": _GREEN, "bad": _RED, "plain": ""}
+_SEQUENCES: Final = {
+    RESET: "\x1b[0m",
+    BOLD: "\x1b[1m",
+    DIM: "\x1b[2m",
+    _GREEN: "\x1b[32m",
+    _RED: "\x1b[31m",
+}
+_STYLE: Final = re.compile(f"([{RESET}-{_RED}])")
 CELL_CHARS_MAX: Final = 140
 """Long enough for every ID: operators copy them."""
 GAP: Final = "  "
 HEALTH_TONES: Final[dict[str, Tone]] = {"healthy": "good", "degraded": "bad", "unhealthy": "bad"}
+
+
+def to_terminal(text: str) -> str:
+    """The text as it is written to a terminal: styles as its sequences, the rest escaped.
+
+    A style is a lone surrogate in the text. UTF-8 and JSON have none, so no message can contain a
+    style; the terminal's own sequences are written last, by `to_terminal`.
+    """
+    return "".join(_SEQUENCES.get(part) or escape(part) for part in _STYLE.split(text))
 
 
 def columns(headers: Sequence[str], rows: Iterable[Sequence[str]], *, colour: bool) -> str:

@@ -69,8 +69,6 @@ class Authenticator(Protocol):
         After None the next authenticator is asked. RefusedCredentialsError, NoRoleError and
         UnreachableError end that, as any other exception does.
         """
-        ...
 
     async def close(self) -> None:
         """Close connections."""
-        ...

@@ -37,7 +37,6 @@ class CertificateAuthenticator:
         first that matches counts."""
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Take what `grants` say."""
         self._options = options
         self._clock = clock
 

@@ -38,7 +38,6 @@ class TokenAuthenticator:
     """Knows callers by the tokens of the configuration."""
 
     def __init__(self, tokens: Mapping[str, TokenSpec], now: Callable[[], datetime]) -> None:
-        """By their digests."""
         self._tokens = tokens
         self._now = now
 

@@ -47,15 +47,12 @@ class AuthenticatorSite(Protocol):
 
     def make(self) -> Authenticator:
         """Make an authenticator, as a gateway does."""
-        ...
 
     def valid(self, role: GatewayRole) -> Presented:
         """A request with credentials that are valid now, of one caller of this role."""
-        ...
 
     def refused(self) -> Mapping[str, Presented]:
         """Requests with credentials of this kind that are not valid: expired, forged."""
-        ...
 
 
 class AuthenticatorConformance:

@@ -1,4 +1,4 @@
-"""The same fault on many nodes at once, where it makes none of them unhealthy. Pure.
+"""The same fault on many nodes at once, and the groups that may share it. Pure.
 
 XID 45 on sixty nodes is one job that died, and most often another node's crash came before it. It
 calls for nothing to be done about sixty nodes, but people should hear of it as one thing, and of
@@ -6,9 +6,12 @@ what the nodes share: a job, a rack, a zone, a provider, or the pool. What makes
 the pool-manager's to hold together, because it acts on it.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from schemas.enums import PROGRAM_CODES, IncidentScope
 from schemas.fault_signature import called, in_words
@@ -24,6 +27,8 @@ CHANCE: Final = 1 / 20
 """The incident is the rack's, zone's or provider's, and not the pool's, where that many of its
 nodes would be this unlikely by chance. The same fault is a common cause already, so this is less
 strict than what the pool-manager requires of different ones."""
+WIDE: Final[tuple[IncidentScope, ...]] = ("rack", "zone", "provider")
+"""Narrow before wide; a job comes before them, the pool after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,3 +215,55 @@ def reason(wave: CorrelatedFaults) -> str:
 def shared(what: SharedFault) -> str:
     """What the nodes share, in words."""
     return f"{what.scope} {what.within}".strip()
+
+
+class Launch(msgspec.Struct, frozen=True, gc=False):
+    """Of what a node was launched with, the provider; the decoder skips the rest."""
+
+    provider: str = ""
+
+
+class NodePlacement(msgspec.Struct, frozen=True, gc=False):
+    """Of a node's record, where it is placed; the decoder skips the rest."""
+
+    node: str
+    state: str = ""
+    rack: str = ""
+    zone: str = ""
+    launch: Launch | None = None
+
+    def part(self, scope: IncidentScope) -> str:
+        """The rack, zone or provider."""
+        if scope == "provider":
+            return self.launch.provider if self.launch is not None else ""
+        return self.rack if scope == "rack" else self.zone
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPlacement:
+    """A pool's nodes, and how many are in each rack, zone and provider."""
+
+    size: int = 0
+    _places: Mapping[str, NodePlacement] = field(default_factory=dict)
+    _sizes: Mapping[tuple[IncidentScope, str], int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, nodes: Iterable[NodePlacement]) -> "PoolPlacement":
+        """Count the nodes that are there."""
+        places = {each.node: each for each in nodes if each.state != "terminated"}
+        sizes = Counter((scope, each.part(scope)) for each in places.values() for scope in WIDE)
+        return cls(len(places), places, sizes)
+
+    def groups(self, node: str, job: str) -> list[Group]:
+        """What a node shares with others, the narrow before the wide.
+
+        A zone or a provider that has the whole pool is the pool.
+        """
+        groups = [Group("job", job, 0)] if job else []
+        place = self._places.get(node)
+        for scope in WIDE:
+            within = place.part(scope) if place is not None else ""
+            size = self._sizes.get((scope, within), 0)
+            if within and (scope == "rack" or size < self.size):
+                groups.append(Group(scope, within, size))
+        return [*groups, Group("pool", "", self.size)]

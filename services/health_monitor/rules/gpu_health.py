@@ -50,7 +50,8 @@ def with_unhealthy(
         code=fault.code,
         since=now,
     )
-    return msgspec.structs.replace(record, gpus=(*_without(record, fault.gpu_index), affected))
+    others = tuple(each for each in record.gpus if each.index != fault.gpu_index)
+    return msgspec.structs.replace(record, gpus=(*others, affected))
 
 
 def with_conditions(record: HealthRecord, work: Working, now: datetime) -> HealthRecord:
@@ -94,7 +95,3 @@ def _worst(work: Working) -> dict[int, Condition]:
 
 def _of(record: HealthRecord, index: int) -> GpuHealth | None:
     return next((each for each in record.gpus if each.index == index), None)
-
-
-def _without(record: HealthRecord, index: int) -> tuple[GpuHealth, ...]:
-    return tuple(each for each in record.gpus if each.index != index)

@@ -1,4 +1,4 @@
-"""A node's working state, as `HealthRecord.detail` holds it: what degrades it, what was not enough.
+"""A node's working state, as `HealthRecord.detail` holds it, and events not published yet.
 
 Pure values and what time and cancelling do to them; `core` decides what follows.
 """
@@ -11,7 +11,8 @@ import msgspec
 
 from schemas.enums import Action, FaultKind
 from schemas.health_records import HealthRecord
-from schemas.node_events import Fault
+from schemas.messages import encode
+from schemas.node_events import Fault, Lost, Returned, node_codec
 from services.health_monitor.rules.health_policy import Judgement
 
 CONDITIONS_MAX: Final = 64
@@ -22,6 +23,9 @@ TELEMETRY_SOURCE: Final = "telemetry"
 """`source` of the faults that report levels in telemetry."""
 
 T = TypeVar("T")
+WatchEvent = Lost | Returned | Fault
+WatchDecision = tuple[HealthRecord, WatchEvent | None]
+"""The record as it becomes, and the event to publish of it."""
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,3 +142,35 @@ def newest(entries: dict[str, T], age: Callable[[T], float]) -> dict[str, T]:
         return entries
     kept = sorted(entries, key=lambda each: age(entries[each]))[-CONDITIONS_MAX:]
     return {key: entries[key] for key in kept}
+
+
+def keep(record: HealthRecord) -> WatchDecision:
+    """Decide nothing new: only what waits in the outbox is published."""
+    return record, None
+
+
+def with_event(record: HealthRecord, event: WatchEvent) -> HealthRecord:
+    """The record with one more event to publish.
+
+    Heartbeats and samples are not delivered again as messages are: a marker is overwritten by the
+    next heartbeat. So what a watch decides on them is saved with the record first and published
+    then; after a crash in between the next holder of the lease publishes it.
+    """
+    raw = msgspec.json.decode(encode(event))
+    return _with_outbox(record, (*working_of(record).outbox, raw))
+
+
+def without_events(record: HealthRecord) -> HealthRecord:
+    """The record once its events are published."""
+    return _with_outbox(record, ())
+
+
+def unpublished(record: HealthRecord) -> tuple[WatchEvent, ...]:
+    """The events to publish, in order; those that this release does not know are skipped."""
+    found = (node_codec.decode(msgspec.json.encode(raw)) for raw in working_of(record).outbox)
+    return tuple(each for each in found if isinstance(each, WatchEvent))
+
+
+def _with_outbox(record: HealthRecord, outbox: tuple[dict[str, object], ...]) -> HealthRecord:
+    work = msgspec.structs.replace(working_of(record), outbox=outbox)
+    return msgspec.structs.replace(record, detail=msgspec.to_builtins(work))

@@ -40,12 +40,12 @@ from services.health_monitor.rules.gpu_health import (
     with_conditions,
     with_unhealthy,
 )
-from services.health_monitor.rules.health_outbox import WatchDecision
 from services.health_monitor.rules.health_policy import Judgement
 from services.health_monitor.rules.health_state import (
     TELEMETRY_SOURCE,
     Condition,
     Streak,
+    WatchDecision,
     Working,
     aged,
     cancelled,

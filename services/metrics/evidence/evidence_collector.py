@@ -22,8 +22,8 @@ from schemas.messages import Message, encode
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, EVIDENCE, METRICS_EVIDENCE
 from services.bus.port import Bus, Stored
-from services.metrics.evidence import evidence_content, outage_endings, stored_evidence
-from services.metrics.evidence.node_history import NodeHistory
+from services.metrics.evidence import evidence_content, outages, stored_evidence
+from services.metrics.evidence.outages import NodeHistory
 from services.primitives.clock import Clock
 from services.primitives.errors import Conflict, UnreadableRecord
 from services.runtime.consumer_loop import Consumer, Received
@@ -41,7 +41,6 @@ class EvidenceCollector:
     """Makes captures and bundles."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
-        """Read from and write to `bus`."""
         self._bus = bus
         self._clock = clock
         self._pools = stored_evidence.PoolLog(bus)
@@ -105,7 +104,7 @@ class EvidenceCollector:
     async def _end(self, pool: str, node: str, message: Message, stored: Stored) -> None:
         """Store the bundle of the outage that an event ended, and publish `repaired`."""
         history = await self._history(pool, node, message)
-        ending = outage_endings.outage_ending(history, message, stored.time)
+        ending = outages.outage_ending(history, message, stored.time)
         if ending is None:
             if isinstance(message, p.SagaFailed | p.SagaCancelled):
                 # A healthy node whose replacement was cancelled: there is nothing to wait for.
@@ -114,7 +113,7 @@ class EvidenceCollector:
         capture, revision = await stored_evidence.stored_capture(self._bus, pool, node)
         bundle = evidence_content.bundle(history, capture, ending)
         name = ""
-        if outage_endings.is_stored(ending):
+        if outages.is_stored(ending):
             name = e.bundle_name(pool, node, ending.saga or message.id)
             bundle = await self._store(name, bundle)
         await self._publish_repaired(message, bundle, name)

@@ -17,8 +17,7 @@ from schemas.messages import Message, encode
 from schemas.node_records import NodeRecord
 from schemas.topology import EVENTS, SAGAS
 from services.bus.port import Stored
-from services.metrics.evidence.node_history import NodeHistory
-from services.metrics.evidence.outage_endings import Ending
+from services.metrics.evidence.outages import Ending, NodeHistory
 
 T = TypeVar("T")
 HOUR_SECONDS: Final = 3600.0
@@ -218,7 +217,6 @@ def _faults(
 
 
 def _kernel_lines(faults: Iterable[e.EvaluatedFault]) -> list[e.KernelLine]:
-    """The kernel log lines of the faults."""
     return [
         e.KernelLine(
             time=each.fault.time,

@@ -22,7 +22,7 @@ from schemas.pool_events import BreakerOpened, Incident
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, EVIDENCE, HEALTH, INSTANCES, NODES, SAGAS, TELEMETRY
 from services.bus.port import BucketSpec, Bus, Stored
-from services.metrics.evidence.node_history import NodeHistory
+from services.metrics.evidence.outages import NodeHistory
 from services.primitives.errors import Refused, UnreadableRecord
 
 POOL_EVENTS_MAX: Final = 20_000
@@ -42,7 +42,6 @@ class PoolLog:
     """The events of pools, each read once, since a wave needs them for every node."""
 
     def __init__(self, bus: Bus) -> None:
-        """Read them from `bus`."""
         self._bus = bus
         self._last_read: dict[str, int] = {}
         self._events: dict[str, deque[tuple[Stored, frozenset[str]]]] = {}

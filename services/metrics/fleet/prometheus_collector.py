@@ -1,14 +1,17 @@
-"""The fleet's metrics for Prometheus, computed at each scrape.
+"""The fleet's metrics for Prometheus, computed at each scrape, and the pools that they show.
 
 A new sample only replaces the one before it. Counters live as long as the process; Prometheus
 recognises a restart.
 """
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import chain
+from typing import Final
 
+import msgspec
 from prometheus_client.core import (
     CounterMetricFamily,
     Exemplar,
@@ -19,10 +22,13 @@ from prometheus_client.registry import Collector
 
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
+from schemas.messages import decoder
 from schemas.metric_catalogue import LABEL_VALUES_MAX, NODE_XIDS_MAX, OTHER
 from schemas.metric_catalogue import REPLACEMENT_SECONDS as SPEC
 from schemas.node_records import NodeRecord, node_key
-from schemas.pool_records import PoolRecord
+from schemas.pool_records import PoolRecord, pool_key
+from schemas.topology import POOLS
+from services.bus.port import Bus
 from services.metrics.fleet.fleet_metrics import (
     COUNTERS,
     REPLACEMENT_BUCKETS_SECONDS,
@@ -31,11 +37,44 @@ from services.metrics.fleet.fleet_metrics import (
     Increment,
     LatestSample,
     gauges,
+    pool_gauges,
     stale_samples,
 )
-from services.metrics.fleet.pool_metrics import pool_gauges
 from services.metrics.histogram_buckets import add_buckets
 from services.runtime.gauge_table import GaugeTable
+
+log = logging.getLogger(__name__)
+
+_pool: Final = decoder(PoolRecord)
+
+
+class PoolMirror:
+    """Keeps each pool's newest record that can be read."""
+
+    def __init__(self, bus: Bus) -> None:
+        """Read from `bus`, once `run` runs."""
+        self._bus = bus
+        self._records: dict[str, PoolRecord] = {}
+        self._unread: dict[str, bytes | None] = {}
+        """Key -> its newest record; None: it was removed."""
+
+    def read(self) -> dict[str, PoolRecord]:
+        """By key; decoded now: a pool that grows has its record written many times a second."""
+        unread, self._unread = self._unread, {}
+        for key, value in unread.items():
+            if value is None:
+                self._records.pop(key, None)
+                continue
+            try:
+                self._records[key] = _pool.decode(value)
+            except msgspec.DecodeError as error:
+                log.warning("unreadable pool", extra={"key": key, "error": str(error)})
+        return self._records
+
+    async def run(self) -> None:
+        """Follow POOLS until cancelled."""
+        async for entry in self._bus.watch(POOLS, pool_key("*")):
+            self._unread[entry.key] = None if entry.removed else entry.value
 
 
 class FleetCollector(Collector):

@@ -27,12 +27,10 @@ class AlertChannel(Protocol):
     @property
     def name(self) -> str:
         """The kind of channel, in logs."""
-        ...
 
     @property
     def repeat_seconds(self) -> float:
         """After how long an open alert is sent again, because the other side forgets; 0: never."""
-        ...
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Deliver an alert, news of it, or its end (`alert.resolved`).
@@ -41,11 +39,9 @@ class AlertChannel(Protocol):
         ChannelRefusalError: the other side refuses this alert; after any other exception the
         channel counts as down for a while. Either way it is sent again later.
         """
-        ...
 
     async def close(self) -> None:
         """Close connections."""
-        ...
 
 
 class ChannelRefusalError(Exception):

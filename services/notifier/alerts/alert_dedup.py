@@ -1,4 +1,4 @@
-"""Limits how many alerts of one kind about a pool are sent. Pure.
+"""Limits how many alerts of one kind about a pool are sent, and finds their incident. Pure.
 
 If three hundred nodes become unhealthy at once, or half of a fleet is lost and returns again and
 again, operators need one alert, not hundreds. Five alerts of a kind and pool are sent one by one,
@@ -16,7 +16,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from schemas.alert_records import Alert
+from schemas.breaker_state import OpenIncident
+from schemas.fault_signature import SILENCE, called, shared
+from schemas.messages import Message
+from schemas.node_events import Lost, Verdict
 from schemas.node_records import NodeRecord
+from schemas.pool_events import OperatorNeeded
 
 EACH_MAX: Final = 5
 """Alerts of a kind and pool that are sent one by one; as many nodes as make an incident."""
@@ -38,6 +43,40 @@ SUMMARY_PREFIX: Final = "many/"
 
 Group = tuple[str, str, str]
 """Pool, kind and severity of an alert."""
+
+
+def matching_incident(
+    event: Message, node: NodeRecord | None, incidents: Mapping[str, OpenIncident], at: datetime
+) -> str:
+    """The name of the incident that covers an event stored `at`; empty if none does.
+
+    A released or settled incident covers no later event.
+    """
+    fault_signature = _fault_signature(event, node)
+    for name, each in incidents.items():
+        over = each.released or (each.hold_ended_at is not None and each.hold_ended_at < at)
+        if each.scope == "pool":
+            same = fault_signature == name
+        else:
+            same = node is not None and shared(node, each.scope) == each.within
+        if fault_signature and same and not over:
+            return name
+    return ""
+
+
+def _fault_signature(event: Message, node: NodeRecord | None) -> str:
+    """The fault signature in an event, as incidents name it; empty if it has none."""
+    match event:
+        case Verdict(status="unhealthy", kind=kind, code=code) if kind:
+            return called(kind, code)
+        case Lost():
+            return SILENCE
+        case OperatorNeeded() if node is not None and node.health == "unhealthy":
+            return called(node.health_kind, node.health_code)
+        case OperatorNeeded() if node is not None and node.lost:
+            return SILENCE
+        case _:
+            return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

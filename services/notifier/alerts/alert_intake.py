@@ -29,6 +29,7 @@ from services.notifier.alerts.alert_dedup import (
     is_summary,
     lasts,
     limit_alert,
+    matching_incident,
     summary_key,
 )
 from services.notifier.alerts.alert_rules import (
@@ -42,7 +43,6 @@ from services.notifier.alerts.alert_rules import (
     keys_of_node,
     may_be_unknown,
 )
-from services.notifier.alerts.incident_matching import matching_incident
 from services.notifier.alerts.open_alerts import OpenAlerts, repeats
 from services.primitives.clock import Clock
 from services.primitives.coalesce import Joined

@@ -20,22 +20,15 @@ LEVELS: Final[dict[Severity, int]] = {
 class LogAlertChannel:
     """Writes one structured line per alert; critical ones at ERROR."""
 
+    name = "log"
+    repeat_seconds = 0.0
+    """A log does not forget."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """None."""
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Write to this process's log."""
         del options, clock
-
-    @property
-    def name(self) -> str:
-        """The kind of channel, in logs."""
-        return "log"
-
-    @property
-    def repeat_seconds(self) -> float:
-        """A log does not forget."""
-        return 0.0
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Write one line; the end of an alert at INFO."""

@@ -1,19 +1,23 @@
-"""Which alerts have begun and have not ended for every channel: bucket ALERTS, for all replicas."""
+"""Which alerts have begun and not ended for every channel (bucket ALERTS), and who took one on."""
 
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from typing import Final
 
 import msgspec
 
-from schemas.alert_records import TTL_SECONDS, Alert, OpenAlertRecord, alert_key
-from schemas.messages import Message, decoder
+from schemas import subjects
+from schemas.alert_records import TTL_SECONDS, Alert, AlertAcknowledge, OpenAlertRecord, alert_key
+from schemas.messages import Message, decoder, encode
 from schemas.stored_messages import decode_stored
 from schemas.topology import ALERTS, EVENTS
 from services.bus.bucket_mirror import readable
-from services.bus.port import Bus, Stored
+from services.bus.port import Bus, Endpoint, Headers, Stored
+from services.bus.protocol.endpoint_replies import requester
 from services.bus.record_bucket import RecordBucket, Versioned
 from services.notifier.alerts.alert_rules import ended_keys, ending_subjects
+from services.primitives.clock import Clock
 from services.primitives.coalesce import Joined
 
 SCANNED_AT_ONCE: Final = 100
@@ -25,13 +29,15 @@ so a redelivered event may have a slightly later time than its successor."""
 Decide = Callable[[OpenAlertRecord | None], OpenAlertRecord | None]
 
 _open_alerts: Final = decoder(OpenAlertRecord)
+log = logging.getLogger(__name__)
+
+ACKNOWLEDGE: Final = "acknowledge-alert"
 
 
 class OpenAlerts:
     """The alerts that have begun."""
 
     def __init__(self, bus: Bus) -> None:
-        """Keep them on `bus`."""
         self._bus = bus
         self._records = RecordBucket(bus, ALERTS, OpenAlertRecord, lambda _: TTL_SECONDS)
         self._present: Joined[frozenset[str] | None] = Joined(self._read_present)
@@ -194,3 +200,33 @@ def _is_later(stored: Stored, record: OpenAlertRecord) -> bool:
     """
     age_seconds = (stored.time - record.at).total_seconds()
     return stored.sequence > record.sequence or age_seconds > CREATED_AGAIN_SECONDS
+
+
+class UnknownAlertError(ValueError):
+    """No open alert has this key."""
+
+
+class AlertAcknowledgement:
+    """The endpoint of one replica; the channels are sent the news from the record."""
+
+    def __init__(self, alerts: OpenAlerts, clock: Clock) -> None:
+        self._alerts = alerts
+        self._clock = clock
+
+    @property
+    def endpoints(self) -> dict[str, Endpoint]:
+        """Subject -> endpoint."""
+        return {subjects.order_wildcard(ACKNOWLEDGE): self._acknowledge}
+
+    async def _acknowledge(self, data: bytes, headers: Headers) -> bytes:
+        asked = msgspec.json.decode(data, type=AlertAcknowledge)
+        by, now = requester(headers, asked.by), self._clock.now()
+
+        def acknowledged(record: OpenAlertRecord | None) -> OpenAlertRecord | None:
+            return record and acknowledge(record, by, asked.reason, now)
+
+        record = (await self._alerts.change(asked.key, acknowledged)).record
+        if record is None or record.opened is None or record.ended is not None:
+            raise UnknownAlertError(f"no open alert {asked.key!r}; see navarch alerts list")
+        log.info("alert acknowledged", extra={"alert": asked.key, "by": by})
+        return encode(record.opened)

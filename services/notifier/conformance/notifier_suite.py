@@ -50,37 +50,29 @@ class WorkloadSite(Protocol):
 
     def make(self) -> Notifier:
         """Make a notifier, as a replica does; its calls time out within a few seconds."""
-        ...
 
     def place(self, node: str) -> None:
         """Have work on a node."""
-        ...
 
     def leave(self, node: str) -> None:
         """End the work on a node."""
-        ...
 
     def is_cordoned(self, node: str) -> bool:
         """Whether nothing new is placed on it."""
-        ...
 
     def cordon_by_another(self, node: str) -> bool:
         """Cordon a node as an administrator does; False: this system does not know by whom."""
-        ...
 
     def asked(self, node: str) -> int:
         """How many requests for a checkpoint, of different keys, the work on a node got."""
-        ...
 
     def announce(self, node: str, at: datetime) -> bool:
         """Have the work on a node announce its next checkpoint; False: it has no way to."""
-        ...
 
     def answer(
         self, mode: Literal["well", "never", "with-failures"], garbage: bytes | None = None
     ) -> None:
         """How it answers from now on; `garbage` in place of what it would answer."""
-        ...
 
 
 @runtime_checkable
@@ -92,7 +84,6 @@ class GpuSite(Protocol):
 
     def cordoned_gpus(self, node: str) -> set[int]:
         """The indices of those on which nothing new is placed."""
-        ...
 
 
 def reference(node: str, *, gone: bool = False) -> NodeReference:

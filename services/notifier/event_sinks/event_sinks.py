@@ -1,19 +1,30 @@
-"""All event sinks of the configuration: their durables on the bus, and who delivers."""
+"""All event sinks of the configuration: their durables, who delivers, and labels of events."""
 
 import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
+import msgspec
+
+from schemas.messages import LimitedDecoder
+from schemas.node_records import node_key
+from schemas.pool_records import pool_key
 from schemas.settings import Settings
-from schemas.topology import EVENTS, SINK_PREFIX, sink_durable
+from schemas.topology import EVENTS, NODES, POOLS, SINK_PREFIX, sink_durable
+from services.bus.bucket_mirror import readable_record
 from services.bus.leases import Lease, while_held
 from services.bus.port import Bus
 from services.bus.topology_setup import set_up_durable, set_up_from_now
 from services.notifier.event_sinks.event_filter import filters_of
-from services.notifier.event_sinks.event_labels import read_labels
-from services.notifier.event_sinks.sink_delivery import EventSink, SinkDelivery
-from services.notifier.event_sinks.sink_report import SinkMeters, SinkReport
-from services.notifier.event_sinks.sink_target import HttpTarget, SubjectTarget
+from services.notifier.event_sinks.sink_delivery import (
+    EventSink,
+    HttpTarget,
+    SinkDelivery,
+    SinkMeters,
+    SinkReport,
+    SubjectTarget,
+)
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, NavarchError
 from services.primitives.race import race
@@ -29,6 +40,34 @@ REMOVE_SECONDS: Final = 600.0
 """How long a replica delivers before it removes the durables of sinks that it does not know: in a
 rolling restart that may be one whose configuration is older."""
 PAGES_MAX: Final = 64
+
+
+class _Labelled(msgspec.Struct, frozen=True):
+    """The part of a node's launch, or of a pool's settings, that is read."""
+
+    labels: dict[str, str] = {}
+
+
+class _Node(msgspec.Struct, frozen=True):
+    launch: _Labelled | None = None
+
+
+class _Pool(msgspec.Struct, frozen=True):
+    spec: _Labelled | None = None
+
+
+_nodes: Final = LimitedDecoder(_Node)
+_pools: Final = LimitedDecoder(_Pool)
+
+
+async def read_labels(bus: Bus, pool: str, node: str) -> Mapping[str, str]:
+    """The labels of a node of a pool; without a node, or where it has no record, of the pool."""
+    if node:
+        found = readable_record(await bus.get(NODES, node_key(pool, node)), _nodes)
+        if found is not None and found.launch is not None:
+            return found.launch.labels
+    record = readable_record(await bus.get(POOLS, pool_key(pool)), _pools)
+    return record.spec.labels if record is not None and record.spec is not None else {}
 
 
 def configured_sinks(settings: Settings, bus: Bus, clock: Clock) -> list[EventSink]:
@@ -57,7 +96,6 @@ class EventSinks:
         failures: FailureRegister,
         meters: SinkMeters,
     ) -> None:
-        """Report what fails to `failures`."""
         self._sinks = sinks
         self._fleet = settings.fleet
         self._replicas = settings.nats.replicas

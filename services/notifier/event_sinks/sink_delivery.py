@@ -1,4 +1,4 @@
-"""Delivers one sink's events: in the order of storing, at least once, from the sink's durable.
+"""Delivers one sink's events to a URL or a subject: in order, at least once, from its durable.
 
 One replica delivers, under the notifier's lease. It acknowledges what was delivered, refused or not
 asked for, so the durable's position on the bus is the sink's. What a killed replica held is
@@ -7,24 +7,49 @@ delivered again first, before anything newer.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Final
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, NoReturn
 
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from schemas import subjects
 from schemas.event_sink_settings import EventSinkSpec
+from schemas.fleet_queries import CurrentFailure
+from schemas.metric_catalogue import SINK_EVENTS, SINK_OLDEST, SINK_PENDING
 from schemas.stream_specs import DurableSpec
 from services.bus.port import Bus, Delivery, Stored
-from services.notifier.cloud_events import CloudEvent
+from services.notifier.cloud_events import (
+    BATCH,
+    STRUCTURED,
+    CloudEvent,
+    batch,
+    binary_headers,
+    signature_headers,
+    structured,
+)
 from services.notifier.event_sinks.event_filter import SinkEvent, has_labels, sink_event, wants
-from services.notifier.event_sinks.sink_report import Outcome, SinkReport
-from services.notifier.event_sinks.sink_target import EventRefusalError, SinkTarget
 from services.primitives.clock import Clock
-from services.primitives.errors import BusError
+from services.primitives.errors import BusError, TooLarge
 from services.primitives.race import race
 from services.primitives.redaction import redacted
+from services.runtime.failure_register import FailureRegister
+from services.runtime.http_caller import HttpCaller, RefusedHttpError
 
+Outcome = Literal["delivered", "filtered", "refused", "expired", "too-large", "invalid"]
+
+FAILING_SECONDS: Final = 60.0
+"""A receiver that has failed for so long is reported."""
+BEHIND: Final = timedelta(minutes=10)
+"""A sink whose oldest event has waited for so long is reported."""
+SHOWN: Final = timedelta(hours=1)
+"""How long an event that was skipped is reported: nothing that happens later undoes it."""
+ANSWER_BYTES_MAX: Final = 65_536
+SINK_CODES: Final = frozenset({401, 402, 403, 404, 405, 407, 410, 421})
+"""These are about the URL or the credentials, and so about every event: they are tried again."""
+CLIENT_ERRORS: Final = range(400, 500)
 log = logging.getLogger(__name__)
 
 BACKOFF_FIRST_SECONDS: Final = 1.0
@@ -41,6 +66,188 @@ ReadLabels = Callable[[str, str], Awaitable[Mapping[str, str]]]
 """The labels of a pool's node; without a node, of the pool."""
 Place = tuple[datetime, int]
 """When an event was stored, and its sequence: the stream may have been created again."""
+
+
+class SinkMeters:
+    """The metrics of all sinks."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.events = Counter(*SINK_EVENTS.declared, registry=registry)
+        self.pending = Gauge(*SINK_PENDING.declared, registry=registry)
+        self.oldest = Gauge(*SINK_OLDEST.declared, registry=registry)
+
+
+class SinkReport:
+    """One sink's."""
+
+    def __init__(self, name: str, failures: FailureRegister, meters: SinkMeters) -> None:
+        self._name = name
+        self._about = f"event sink {name}"
+        self._failures = failures
+        self._meters = meters
+        self._failing_since: float | None = None
+        self._error = ""
+        self._skipped = 0
+        self._skipped_at: datetime | None = None
+        self._last_skip = ""
+        self.oldest: datetime | None = None
+        """When the oldest event that waits was stored; None: none does."""
+
+    def count(self, outcome: Outcome) -> None:
+        """Count an event that needs no more."""
+        self._meters.events.labels(self._name, outcome).inc()
+
+    def works(self) -> None:
+        """Take note that the receiver answers."""
+        self._failing_since = None
+
+    def fails(self, error: str, at: float) -> None:
+        """Take note that nothing can be delivered."""
+        self._error = error
+        if self._failing_since is None:
+            self._failing_since = at
+
+    def skip(self, event: str, reason: str, now: datetime) -> None:
+        """Take note of an event that is never delivered."""
+        self._skipped += 1
+        self._skipped_at, self._last_skip = now, f"{event}: {reason}"
+
+    def publish(self, now: datetime, at: float, pending: int) -> None:
+        """Set the metrics, and report what fails; `pending`: events that wait."""
+        self._meters.pending.labels(self._name).set(pending)
+        waited = now - self.oldest if self.oldest else timedelta(0)
+        self._meters.oldest.labels(self._name).set(max(waited.total_seconds(), 0.0))
+        if self._skipped_at is not None and now - self._skipped_at >= SHOWN:
+            self._skipped, self._skipped_at = 0, None
+        found = [self._undelivered(at, waited), self._refused()]
+        self._failures.update(self._about, [each for each in found if each is not None])
+
+    def end(self) -> None:
+        """Report nothing more: another replica delivers."""
+        self._failures.update(self._about, ())
+        for gauge in (self._meters.pending, self._meters.oldest):
+            gauge.remove(self._name)
+
+    def _undelivered(self, at: float, waited: timedelta) -> CurrentFailure | None:
+        if self._failing_since is not None and at - self._failing_since >= FAILING_SECONDS:
+            reason = f"events are not delivered: {self._error}"
+            remedy = (
+                "check its entry under `event_sinks` and its receiver; what waits is delivered in "
+                "order once it works, unless it is older than `max_age` by then"
+            )
+        elif waited >= BEHIND:
+            reason = "it is behind: the oldest event has waited for more than 10 minutes"
+            remedy = (
+                "see navarch_sink_pending_events; `mode: batch` delivers more in the same time, "
+                "and `events` and `pools` deliver less"
+            )
+        else:
+            return None
+        return CurrentFailure(
+            failure="sink-undelivered", about=self._about, reason=reason, remedy=remedy
+        )
+
+    def _refused(self) -> CurrentFailure | None:
+        if self._skipped_at is None:
+            return None
+        return CurrentFailure(
+            failure="sink-refused",
+            about=self._about,
+            reason=f"{self._skipped} events were skipped, the last of them {self._last_skip}",
+            remedy=(
+                "correct the receiver, or leave such events out with `events`; they are not sent "
+                "again, and `navarch events` has them"
+            ),
+        )
+
+
+class EventRefusalError(Exception):
+    """The receiver refuses the content of an event for good."""
+
+
+class HttpTarget:
+    """A URL."""
+
+    def __init__(self, spec: EventSinkSpec, clock: Clock) -> None:
+        self._spec = spec
+        self._http = HttpCaller(
+            clock,
+            timeout_seconds=spec.timeout,
+            headers=spec.headers,
+            answer_bytes_max=ANSWER_BYTES_MAX,
+            sign=lambda request: signature_headers(spec.secret, clock.now(), request.content),
+        )
+
+    @property
+    def events_max(self) -> int:
+        """One, but for batches."""
+        return self._spec.batch.events if self._spec.mode == "batch" else 1
+
+    @property
+    def bytes_max(self) -> int:
+        """As configured."""
+        return self._spec.batch.bytes
+
+    async def send(self, events: Sequence[CloudEvent]) -> None:
+        """Post once."""
+        match self._spec.mode:
+            case "batch":
+                parts: dict[str, Any] = {"content": batch(events), "headers": _typed(BATCH)}
+            case "binary":
+                (event,) = events
+                parts = {"content": bytes(event.data), "headers": binary_headers(event)}
+            case _:
+                (event,) = events
+                parts = {"content": structured(event), "headers": _typed(STRUCTURED)}
+        request = self._http.request("POST", self._spec.url, **parts)
+        try:
+            await self._http.send(request, "url")
+        except RefusedHttpError as error:
+            _raise_refused(error)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.close()
+
+
+class SubjectTarget:
+    """A subject of the bus, stored in SINKS."""
+
+    events_max = 1
+    bytes_max = 0
+
+    def __init__(self, name: str, bus: Bus) -> None:
+        self._subject = subjects.sink(name)
+        self._bus = bus
+
+    async def send(self, events: Sequence[CloudEvent]) -> None:
+        """Store them; what was stored in the last ten minutes is not stored again."""
+        for each in events:
+            msg_id = f"{self._subject} {each.sequence} {each.id}"
+            try:
+                await self._bus.publish(
+                    self._subject, structured(each), msg_id=msg_id, headers=_typed(STRUCTURED)
+                )
+            except TooLarge as error:
+                raise EventRefusalError(str(error)) from error
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+SinkTarget = HttpTarget | SubjectTarget
+"""`send` raises EventRefusalError for what cannot be delivered, ever; all else is sent again."""
+
+
+def _typed(content_type: str) -> dict[str, str]:
+    return {"Content-Type": content_type}
+
+
+def _raise_refused(error: RefusedHttpError) -> NoReturn:
+    code = error.answer.status_code
+    if code in CLIENT_ERRORS and code not in SINK_CODES:
+        raise EventRefusalError(str(error)) from error
+    raise error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +281,6 @@ class SinkDelivery:
         read_labels: ReadLabels,
         report: SinkReport,
     ) -> None:
-        """Deliver events of `fleet`."""
         self._sink = sink
         self._fleet = fleet
         self._bus = bus

@@ -29,55 +29,50 @@ class CombinedNotifier:
 
     def __init__(self, notifiers: Sequence[Notifier]) -> None:
         """Combine at least two; who made them closes them."""
-        self._notifiers = notifiers
-
-    @property
-    def parts(self) -> Sequence[Notifier]:
-        """Those that are combined."""
-        return self._notifiers
+        self.parts = notifiers
 
     @property
     def name(self) -> str:
         """The names of all."""
-        return "+".join(each.name for each in self._notifiers)
+        return "+".join(each.name for each in self.parts)
 
     @property
     def confirms_drains(self) -> bool:
         """Only if every one does: a node may be busy with the work of the one that does not."""
-        return all(each.confirms_drains for each in self._notifiers)
+        return all(each.confirms_drains for each in self.parts)
 
     @property
     def batches(self) -> bool:
         """Only if every one does."""
-        return all(each.batches for each in self._notifiers)
+        return all(each.batches for each in self.parts)
 
     @property
     def poll_seconds(self) -> float:
         """The longest interval of all."""
-        return max(each.poll_seconds for each in self._notifiers)
+        return max(each.poll_seconds for each in self.parts)
 
     async def cordon(self, order: WorkloadOrder) -> None:
         """Cordon in each."""
-        await asyncio.gather(*(each.cordon(order) for each in self._notifiers))
+        await asyncio.gather(*(each.cordon(order) for each in self.parts))
 
     async def uncordon(self, order: WorkloadOrder) -> None:
         """Uncordon in each."""
-        await asyncio.gather(*(each.uncordon(order) for each in self._notifiers))
+        await asyncio.gather(*(each.uncordon(order) for each in self.parts))
 
     async def drain(self, order: WorkloadOrder) -> None:
         """Drain in each."""
-        await asyncio.gather(*(each.drain(order) for each in self._notifiers))
+        await asyncio.gather(*(each.drain(order) for each in self.parts))
 
     async def evict(self, order: WorkloadOrder) -> None:
         """Evict in each."""
-        await asyncio.gather(*(each.evict(order) for each in self._notifiers))
+        await asyncio.gather(*(each.evict(order) for each in self.parts))
 
     async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
         """Everything that runs, of all; a node that one did not answer for is missing.
 
         PartlyAnsweredError where some answer, and others do not.
         """
-        asked = (each.workloads(nodes) for each in self._notifiers)
+        asked = (each.workloads(nodes) for each in self.parts)
         found = await asyncio.gather(*asked, return_exceptions=True)
         said = [each for each in found if not isinstance(each, BaseException)]
         failed = [each for each in found if isinstance(each, BaseException)]
@@ -93,32 +88,32 @@ class CombinedNotifier:
     async def self_check(self) -> Sequence[WorkloadCheck]:
         """What each that can says about itself."""
         found: list[WorkloadCheck] = []
-        for each in self._notifiers:
+        for each in self.parts:
             if isinstance(each, SelfCheckingNotifier):
                 found += await each.self_check()
         return found
 
     async def checkpoint(self, order: WorkloadOrder) -> Sequence[RunningWork]:
         """Ask in each that can."""
-        able = [each for each in self._notifiers if isinstance(each, CheckpointingNotifier)]
+        able = [each for each in self.parts if isinstance(each, CheckpointingNotifier)]
         answers = await asyncio.gather(*(each.checkpoint(order) for each in able))
         return [work for each in answers for work in each]
 
     async def cordon_gpus(self, order: WorkloadOrder) -> None:
         """In each; where one cannot, single GPUs are not cordoned at all."""
-        able = [each for each in self._notifiers if isinstance(each, GpuCordoningNotifier)]
-        if order.gpus and len(able) < len(self._notifiers):
+        able = [each for each in self.parts if isinstance(each, GpuCordoningNotifier)]
+        if order.gpus and len(able) < len(self.parts):
             raise StepFailure(f"not all of {self.name} can keep work off a single GPU", "INVALID")
         await asyncio.gather(*(each.cordon_gpus(order) for each in able))
 
     async def wait_for_change(self) -> None:
         """Return with the first."""
-        await race(*(each.wait_for_change() for each in self._notifiers))
+        await race(*(each.wait_for_change() for each in self.parts))
 
     async def node_states(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadNodeState]:
         """Ready where all say so, cordoned where one says so."""
         found: dict[str, WorkloadNodeState] = {}
-        for each in self._notifiers:
+        for each in self.parts:
             if isinstance(each, NodeStateReporter):
                 for node, state in (await each.node_states(nodes)).items():
                     found[node] = _merge_states(found[node], state) if node in found else state
@@ -126,7 +121,7 @@ class CombinedNotifier:
 
     async def wait_for_node_change(self) -> None:
         """Return with the first."""
-        reporting = [each for each in self._notifiers if isinstance(each, NodeStateReporter)]
+        reporting = [each for each in self.parts if isinstance(each, NodeStateReporter)]
         await race(asyncio.Event().wait(), *(each.wait_for_node_change() for each in reporting))
 
     async def close(self) -> None:

@@ -57,7 +57,6 @@ class DrainWatch:
     """The open drains of this process in one workload system."""
 
     def __init__(self, notifier: Notifier, clock: Clock, observe: Observe = _unobserved) -> None:
-        """Ask `notifier`."""
         self._observe = observe
         self._notifier = notifier
         self._clock = clock

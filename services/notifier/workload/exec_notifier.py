@@ -89,6 +89,12 @@ class UnansweredCommandError(Exception):
 class ExecNotifier:
     """A workload system behind a command."""
 
+    name = "exec"
+    confirms_drains = True
+    """The command says what runs."""
+    batches = True
+    """One run for all nodes."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """`notifiers: {NAME: {type: exec, command: [/usr/local/bin/scheduler, navarch]}}`."""
 
@@ -115,30 +121,10 @@ class ExecNotifier:
                     raise ValueError(f"{name} must be more than 0")
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Run nothing yet."""
         del clock
         self._options = options
+        self.poll_seconds: float = options.poll
         self._running = asyncio.Semaphore(COMMANDS_MAX)
-
-    @property
-    def name(self) -> str:
-        """The name in logs."""
-        return "exec"
-
-    @property
-    def confirms_drains(self) -> bool:
-        """The command says what runs."""
-        return True
-
-    @property
-    def batches(self) -> bool:
-        """One run for all nodes."""
-        return True
-
-    @property
-    def poll_seconds(self) -> float:
-        """The configured interval."""
-        return self._options.poll
 
     async def cordon(self, order: WorkloadOrder) -> None:
         """Run it with `cordon`."""

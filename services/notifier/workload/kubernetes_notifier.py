@@ -37,11 +37,10 @@ from services.notifier.workload.kubernetes.kubernetes_pods import (
 )
 from services.notifier.workload.kubernetes.kubernetes_rights import (
     GRANT,
+    missing_rights,
     needed_rights,
 )
-from services.notifier.workload.kubernetes.missing_rights import missing_rights
-from services.notifier.workload.kubernetes.pod_checkpoints import ask_pods
-from services.notifier.workload.kubernetes.pod_evictor import PodEvictor
+from services.notifier.workload.kubernetes.pod_evictor import PodEvictor, ask_pods
 from services.notifier.workload.node_name import check_template, node_name
 from services.notifier.workload.workload_notifier import (
     NodeReference,
@@ -94,6 +93,16 @@ class _Version(msgspec.Struct, frozen=True, rename="camel"):
 class KubernetesNotifier:
     """One Kubernetes cluster."""
 
+    name = "kubernetes"
+    confirms_drains = True
+    """The API lists the pods."""
+    batches = True
+    """All nodes are watched at once."""
+    reports_running = True
+    """It is asked about any node."""
+    poll_seconds = POLL_SECONDS
+    """Long: changes are pushed."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """`notifiers: {NAME: {type: kubernetes, kubeconfig: …}}`."""
 
@@ -143,31 +152,6 @@ class KubernetesNotifier:
         self._seen: set[str] = set()
         """Navarch's names of the nodes that this process has seen in Kubernetes."""
         self._slots = asyncio.Semaphore(AT_ONCE_MAX)
-
-    @property
-    def name(self) -> str:
-        """The name in logs."""
-        return "kubernetes"
-
-    @property
-    def confirms_drains(self) -> bool:
-        """The API lists the pods."""
-        return True
-
-    @property
-    def batches(self) -> bool:
-        """All nodes are watched at once."""
-        return True
-
-    @property
-    def reports_running(self) -> bool:
-        """It is asked about any node."""
-        return True
-
-    @property
-    def poll_seconds(self) -> float:
-        """Long: changes are pushed."""
-        return POLL_SECONDS
 
     async def cordon(self, order: WorkloadOrder) -> None:
         """Make the node unschedulable and say why."""

@@ -18,6 +18,14 @@ log = logging.getLogger(__name__)
 class NoopNotifier:
     """Logs its orders; a drain ends at once, without confirmation."""
 
+    name = "noop"
+    confirms_drains = False
+    """There is no workload system to ask."""
+    batches = True
+    """Nothing is asked."""
+    poll_seconds = 1.0
+    """Never used: nothing is asked."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """`notifier: {type: noop, accept_no_drain: true}`."""
 
@@ -27,26 +35,6 @@ class NoopNotifier:
     def __init__(self, *, options: Options, clock: Clock) -> None:
         """Accept the arguments of every plugin."""
         del options, clock
-
-    @property
-    def name(self) -> str:
-        """The name in logs."""
-        return "noop"
-
-    @property
-    def confirms_drains(self) -> bool:
-        """There is no workload system to ask."""
-        return False
-
-    @property
-    def batches(self) -> bool:
-        """Nothing is asked."""
-        return True
-
-    @property
-    def poll_seconds(self) -> float:
-        """Never used: nothing is asked."""
-        return 1.0
 
     async def cordon(self, order: WorkloadOrder) -> None:
         """Log the cordon."""

@@ -46,6 +46,14 @@ RESERVE_STEPS: Final = ("/reserve", "/open", "/promote")
 class RayNotifier:
     """One Ray cluster."""
 
+    name = "ray"
+    confirms_drains = True
+    """Ray lists the raylets that have ended."""
+    batches = True
+    """One list of each kind for all nodes."""
+    reports_running = True
+    """It is asked about any node."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """`notifiers: {NAME: {type: ray, dashboard: http://head:8265}}`."""
 
@@ -82,6 +90,7 @@ class RayNotifier:
     def __init__(self, *, options: Options, clock: Clock) -> None:
         """Connect at the first order."""
         self._options = options
+        self.poll_seconds: float = options.poll
         self._clock = clock
         self._client = RayClient(options.dashboard, options.headers, options.timeout, clock)
         self._orders = RayOrders(
@@ -93,31 +102,6 @@ class RayNotifier:
         """Start of the head, and a raylet that this process has ordered it to drain."""
         self._seen: set[str] = set()
         """Navarch's names of nodes that this process has seen in Ray."""
-
-    @property
-    def name(self) -> str:
-        """The name in logs."""
-        return "ray"
-
-    @property
-    def confirms_drains(self) -> bool:
-        """Ray lists the raylets that have ended."""
-        return True
-
-    @property
-    def batches(self) -> bool:
-        """One list of each kind for all nodes."""
-        return True
-
-    @property
-    def reports_running(self) -> bool:
-        """It is asked about any node."""
-        return True
-
-    @property
-    def poll_seconds(self) -> float:
-        """The configured interval."""
-        return self._options.poll
 
     async def cordon(self, order: WorkloadOrder) -> None:
         """Drain the raylet without a deadline; it ends when it is idle."""

@@ -14,11 +14,11 @@ from services.notifier.workload.slurm_workload import checked_name
 from services.notifier.workload.workload_notifier import NodeReference
 from services.workload_systems.slurm_client import (
     NodeChange,
-    SlurmClient,
     SlurmRefusedError,
     SlurmUnavailableError,
 )
 from services.workload_systems.slurm_output import SlurmNode
+from services.workload_systems.slurm_rest import SlurmClient
 
 log = logging.getLogger(__name__)
 

@@ -19,12 +19,13 @@ from schemas.duration import Duration
 from schemas.settings import Setting
 from services.notifier.workload.node_name import check_template, node_name
 from services.notifier.workload.slurm_entries import SlurmEntries
-from services.notifier.workload.slurm_node_states import FAILED_STATES, node_state
 from services.notifier.workload.slurm_workload import (
+    FAILED_STATES,
     announced_checkpoint,
     checked_name,
     find_node,
     jobs_by_node,
+    node_state,
     node_workload,
     reason_text,
     running_work,
@@ -44,13 +45,12 @@ from services.primitives.coalesce import Joined
 from services.workload_systems.slurm_client import (
     NodeChange,
     NodeOrder,
-    SlurmClient,
     SlurmRefusedError,
     SlurmUnavailableError,
 )
 from services.workload_systems.slurm_commands import SlurmCommands
 from services.workload_systems.slurm_output import SlurmJob, SlurmNode
-from services.workload_systems.slurm_rest import SlurmRest, SlurmRestOptions
+from services.workload_systems.slurm_rest import SlurmClient, SlurmRest, SlurmRestOptions
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,14 @@ DRAINS_MAX: Final = 10_000
 
 class SlurmNotifier:
     """A Slurm cluster."""
+
+    name = "slurm"
+    confirms_drains = True
+    """Slurm says what runs."""
+    batches = True
+    """One `sinfo` and one `squeue` for all nodes."""
+    reports_running = True
+    """It is asked about any node."""
 
     class Options(Setting, frozen=True, kw_only=True):
         """`notifier: {type: slurm, slurm: {…}}`; every key has a default."""
@@ -99,8 +107,8 @@ class SlurmNotifier:
                     raise ValueError(f"{name} must be more than 0")
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Run no command yet."""
         self._options = options
+        self.poll_seconds: float = options.poll
         self._clock = clock
         commands = SlurmCommands(
             folder=options.commands, conf=options.conf, seconds_max=options.timeout
@@ -114,31 +122,6 @@ class SlurmNotifier:
         self._drains: dict[str, WorkloadOrder] = {}
         self._signalled: dict[str, datetime] = {}
         """Job -> until when it is not asked for a checkpoint again, by whichever of its nodes."""
-
-    @property
-    def name(self) -> str:
-        """The name in logs."""
-        return "slurm"
-
-    @property
-    def confirms_drains(self) -> bool:
-        """Slurm says what runs."""
-        return True
-
-    @property
-    def batches(self) -> bool:
-        """One `sinfo` and one `squeue` for all nodes."""
-        return True
-
-    @property
-    def reports_running(self) -> bool:
-        """It is asked about any node."""
-        return True
-
-    @property
-    def poll_seconds(self) -> float:
-        """The configured interval."""
-        return self._options.poll
 
     async def cordon(self, order: WorkloadOrder) -> None:
         """Drain the node; one that an administrator drained keeps its reason."""
@@ -189,7 +172,7 @@ class SlurmNotifier:
         for job in here:
             await self._requeue(job)
         waited = 0.0
-        while await self._is_busy(node.name) and waited < LEAVE_SECONDS:
+        while node.name in jobs_by_node(await self._slurm.jobs()) and waited < LEAVE_SECONDS:
             await self._clock.sleep(LEAVE_POLL_SECONDS)
             waited += LEAVE_POLL_SECONDS
         if waited >= LEAVE_SECONDS and self._options.not_requeueable == "cancel":
@@ -367,9 +350,6 @@ class SlurmNotifier:
             await self._slurm.cancel(job.number)
         except SlurmRefusedError as error:
             log.warning("a job was not cancelled", extra={"job": job.id, "reason": str(error)})
-
-    async def _is_busy(self, name: str) -> bool:
-        return name in jobs_by_node(await self._slurm.jobs())
 
     async def _update(self, name: str, state: NodeOrder, reason: str = "") -> None:
         await self._slurm.change_node(checked_name(name), NodeChange(state=state, reason=reason))

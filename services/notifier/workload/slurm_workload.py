@@ -1,4 +1,4 @@
-"""What Slurm's nodes and jobs mean for a drain, and what is written to Slurm. Pure."""
+"""What Slurm says of nodes and jobs, what that means, and what is written to Slurm. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,17 +6,55 @@ from datetime import datetime
 from typing import Final
 
 from services.notifier.workload.workload_notifier import (
+    FAILED_MAX,
     RUNNING_MAX,
+    FailedWork,
     NodeWorkload,
     RunningWork,
+    WorkloadNodeState,
     read_announcement,
 )
 from services.workload_systems.slurm_output import NAME_CHARS_MAX, OURS, SlurmJob, SlurmNode
 
+FAILED_STATES: Final = "BOOT_FAIL,FAILED,NODE_FAIL,OUT_OF_MEMORY"
+"""Of jobs that ended lately, for as long as slurmctld remembers them (MinJobAge)."""
 REASON_CHARS_MAX: Final = 200
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,253}")
 CHECKPOINT_AT: Final = "navarch-checkpoint-at="
 """Word of a job's comment by which it announces when its next checkpoint is written."""
+
+
+def node_state(node: SlurmNode, failed: Sequence[SlurmJob]) -> WorkloadNodeState:
+    """The state of one node; `failed`: the jobs that failed on it."""
+    cordoned = node.cordoned and not node.ours
+    reasons = []
+    if node.down:
+        reasons.append(f"DOWN: {node.reason or 'without a reason'}")
+    elif node.powered_off:
+        reasons.append("powered down")
+    if cordoned:
+        by = f" by {node.user}" if node.user not in ("", "Unknown") else ""
+        reasons.append(f"drained{by}" + ("" if node.down else f": {node.reason}"))
+    return WorkloadNodeState(
+        ready=not (node.down or node.powered_off),
+        cordoned=cordoned,
+        reason="; ".join(reasons),
+        failed=_failures(failed),
+    )
+
+
+def _failures(jobs: Sequence[SlurmJob]) -> tuple[FailedWork, ...]:
+    found = [
+        FailedWork(id=f"job {each.id}", owner=each.user, reason=_why(each), at=each.ends_at)
+        for each in jobs
+        if each.ends_at is not None
+    ]
+    return tuple(sorted(found, key=lambda each: (each.at, each.id))[-FAILED_MAX:])
+
+
+def _why(job: SlurmJob) -> str:
+    several = f", on {job.node_count} nodes" if job.node_count > 1 else ""
+    return f"{job.state} ({job.name}{several})"
 
 
 def announced_checkpoint(comment: Iterable[str]) -> datetime | None:

@@ -21,7 +21,7 @@ from schemas.enums import DrainMode
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
 from schemas.value_limits import UtcTime
-from services.notifier.signature import check_secret, signature_headers
+from services.notifier.cloud_events import check_secret, signature_headers
 from services.notifier.workload.workload_notifier import (
     RUNNING_MAX,
     GpuReference,
@@ -101,6 +101,12 @@ class WebhookDrain(Setting, frozen=True, kw_only=True):
 class WebhookNotifier:
     """A workload system behind URLs; an order without a URL is skipped."""
 
+    name = "webhook"
+    batches = False
+    """The status URL is asked about one node."""
+    poll_seconds = POLL_SECONDS
+    """Short: most receivers answer from memory."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """`notifier: {type: webhook, webhook: {cordon_url: …}}`."""
 
@@ -153,11 +159,6 @@ class WebhookNotifier:
         )
 
     @property
-    def name(self) -> str:
-        """The name in logs."""
-        return "webhook"
-
-    @property
     def confirms_drains(self) -> bool:
         """Whether there is a status URL or a callback."""
         return self._options.drain.completes != "at-once"
@@ -165,16 +166,6 @@ class WebhookNotifier:
     async def close(self) -> None:
         """Close the connections."""
         await self._http.close()
-
-    @property
-    def batches(self) -> bool:
-        """The status URL is asked about one node."""
-        return False
-
-    @property
-    def poll_seconds(self) -> float:
-        """Short: most receivers answer from memory."""
-        return POLL_SECONDS
 
     async def cordon(self, order: WorkloadOrder) -> None:
         """POST `cordon`."""

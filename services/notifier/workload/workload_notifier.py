@@ -135,7 +135,6 @@ class Notifier(Protocol):
     @property
     def name(self) -> str:
         """The name in logs."""
-        ...
 
     @property
     def confirms_drains(self) -> bool:
@@ -144,7 +143,6 @@ class Notifier(Protocol):
         If not, it is never called: a drain ends when it is ordered, and its event says that
         nothing confirmed it.
         """
-        ...
 
     @property
     def batches(self) -> bool:
@@ -152,28 +150,22 @@ class Notifier(Protocol):
 
         If not, it is called for each node by itself, so that none waits for another's answer.
         """
-        ...
 
     @property
     def poll_seconds(self) -> float:
         """Interval between two calls of `workloads` while drains are open."""
-        ...
 
     async def cordon(self, order: WorkloadOrder) -> None:
         """Stop placing new work on the node; running work continues."""
-        ...
 
     async def uncordon(self, order: WorkloadOrder) -> None:
         """Allow new work on the node again, if it was Navarch that cordoned it."""
-        ...
 
     async def drain(self, order: WorkloadOrder) -> None:
         """Place no new work and ask the running work to leave by `order.deadline`."""
-        ...
 
     async def evict(self, order: WorkloadOrder) -> None:
         """End the work that is left, requeued where the system can: the deadline has come."""
-        ...
 
     async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
         """What runs on each of these nodes, by `node`, in as few requests as possible.
@@ -181,15 +173,12 @@ class Notifier(Protocol):
         A node that the workload system does not know is drained. One that is missing from the
         answer is asked about again.
         """
-        ...
 
     async def wait_for_change(self) -> None:
         """Return when work may have ended; a system that does not report it never returns."""
-        ...
 
     async def close(self) -> None:
         """Close connections."""
-        ...
 
 
 class FailedWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,11 +220,9 @@ class NodeStateReporter(Notifier, Protocol):
         It is called every few seconds for every node of the pools, so it answers from memory or
         with one request, and changes nothing.
         """
-        ...
 
     async def wait_for_node_change(self) -> None:
         """Return when a node's state may have changed; a system that cannot say never returns."""
-        ...
 
 
 @runtime_checkable
@@ -245,7 +232,6 @@ class RunningWorkReporter(Protocol):
     @property
     def reports_running(self) -> bool:
         """Whether it does, also before a drain: else no node counts as idle."""
-        ...
 
 
 @runtime_checkable
@@ -260,7 +246,6 @@ class CheckpointingNotifier(Protocol):
         that is empty the drain goes on at once. An order that is repeated with the same `key`, or
         about another node of the same job, should not ask the job twice.
         """
-        ...
 
 
 @runtime_checkable
@@ -276,7 +261,6 @@ class GpuCordoningNotifier(Protocol):
         Running work continues. It is the whole set: GPUs of earlier orders that are missing are
         free again, as far as Navarch is concerned. A cordon of the node is another matter.
         """
-        ...
 
 
 def refuse_unset(setting: str, order: WorkloadOrder) -> None:
@@ -303,7 +287,6 @@ class SelfCheckingNotifier(Protocol):
 
         Raises what an order would raise where it cannot connect.
         """
-        ...
 
 
 @runtime_checkable
@@ -315,19 +298,15 @@ class NodeListNotifier(Protocol):
 
     async def node_registered(self, node: NodeReference) -> None:
         """Take over its address: its agent has registered."""
-        ...
 
     async def node_admitted(self, node: NodeReference) -> None:
         """Let work on it, unless another than Navarch keeps it off."""
-        ...
 
     async def node_gone(self, node: NodeReference) -> None:
         """Make its entry that of no machine: it is terminated, and its name is not wanted."""
-        ...
 
     async def launch_failed(self, node: NodeReference, reason: str, saga: str) -> None:
         """Have the work that waits for it wait no longer."""
-        ...
 
 
 @runtime_checkable
@@ -336,7 +315,6 @@ class OrderCheckingNotifier(Protocol):
 
     async def check_order(self, order: WorkloadOrder) -> Sequence[WorkloadCheck]:
         """Check what can be known about a cordon without giving it."""
-        ...
 
 
 __all__ = [

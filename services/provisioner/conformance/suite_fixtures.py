@@ -1,7 +1,8 @@
 """Fixtures of the suite, which a plugin's author may override, and calls with a time limit."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+import types
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
@@ -11,7 +12,6 @@ import pytest_asyncio
 
 from schemas.enums import ProviderErrorKind
 from schemas.saga_params import LaunchSpec
-from services.provisioner.conformance.call_cancellation import CallCancellation
 from services.provisioner.instances import instance_decisions
 from services.provisioner.provider_client.provider import (
     Environment,
@@ -31,6 +31,51 @@ FLEET: Final = "fleet-one"
 OTHER_FLEET: Final = "fleet-two"
 POOL: Final = "web"
 LOOK_AGAIN_SECONDS: Final = 0.1
+
+
+class CallCancellation:
+    """Drives a call from await to await, and cancels it at one of them.
+
+    A call is driven by hand from one await to the next, so that every point of cancellation is
+    reached once.
+    """
+
+    def __init__(self, call: Coroutine[Any, Any, Any], point: int) -> None:
+        """Cancel it at its await number `point`, counted from one."""
+        self._call = call
+        self._point = point
+        self.reached = False
+        """Whether the call had as many awaits."""
+
+    async def run(self) -> None:
+        """Drive it to the cut or its end, in its own task, which is then cancelled."""
+        await drive_call(self._call, self._at)
+
+    def _at(self, awaits: int) -> None:
+        task = asyncio.current_task()
+        if awaits == self._point and task is not None:
+            self.reached = True
+            task.cancel()
+
+
+@types.coroutine
+def drive_call(
+    call: Coroutine[Any, Any, Any], at: Callable[[int], None]
+) -> Generator[Any, Any, Any]:
+    """Pass on what a call awaits, report the count of awaits at each, and return its result."""
+    awaits: int = 0
+    error: BaseException | None = None
+    while True:
+        try:
+            awaited = call.send(None) if error is None else call.throw(error)
+        except StopIteration as ended:
+            return ended.value
+        awaits, error = awaits + 1, None
+        at(awaits)
+        try:
+            yield awaited
+        except BaseException as raised:  # noqa: BLE001 - passed to the call
+            error = raised
 
 
 def environment(data_dir: Path, name: str = "acme") -> Environment:

@@ -22,9 +22,8 @@ from schemas.enums import ProviderErrorKind
 from schemas.instance_records import InstanceRecord, RequestedOffering
 from schemas.launch_offers import Offering
 from schemas.saga_params import LaunchSpec
-from services.provisioner.instances.visibility import may_be_hidden
 from services.provisioner.provider_client.instance_list import InstanceList
-from services.provisioner.provider_client.provider import Instance
+from services.provisioner.provider_client.provider import Capabilities, Instance
 
 TOKEN_CHARS: Final = 32
 ERROR_CHARS_MAX: Final = 500
@@ -39,6 +38,31 @@ that its provider does not have. A login that has expired (AUTH) refuses every r
 person renews it, and the next try succeeds."""
 ADOPTED: Final = "adopted"
 """In place of the saga that launched an instance: no unwinding saga removes it."""
+
+
+def may_be_hidden(record: InstanceRecord, unseen: Iterable[str]) -> bool:
+    """Whether the record's instance may exist where its provider could not look.
+
+    Without a known provider ID it may be in any such place.
+    """
+    known = record.provider_id
+    return any(not known or known.startswith(each) for each in unseen)
+
+
+def why_out_of_region(record: InstanceRecord, can: Capabilities) -> str:
+    """Why the provider can neither remove nor list the record's instance; empty if it can.
+
+    Its absence from another region's list proves nothing.
+    """
+    chosen = record.offering.region if record.offering is not None else ""
+    region = record.region or chosen
+    if not can.sees_region_only or region in ("", can.region):
+        return ""
+    return (
+        f"it was launched in {region}, and provider {record.provider} is configured for "
+        f"{can.region} now: configure {region} again, or remove "
+        f"{record.provider_id or record.instance} there by hand"
+    )
 
 
 def launch_token(fleet: str, pool: str, instance: str) -> str:

@@ -17,8 +17,10 @@ class FabricDevices:
     def of(self, record: InstanceRecord) -> int:
         """Return how many; 0: its launch joins no fabric, or the catalogue does not know."""
         offering = record.offering
-        spec = offering and self._catalogue.spec(offering.provider, offering.instance_type)
-        if offering is None or spec is None or not spec.rdma_devices:
+        if offering is None:
+            return 0
+        spec = self._catalogue.spec(offering.provider, offering.instance_type)
+        if spec is None or not spec.rdma_devices:
             return 0
         provider = self._providers.get(offering.provider).provider
         joins = isinstance(provider, JoinsFabric) and provider.joins_fabric(request_of(record, ""))

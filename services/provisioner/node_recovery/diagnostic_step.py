@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 2.0
 NO_DEADLINE_SECONDS: Final = 86_400.0
 """Time limit of a command without a deadline."""
-DETAIL_CHARS_MAX: Final = 1_000
+CHECK_CHARS_MAX: Final = 1_000
 
 ACTIONS_BY_SEVERITY: Final[tuple[Action, ...]] = (
     *("none", "restart_app", "inspect", "reset_gpu", "reboot", "replace"),
@@ -55,7 +55,7 @@ class DiagnosticStep:
         while True:
             found = await self._diagnose(subject, request, self._seconds_left(command.deadline))
             if found is not None and not found.refused:
-                passed = _outputs(inputs, found)
+                passed = _check_outputs(inputs, found)
                 await self._refuse_if_unhealthy(inputs)
                 return passed
             if found is not None:
@@ -105,9 +105,9 @@ class DiagnosticStep:
         return found
 
 
-def _outputs(inputs: CheckInputs, found: Diagnosis) -> CheckOutputs:
+def _check_outputs(inputs: CheckInputs, found: Diagnosis) -> CheckOutputs:
     details = "; ".join(f"{c.name}: {c.detail}" for c in found.checks if c.ok == found.ok)
-    detail = (details or ", ".join(inputs.checks))[:DETAIL_CHARS_MAX]
+    detail = (details or ", ".join(inputs.checks))[:CHECK_CHARS_MAX]
     if not found.ok:
         raise StepFailure(f"the diagnostic failed: {detail}", error=NOT_ADMITTED)
     return CheckOutputs(detail=detail)

@@ -35,8 +35,7 @@ def answer_offerings(
 ) -> Endpoint:
     """Answer the offerings query; those that pools name come first."""
 
-    async def answer(data: bytes, headers: Headers) -> bytes:
-        del headers
+    async def answer(data: bytes, _: Headers) -> bytes:
         query = msgspec.json.decode(data or b"{}", type=OfferingsQuery)
         entries = await bus.entries(POOLS, pool_key("*"))
         uses = launchable_offerings(

@@ -48,4 +48,3 @@ class Scheduler(Protocol):
 
     async def score(self, option: LaunchOption) -> float:
         """Return how much this offering is preferred."""
-        ...

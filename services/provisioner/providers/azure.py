@@ -26,9 +26,8 @@ from services.provisioner.provider_client.provider import (
 from services.provisioner.provider_client.provider_errors import ProviderError, none_if
 from services.provisioner.providers import azure_prices
 from services.provisioner.providers import azure_vm as vm
-from services.provisioner.providers.azure_auth import token_source
 from services.provisioner.providers.azure_errors import error_of
-from services.provisioner.providers.azure_http import AzureClient
+from services.provisioner.providers.azure_http import AzureClient, token_source
 from services.provisioner.providers.request_checks import invalid, market_of, options_of
 from services.runtime.bounded_http import bounded_client
 

@@ -29,8 +29,12 @@ from services.provisioner.provider_client.provider import (
 from services.provisioner.provider_client.provider_errors import ProviderError, none_if
 from services.provisioner.providers import coreweave_pool as pools
 from services.provisioner.providers.coreweave_errors import is_settled, pool_error
-from services.provisioner.providers.kubernetes_api import NODES, KubernetesApi
-from services.provisioner.providers.pod_tokens import check_account, reviewed_node
+from services.provisioner.providers.kubernetes_api import (
+    NODES,
+    KubernetesApi,
+    check_account,
+    reviewed_node,
+)
 from services.provisioner.providers.provider_secret import read_secret
 from services.provisioner.providers.request_checks import invalid, options_of
 from services.workload_systems.cluster_access import ClusterAccess

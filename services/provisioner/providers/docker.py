@@ -62,6 +62,11 @@ STATUSES: Final[dict[str, InstanceStatus]] = {
 class DockerProvider:
     """Containers of one engine."""
 
+    capabilities = Capabilities(idempotency_token=True, fixed_capacity=True)
+    """The engine refuses a second container of one name, and its list never lags.
+
+A container shares its host's kernel: a reboot would repair nothing, so it is not offered."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """`providers: {docker: {image: navarch-node}}`."""
 
@@ -109,14 +114,6 @@ class DockerProvider:
         self.name = environment.name
         self._keys = _keys(options, environment.name)
         self._engine = Engine(options.socket, float(options.timeout), transport)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The engine refuses a second container of one name, and its list never lags.
-
-        A container shares its host's kernel: a reboot would repair nothing, so it is not offered.
-        """
-        return Capabilities(idempotency_token=True, fixed_capacity=True)
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Start a container, or continue with the one of this token."""

@@ -25,13 +25,15 @@ from services.provisioner.provider_client.provider import (
     ProvisionRequest,
 )
 from services.provisioner.provider_client.provider_errors import ProviderError, none_if
-from services.provisioner.providers.gcp_auth import PRICES_SCOPE, token_source
 from services.provisioner.providers.gcp_errors import operation_error
-from services.provisioner.providers.gcp_http import GcpApi
-from services.provisioner.providers.gcp_launch import GcpOptions, launch_body, region_of_zone
-from services.provisioner.providers.gcp_prices import GcpMachines, GcpPrices
-from services.provisioner.providers.gcp_quotas import GcpQuotas
-from services.provisioner.providers.gcp_reports import upcoming_maintenance
+from services.provisioner.providers.gcp_http import PRICES_SCOPE, GcpApi, token_source
+from services.provisioner.providers.gcp_launch import (
+    GcpOptions,
+    launch_body,
+    region_of_zone,
+    upcoming_maintenance,
+)
+from services.provisioner.providers.gcp_prices import GcpMachines, GcpPrices, GcpQuotas
 from services.provisioner.providers.request_checks import (
     check_labels,
     invalid,

@@ -1,9 +1,11 @@
-"""What is launched at Google: the provider's options, and an instance's description. Pure.
+"""What is launched at Google: options and description of an instance; its upkeep. Pure.
 
 Source: Google's discovery document of Compute Engine, and its pages on disks of machine series,
 reservations, flex-start and multiple network interfaces.
 """
 
+from collections.abc import Iterable
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -12,7 +14,7 @@ from schemas.duration import Duration
 from schemas.launch_offers import Market, OpenMarket
 from schemas.settings import FilePath, Setting
 from services.provisioner.instances.instance_tags import tags_of
-from services.provisioner.provider_client.provider import ProvisionRequest
+from services.provisioner.provider_client.provider import ProvisionRequest, ScheduledEvent
 
 IMAGE_X86: Final = "ubuntu-accelerator-2204-amd64-with-nvidia-580"
 IMAGE_ARM: Final = "ubuntu-accelerator-2404-arm64-with-nvidia-570"
@@ -26,6 +28,40 @@ MODELS: Final = {
     "flex-start": "FLEX_START",
     "reservation-bound": "RESERVATION_BOUND",
 }
+
+
+def upcoming_maintenance(instances: Iterable[tuple[str, Any]]) -> list[ScheduledEvent]:
+    """The maintenance that is announced for instances, given with their provider IDs.
+
+    A VM with GPUs cannot be moved while it runs: it is stopped as long as the maintenance lasts.
+    """
+    found: list[ScheduledEvent] = []
+    for provider_id, instance in instances:
+        about = instance.get("resourceStatus", {}).get("upcomingMaintenance", {})
+        starts = _moment(about.get("windowStartTime"))
+        if starts is None:
+            continue
+        kind = str(about.get("type", "")).lower() or "unknown_type"
+        found.append(
+            ScheduledEvent(
+                provider_id=provider_id,
+                event=f"{starts:%Y%m%dT%H%M}",
+                action=f"{kind}-maintenance",
+                text=f"Google Cloud announces {kind} maintenance of its host",
+                effect="retire",
+                starts_at=starts,
+                ends_at=_moment(about.get("windowEndTime")),
+            )
+        )
+    return found
+
+
+def _moment(text: Any) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
 
 
 class NetworkOptions(Setting, frozen=True, kw_only=True):

@@ -22,15 +22,19 @@ from services.provisioner.provider_client.provider import (
 from services.provisioner.provider_client.rate_limit import MakeRateLimiter
 from services.provisioner.providers.aws_clients import AwsClients
 from services.provisioner.providers.group_removal import (
+    AutoScalingGroups,
     AutoScalingRemoval,
     GroupRemoval,
     NodeClaimDeletion,
     NodeDeletion,
 )
-from services.provisioner.providers.kubernetes_api import NODES, KubernetesApi
-from services.provisioner.providers.pod_tokens import check_account, reviewed_node
+from services.provisioner.providers.kubernetes_api import (
+    NODES,
+    KubernetesApi,
+    check_account,
+    reviewed_node,
+)
 from services.provisioner.providers.request_checks import invalid
-from services.provisioner.providers.scaling_groups import AutoScalingGroups
 from services.workload_systems.cluster_access import ClusterAccess
 
 TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
@@ -42,6 +46,9 @@ SELECTOR_CHARS_MAX: Final = 1024
 
 class KubernetesProvider:
     """The nodes of one cluster."""
+
+    capabilities = Capabilities(adopts=True)
+    """It launches nothing."""
 
     class Options(Setting, frozen=True, kw_only=True):
         """`providers: {eks: {type: kubernetes, selectors: {training: nvidia.com/gpu.present}}}`."""
@@ -92,11 +99,6 @@ class KubernetesProvider:
         access = ClusterAccess(kubeconfig=options.kubeconfig, context=options.context)
         self._api = KubernetesApi(access, options.timeout)
         self._removal = self._way(environment.rate_limiter)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """It launches nothing."""
-        return Capabilities(adopts=True)
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """INVALID: others make the nodes."""

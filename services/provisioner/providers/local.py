@@ -97,6 +97,9 @@ _kept = msgspec.json.Decoder(_InstanceFile)
 class LocalProvider:
     """Agents on this machine."""
 
+    capabilities = Capabilities(idempotency_token=True, reboot=True)
+    """The instance's name serves as the idempotency token."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """`providers: {local: {gpu_count: 8}}`."""
 
@@ -124,11 +127,6 @@ class LocalProvider:
         self.directory = place.absolute()
         self._threads = ThreadPoolExecutor(THREADS_MAX, f"local-{environment.name}")
         self._children: set[int] = set()
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The instance's name serves as the idempotency token."""
-        return Capabilities(idempotency_token=True, reboot=True)
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Create the directory and start the agent, unless they exist."""

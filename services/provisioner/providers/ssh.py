@@ -32,10 +32,13 @@ from services.provisioner.provider_client.provider import (
 )
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import ssh_claims
-from services.provisioner.providers.ipmi_power import IpmiPower
-from services.provisioner.providers.power_control import PowerControl, restart_cold
+from services.provisioner.providers.power_control import (
+    IpmiPower,
+    PowerControl,
+    RedfishPower,
+    restart_cold,
+)
 from services.provisioner.providers.provider_secret import read_secret
-from services.provisioner.providers.redfish_power import RedfishPower
 from services.provisioner.providers.request_checks import invalid
 from services.provisioner.providers.ssh_claims import ClaimReport, MachineClaim
 from services.provisioner.providers.ssh_connections import SshConnections
@@ -80,6 +83,9 @@ MachineReports = Sequence[MachineReport]
 class SshProvider:
     """The machines of one inventory."""
 
+    capabilities = Capabilities(idempotency_token=True, reboot=True, fixed_capacity=True)
+    """A claim is found again by its token, and a machine is known by its name."""
+
     Options = SshOptions
 
     def __init__(self, *, options: SshOptions, environment: Environment) -> None:
@@ -106,11 +112,6 @@ class SshProvider:
         self._links = SshConnections(options, pins, time.monotonic)
         self._room = asyncio.Semaphore(AT_ONCE_MAX)
         self._surveys = Joined(self._survey)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """A claim is found again by its token, and a machine is known by its name."""
-        return Capabilities(idempotency_token=True, reboot=True, fixed_capacity=True)
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Claim a free machine, or return the one that this token has claimed."""

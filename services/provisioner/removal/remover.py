@@ -24,9 +24,9 @@ from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_decisions import (
     TERMINATING_STATES,
     mark_terminated,
+    why_out_of_region,
 )
 from services.provisioner.instances.instance_store import Change, InstanceStore
-from services.provisioner.instances.visibility import why_out_of_region
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError

@@ -7,11 +7,13 @@ or terminates it.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, Literal
+
+from msgspec.structs import replace
 
 from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
@@ -24,17 +26,51 @@ from services.provisioner.instances.instance_decisions import (
     find_adoptable,
     instance_of,
     instances_of,
-)
-from services.provisioner.instances.visibility import (
+    mark_terminating,
     may_be_hidden,
     why_out_of_region,
 )
 from services.provisioner.provider_client.instance_list import InstanceList
 from services.provisioner.provider_client.provider import Capabilities, Instance
-from services.provisioner.removal import kept_instances
 
+KEPT_FOR: Final = timedelta(minutes=20)
+"""It costs money meanwhile; and it is removed well before it would count as a leak."""
+KEPT_MAX: Final = 3
+"""Of one pool: as many as are refused in a row before an operator is asked, by default."""
+REASON: Final = "refused for its hardware; kept until another node of its pool is admitted"
 FLEET_SUFFIX: Final = re.compile(r"-[0-9a-f]{6}")
 """What distinguishes the fleet ID of one store from those of earlier stores of the same fleet."""
+
+
+def keep(
+    record: InstanceRecord, of_its_pool: Iterable[InstanceRecord], now: datetime
+) -> InstanceRecord | None:
+    """The record of a refused instance that is kept for now; None: it must go at once.
+
+    Many clouds hand out the host first that was freed last: given back at once, a machine whose
+    hardware is on the denylist would be the next launch's, too. It is removed once another node of
+    its pool has been admitted, and after a while in any case.
+    """
+    kept = sum(is_kept(each, now) for each in of_its_pool if each.instance != record.instance)
+    if record.state != "running" or kept >= KEPT_MAX:
+        return None
+    return replace(mark_terminating(record, now, REASON), kept_until=now + KEPT_FOR)
+
+
+def is_kept(record: InstanceRecord, now: datetime) -> bool:
+    """Whether an instance that must go is kept."""
+    until = record.kept_until
+    return record.state == "terminating" and until is not None and now < until
+
+
+def kept_seconds(record: InstanceRecord, admitted_at: datetime | None, now: datetime) -> float:
+    """How much longer it is kept; `admitted_at`: when its pool last admitted a node."""
+    if record.kept_until is None or not is_kept(record, now):
+        return 0.0
+    since = record.terminating_at or record.intended_at
+    if admitted_at is not None and admitted_at > since:
+        return 0.0
+    return (record.kept_until - now).total_seconds()
 
 
 def is_of_fleet(tag: str, fleet: str, name: str) -> bool:
@@ -318,7 +354,7 @@ def _decide_record(
         kind, why = _judge_removal(seen, record, listed=listed)
         leaked = record.state == "leaked"
         waits = 0.0 if leaked else _grace_left(seen, record.terminating_at or record.intended_at)
-        kept = kept_instances.kept_seconds(record, seen.admitted.get(record.pool), seen.now)
+        kept = kept_seconds(record, seen.admitted.get(record.pool), seen.now)
         return action(kind, why=why, waits_seconds=max(waits, kept))
     if record.provider not in seen.listed:
         return None

@@ -99,8 +99,7 @@ class SweepEndpoints:
 
 
 def _endpoint(handle: Handle) -> Endpoint:
-    async def endpoint(data: bytes, headers: Headers) -> bytes:
-        del headers
+    async def endpoint(data: bytes, _: Headers) -> bytes:
         return encode(await handle(_request(data)))
 
     return endpoint

@@ -46,7 +46,6 @@ from services.provisioner.instances.instance_store import Change, InstanceStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.removal import kept_instances
 from services.provisioner.removal.orphans import Orphans
 from services.provisioner.removal.remover import Remover
 from services.provisioner.removal.sweep_decisions import (
@@ -55,6 +54,7 @@ from services.provisioner.removal.sweep_decisions import (
     SweepInput,
     decide_sweep,
     due_actions,
+    is_kept,
     is_named,
     is_of_fleet,
     is_unrecorded,
@@ -209,7 +209,7 @@ class Sweeper:
     ) -> dict[str, datetime]:
         """When each pool with instances that are kept last admitted a node."""
         found: dict[str, datetime] = {}
-        for pool in sorted({each.pool for each in records if kept_instances.is_kept(each, now)}):
+        for pool in sorted({each.pool for each in records if is_kept(each, now)}):
             entries = await self._bus.entries(NODES, f"{pool}.>")
             times = [node.admitted_at for _, node in readable(entries, _node) if node.admitted_at]
             found |= {pool: max(times)} if times else {}

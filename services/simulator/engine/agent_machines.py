@@ -19,12 +19,7 @@ from agent.node_monitor import REGISTER_AGAIN_SECONDS
 from agent.observations import dated_use
 from agent.own_record import missing_events
 from schemas import subjects
-from schemas.agent_commands import (
-    ActionResult,
-    DiagnoseRequest,
-    RebootRequest,
-    ResetRequest,
-)
+from schemas.agent_commands import ActionResult, DiagnoseRequest, RebootRequest, ResetRequest
 from schemas.gpu_samples import GpuSample
 from schemas.headers import TRACEPARENT
 from schemas.messages import encode
@@ -34,19 +29,26 @@ from schemas.topology import EVENTS, HEARTBEATS
 from services.bus.port import Headers
 from services.primitives.errors import BusError
 from services.provisioner.provider_client.provider import Instance
-from services.simulator.engine.failure_reports import gpu_of, report_failure, reporter_of
-from services.simulator.engine.hardware_failures import (
+from services.simulator.engine.simulated_machine import (
     RECLAIMS,
     REMEDIES,
     HardwareFailure,
     MachineSpec,
+    SimulatedMachine,
+    boot_checked,
     diagnosis,
+    gpu_of,
+    gpu_uuid,
+    notice_of,
+    registered,
+    report_failure,
+    reporter_of,
 )
-from services.simulator.engine.node_registration import boot_checked, registered
-from services.simulator.engine.simulated_machine import SimulatedMachine, gpu_uuid, notice_of
-from services.simulator.engine.simulated_process import SimulatedProcess
-from services.simulator.engine.simulation_context import SimulationContext
-from services.simulator.engine.stored_records import StoredRecords
+from services.simulator.engine.simulation_context import (
+    SimulatedProcess,
+    SimulationContext,
+    StoredRecords,
+)
 
 AGAIN_SECONDS: Final = 0.5
 BEAT_SECONDS: Final = 3.0
@@ -224,7 +226,6 @@ class AgentMachines:
             try:
                 ttl = self.beat_ttl_seconds
                 await node.process.bus.put(HEARTBEATS, key, encode(beat), ttl_seconds=ttl)
-                node.last_heartbeat_at = self._simulation.now()
                 self._read_record(node, key)
             except BusError:
                 pass  # the next heartbeat says the same
@@ -409,14 +410,12 @@ class AgentMachines:
 
     # --- commands ---------------------------------------------------------------------------------
 
-    async def _diagnose(self, machine: SimulatedMachine, data: bytes, headers: Headers) -> bytes:
-        del headers
+    async def _diagnose(self, machine: SimulatedMachine, data: bytes, _: Headers) -> bytes:
         asked = msgspec.json.decode(data, type=DiagnoseRequest)
         await asyncio.sleep(DIAGNOSE_SECONDS)
         return encode(diagnosis(machine.failures.values(), asked.checks or ("boot",)))
 
-    async def _reset(self, machine: SimulatedMachine, data: bytes, headers: Headers) -> bytes:
-        del headers
+    async def _reset(self, machine: SimulatedMachine, data: bytes, _: Headers) -> bytes:
         msgspec.json.decode(data, type=ResetRequest)
         await asyncio.sleep(RESET_SECONDS)
         self._simulation.note(f"{machine.name} resets its GPUs")
@@ -424,8 +423,7 @@ class AgentMachines:
         at = self._simulation.clock_of(machine.name).now()
         return encode(ActionResult(ok=True, detail="simulated", boot_id=machine.boot_id, at=at))
 
-    async def _reboot(self, machine: SimulatedMachine, data: bytes, headers: Headers) -> bytes:
-        del headers
+    async def _reboot(self, machine: SimulatedMachine, data: bytes, _: Headers) -> bytes:
         asked = msgspec.json.decode(data, type=RebootRequest)
         at = self._simulation.clock_of(machine.name).now()
         if asked.boot_id == machine.boot_id:

@@ -1,10 +1,14 @@
-"""Faults of a simulated cloud: failing calls, bad machines, slow removals, few machines."""
+"""Faults of a simulated cloud, and the restarts and pauses that it announces."""
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from schemas.enums import ProviderErrorKind
+from agent.observations import Notice
+from schemas.enums import NoticeEffect, ProviderErrorKind
 from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.fault_kinds import InjectedFault
 from services.simulator.engine.simulated_cloud import (
@@ -12,8 +16,12 @@ from services.simulator.engine.simulated_cloud import (
     CallFailure,
     SimulatedCloud,
 )
+from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.engine.simulation_context import SimulationContext
 
+AHEAD_SECONDS: Final = 120.0
+LISTED_SECONDS_MAX: Final = 60.0
+"""So long after it the cloud lists what it has done."""
 CALLS: Final[dict[str, tuple[Call, ProviderErrorKind | None]]] = {
     "no_capacity": ("provision", "CAPACITY"),
     "no_quota": ("provision", "QUOTA"),
@@ -26,6 +34,88 @@ CALLS: Final[dict[str, tuple[Call, ProviderErrorKind | None]]] = {
 """Fault -> the call that fails, and its error; None: as the fault says."""
 LASTING: Final = frozenset({"no_capacity", "no_quota"})
 """These last until they are recovered; the others fail `count` calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Action:
+    effect: NoticeEffect
+    away_seconds: tuple[float, float]
+    """How long the machine is silent, without its boot."""
+
+
+ACTIONS: Final = {
+    "announced_reboot": _Action("reboot", (0.0, 5.0)),
+    "announced_redeploy": _Action("redeploy", (20.0, 120.0)),
+    "announced_pause": _Action("freeze", (10.0, 120.0)),
+}
+
+
+class CloudRestarts:
+    """Announces restarts and pauses, carries them out, and takes them off the list.
+
+    The hardware is sound, and the machine is the same afterwards. The cloud lists what it has
+    announced until a while after it, so the agent of the next boot announces it again.
+    """
+
+    def __init__(self, simulation: SimulationContext, machines: AgentMachines) -> None:
+        self._simulation = simulation
+        self._machines = machines
+        self._chance = simulation.chance("restarts")
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def announce(self, machine: SimulatedMachine, fault: InjectedFault) -> None:
+        """The cloud announces what it does to a machine `seconds` later."""
+        seconds = AHEAD_SECONDS if fault.seconds is None else fault.seconds
+        notice = Notice(
+            "maintenance",
+            f"{fault.kind}.{machine.instance.provider_id}.{self._simulation.now():.0f}",
+            fault.kind,
+            fault.message or f"the cloud announces: {fault.kind}",
+            self._simulation.clock.now() + timedelta(seconds=seconds),
+            effect=ACTIONS[fault.kind].effect,
+        )
+        self._simulation.note(f"{machine.name}: {fault.kind} in {seconds:.0f} s")
+        machine.announced[notice.digest] = notice
+        self._machines.reporter(machine).notice(notice)
+        self._in(seconds, partial(self._begin, machine, notice))
+
+    def withdraw(self, machine: SimulatedMachine, kind: str) -> None:
+        """The cloud does not do what it announced; empty: nothing of that."""
+        for notice in list(machine.announced.values()):
+            if kind in ("", notice.subcode):
+                self._delist(machine, notice)
+
+    def _begin(self, machine: SimulatedMachine, notice: Notice) -> None:
+        if notice.digest not in machine.announced or not self._exists(machine):
+            return
+        self._simulation.note(f"{machine.name}: {notice.subcode} begins")
+        action = ACTIONS[notice.subcode]
+        away = self._chance.uniform(*action.away_seconds)
+        if action.effect == "freeze":
+            self._machines.hang(machine, away)
+        else:
+            if not machine.process.dead:
+                machine.process.crash()
+            machine.ready = 0.0
+            self._in(away, partial(self._boot, machine, machine.boots))
+        listed = away + self._chance.uniform(0.0, LISTED_SECONDS_MAX)
+        self._in(listed, partial(self._delist, machine, notice))
+
+    def _boot(self, machine: SimulatedMachine, boots: int) -> None:
+        """It comes up, unless it was booted or removed meanwhile."""
+        if self._exists(machine) and machine.boots == boots:
+            self._machines.reboot(machine.instance, by_cloud=True)
+
+    def _delist(self, machine: SimulatedMachine, notice: Notice) -> None:
+        if machine.announced.pop(notice.digest, None) and self._exists(machine):
+            self._simulation.note(f"{machine.name}: {notice.subcode} is listed no more")
+            self._machines.reporter(machine).notice_over(notice.digest)
+
+    def _exists(self, machine: SimulatedMachine) -> bool:
+        return self._machines.machine_of(machine.name) is machine
+
+    def _in(self, seconds: float, action: Callable[[], Any]) -> None:
+        self._timers.add(asyncio.get_running_loop().call_later(seconds, action))
 
 
 class CloudFaults:

@@ -4,12 +4,16 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
+from schemas import subjects
+from schemas.messages import encode
+from schemas.node_events import Fault
+from services.primitives.errors import BusError
 from services.simulator.engine.agent_machines import AgentMachines
-from services.simulator.engine.cloud_faults import CloudFaults
-from services.simulator.engine.cloud_restarts import CloudRestarts
+from services.simulator.engine.cloud_faults import CloudFaults, CloudRestarts
 from services.simulator.engine.fault_kinds import (
     ALL,
     ANNOUNCED,
@@ -22,20 +26,26 @@ from services.simulator.engine.fault_kinds import (
     WORKLOAD,
     InjectedFault,
 )
-from services.simulator.engine.hardware_failures import HARMLESS_XIDS, RECLAIMS, HardwareFailure
 from services.simulator.engine.invariants import Invariants
-from services.simulator.engine.message_flood import flood
 from services.simulator.engine.network_faults import EVERY_CONNECTION
 from services.simulator.engine.simulated_cloud import (
     SimulatedCloud,
     offering_of,
 )
-from services.simulator.engine.simulated_machine import SimulatedMachine
+from services.simulator.engine.simulated_machine import (
+    HARMLESS_XIDS,
+    RECLAIMS,
+    HardwareFailure,
+    SimulatedMachine,
+)
 from services.simulator.engine.simulated_workload import UNTIL, SimulatedWorkload
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.store_destroyer import StoreDestroyer
 from services.simulator.engine.supervised_service import SupervisedService
 
+HARMLESS_XID: Final = 43
+GARBAGE_EVERY: Final = 10
+GARBAGE: Final = b'{"type": "io.navarch.agent.event.v1.fault", "time": []}'
 RESTART_SECONDS: Final = 1.0
 """Until a crashed service is restarted, unless the fault says otherwise."""
 STALL_SECONDS: Final = 30.0
@@ -48,6 +58,29 @@ FLAP_SECONDS: Final = 25.0
 FLAP_PAUSE_SECONDS: Final = 10.0
 """Enough for several heartbeats."""
 SHOWS_AGAIN_SECONDS: Final = 10.0
+
+
+async def flood(node: SimulatedMachine, count: int, seconds: float, now: datetime) -> None:
+    """Publish so many messages, evenly over so many seconds."""
+    pool = node.instance.pool
+    subject = subjects.node_event(pool, node.name, "fault")
+    for number in range(count):
+        fault = Fault(
+            id=f"{node.boot_id}.flood-{number}",
+            time=now,
+            pool=pool,
+            node=node.name,
+            kind="xid",
+            code=HARMLESS_XID,
+            subcode=str(number),
+            message="flood",
+        )
+        try:
+            data = encode(fault) if number % GARBAGE_EVERY else GARBAGE
+            await node.process.bus.publish(subject, data)
+        except BusError:
+            pass  # a flood is not repeated
+        await asyncio.sleep(seconds / count)
 
 
 class FaultInjector:

@@ -20,8 +20,7 @@ from services.simulator.engine.renewal_invariants import due_words
 from services.simulator.engine.simulated_alerts import SimulatedOperators
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_workload import SimulatedWorkload
-from services.simulator.engine.simulation_context import SimulationContext
-from services.simulator.engine.stored_records import StoredRecords
+from services.simulator.engine.simulation_context import SimulationContext, StoredRecords
 
 REVIEWED_SECONDS: Final = 600.0
 """So long after a condition has worn off its node is reviewed, even if the timer was lost."""
@@ -39,7 +38,6 @@ class FleetAtRest:
         operators: SimulatedOperators,
         invariants: Invariants,
     ) -> None:
-        """Look at these."""
         self._simulation = simulation
         self._cloud = cloud
         self._workload = workload

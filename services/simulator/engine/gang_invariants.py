@@ -1,28 +1,40 @@
-"""What must hold of jobs that have several nodes."""
+"""What must hold of jobs that have several nodes, and of nodes that must be together."""
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
+from schemas.fault_signature import RACK
+from schemas.instance_records import InstanceRecord
+from schemas.messages import decoder
 from schemas.node_events import WorkGangs, node_codec
 from schemas.node_records import NodeRecord
-from schemas.pool_records import PoolRecord
-from schemas.topology import EVENTS
+from schemas.pool_records import OpenSaga, PoolRecord
+from schemas.saga_log_entries import SagaStarted, StepSucceeded, saga_codec
+from schemas.saga_params import LaunchSpec
+from schemas.topology import EVENTS, INSTANCES, SAGAS
 from services.bus.port import Stored
+from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.disruption_budget import allowance
-from services.pool_manager.planner.node_counts import Nodes, busy, is_gone, is_out
+from services.pool_manager.planner.node_counts import Nodes, busy, is_gone, is_out, nodes_removed
 from services.pool_manager.planner.safety import eligibility, incidents
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 from services.pool_manager.sagas import DEFINITIONS
-from services.simulator.engine.budget_invariants import GANG_TIMES
+from services.simulator.engine.budget_invariants import GANG_TIMES, budget_count
 from services.simulator.engine.invariants import Invariants
-from services.simulator.engine.quiet_time import QuietTime
+from services.simulator.engine.simulated_alerts import QuietTime
 from services.simulator.engine.simulated_gangs import SimulatedGangs
 from services.simulator.engine.simulated_workload import SLOW_SECONDS_MAX
-from services.simulator.engine.simulation_context import SimulationContext
-from services.simulator.engine.stored_records import StoredRecords
+from services.simulator.engine.simulation_context import (
+    SimulationContext,
+    StoredRecords,
+    written_pool,
+)
 from services.simulator.engine.virtual_time import EPOCH, moment
 
 TOGETHER_SECONDS: Final = 30.0
@@ -31,6 +43,109 @@ notifier asks every 5 s, and a replica that has died holds its lease for some mo
 LOOK_SECONDS: Final = 1.0
 KNOWN_SECONDS: Final = 120.0
 """So long before a saga a job may have left its node, and still be recorded there."""
+
+
+class PlacementInvariants:
+    """Counts the instances of each gang that ever ran by their records."""
+
+    def __init__(self, simulation: SimulationContext, invariants: Invariants) -> None:
+        self._invariants = invariants
+        self._launches: dict[str, LaunchSpec] = {}
+        """Saga -> what it launches in a gang."""
+        self._ran: dict[str, set[str]] = defaultdict(set)
+        """Gang -> its instances that have run."""
+        self._instances = decoder(InstanceRecord)
+        simulation.watchers.append(self._on_stored)
+
+    def _on_stored(self, stream: str, stored: Stored) -> None:
+        if stream == SAGAS.name:
+            self._on_entry(stored)
+        elif stream == f"KV_{INSTANCES.name}" and stored.data:
+            try:
+                record = self._instances.decode(stored.data)
+            except msgspec.DecodeError:
+                return
+            if record.launch.gang and record.state == "running":
+                self._ran[record.launch.gang].add(record.instance)
+
+    def _on_entry(self, stored: Stored) -> None:
+        entry = saga_codec.decode(stored.data)
+        if isinstance(entry, SagaStarted):
+            if entry.params.launch is not None and entry.params.launch.gang:
+                self._launches[entry.saga] = entry.params.launch
+        elif isinstance(entry, StepSucceeded) and entry.step == "provision":
+            launch = self._launches.get(entry.saga)
+            ran = len(self._ran[launch.gang]) if launch is not None else 0
+            if launch is not None and ran < launch.gang_size:
+                self._invariants.fail(
+                    f"{entry.saga} goes on, and {ran} of {launch.gang_size} nodes of its gang "
+                    f"{launch.gang} have run",
+                    entry.saga,
+                )
+
+
+class RackInvariants:
+    """Whole racks leave as a whole, no more of them than the budget allows, and never for nothing.
+
+    Checked at each decision, which is one write of a pool's record.
+    """
+
+    def __init__(self, simulation: SimulationContext, invariants: Invariants) -> None:
+        """Report violations to `invariants`, which knows what is broken."""
+        self._invariants = invariants
+        self._records = StoredRecords(simulation.server)
+        self._seen: dict[str, None] = {}
+        """Sagas that were open in an earlier write."""
+        self.replaced: list[str] = []
+        """Racks that were replaced as a whole."""
+        simulation.watchers.append(self._on_stored)
+
+    def _on_stored(self, stream: str, stored: Stored) -> None:
+        pool = written_pool(stream, stored)
+        if pool is None or not rack_units.is_by_rack(pool):
+            return
+        begun = {saga: each for saga, each in pool.open.items() if saga not in self._seen}
+        self._seen |= dict.fromkeys(begun)
+        if self._invariants.destroyed or self._invariants.restored:
+            return  # the records are not what they were decided on
+        for rack in dict.fromkeys(each.rack for each in begun.values() if _leaves(each)):
+            self._leaves_whole(pool, rack)
+        racks = dict.fromkeys(e.rack for e in begun.values() if e.fault_signature == RACK)
+        for rack in racks:
+            self._within_the_level(pool, rack)
+
+    def _leaves_whole(self, pool: PoolRecord, rack: str) -> None:
+        """Of a rack that is whole all nodes leave, or those whose own sagas remove them do.
+
+        What more nodes call their rack than a rack has is none, as in `rack_units`: also where a
+        machine has the place of one whose end is not recorded yet.
+        """
+        nodes = [each for each in self._records.live_nodes() if each.pool == pool.name]
+        whole = [each.node for each in rack_units.of_rack(nodes, rack)]
+        left = sorted(set(whole) - nodes_removed(pool))
+        named = rack_units.is_rack(pool, rack, Nodes(nodes).racks)
+        replaced = any(e.rack == rack and e.fault_signature == RACK for e in pool.open.values())
+        if rack and left and (replaced or (named and len(whole) >= pool.spec.rack.nodes)):
+            self._invariants.fail(f"rack {rack} leaves without {', '.join(left)}", *left)
+
+    def _within_the_level(self, pool: PoolRecord, rack: str) -> None:
+        self.replaced.append(rack)
+        out = {each.rack for each in pool.open.values() if each.fault_signature == RACK}
+        wanted = rack_units.units(pool, pool.desired)
+        allowed = budget_count(pool.spec.budget.max_unavailable, wanted, least=1)
+        if len(out) > allowed:
+            text = f"{len(out)} racks are replaced where {allowed} may be: {', '.join(sorted(out))}"
+            self._invariants.fail(text)
+        known = self._invariants
+        # Those that failed may have left before their rack is replaced.
+        nodes = {each.node for each in self._records.nodes() if each.rack == rack}
+        if not nodes & (known.broken_nodes | known.misreported):
+            self._invariants.fail(f"rack {rack} is replaced, and none of its nodes has failed")
+
+
+def _leaves(opened: OpenSaga) -> bool:
+    """Whether a node leaves with others of its rack."""
+    return opened.kind == "scale-down" or opened.fault_signature == RACK
 
 
 class GangInvariants:

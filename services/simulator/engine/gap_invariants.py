@@ -9,8 +9,7 @@ from schemas.topology import NODES
 from services.bus.port import Stored
 from services.pool_manager.planner.node_counts import busy, is_gone
 from services.simulator.engine.invariants import Invariants
-from services.simulator.engine.simulation_context import SimulationContext
-from services.simulator.engine.stored_records import StoredRecords
+from services.simulator.engine.simulation_context import SimulationContext, StoredRecords
 
 WITHIN_SECONDS: Final = 90.0
 """So long a gap may wait until its replacement begins, while records can be written."""
@@ -61,5 +60,5 @@ def _waits(pool: PoolRecord, node: NodeRecord) -> bool:
     spec, breaker = pool.spec, pool.breaker
     off = not spec.health.auto_replace or spec.mode == "observe"
     off = off or spec.nodes == "adopted" or spec.health.remediation.type == "alert"
-    stopped = breaker.forced or breaker.cause in ("restored", "launches-fail")
+    stopped = breaker.cause in ("restored", "launches-fail")
     return off or stopped or spec.rack.nodes > 1 or node.node in busy(pool)

@@ -46,14 +46,16 @@ from services.pool_manager.planner.node_counts import is_for_silence
 from services.pool_manager.sagas import DEFINITIONS
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.agent_machines import AgentMachines
-from services.simulator.engine.announced_notices import AnnouncedNotices
 from services.simulator.engine.node_liveness import CALLED_OFF_WITHIN_SECONDS, NodeLiveness
-from services.simulator.engine.node_removals import NodeRemovals
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_workload import SimulatedWorkload
-from services.simulator.engine.simulation_context import SimulationContext
-from services.simulator.engine.stored_records import StoredRecords
-from services.simulator.engine.tracked_sagas import TrackedSagas, nodes_of
+from services.simulator.engine.simulation_context import SimulationContext, StoredRecords
+from services.simulator.engine.tracked_sagas import (
+    AnnouncedNotices,
+    NodeRemovals,
+    TrackedSagas,
+    nodes_of,
+)
 from services.simulator.engine.virtual_time import moment
 
 EVERYTHING: Final = "everything"
@@ -74,7 +76,6 @@ class ViolationError(AssertionError):
     """An invariant does not hold; `about` names the nodes and sagas that it is about."""
 
     def __init__(self, text: str, *about: str) -> None:
-        """Say what does not hold."""
         super().__init__(text)
         self.about = about
 

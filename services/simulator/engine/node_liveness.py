@@ -25,7 +25,6 @@ class NodeLiveness:
     """The heartbeats that are stored, and what was published of them."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        """Nothing is stored yet."""
         self._now = now
         self._beating: dict[str, tuple[float, float]] = {}
         """Node -> since when its heartbeat has not expired, and when it will."""

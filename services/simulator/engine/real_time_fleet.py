@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
@@ -23,10 +23,12 @@ from services.primitives.clock import SystemClock
 from services.primitives.errors import Unavailable
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.agent_machines import AgentMachines
-from services.simulator.engine.hardware_failures import HardwareFailure, MachineSpec
-from services.simulator.engine.simulated_machine import SimulatedMachine
-from services.simulator.engine.simulated_process import SimulatedProcess
-from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.simulated_machine import (
+    HardwareFailure,
+    MachineSpec,
+    SimulatedMachine,
+)
+from services.simulator.engine.simulation_context import SimulatedProcess, SimulationContext
 
 RUNNING: Final = frozenset({"running"})
 FAULT_XIDS: Final = (79, 79, 48, 95, 13, 31)
@@ -66,28 +68,6 @@ class AgentConnections:
     """Events, samples and commands."""
     heartbeats: Bus
     """Heartbeats alone, so that they never wait behind anything else."""
-
-
-class AgentBus(Protocol):
-    """What simulated agents use of a bus."""
-
-    async def publish(
-        self, subject: str, data: bytes, *, msg_id: str = "", headers: Headers | None = None
-    ) -> Any:
-        """Store a message."""
-        ...
-
-    async def put(self, bucket: BucketSpec, key: str, value: bytes, *, ttl_seconds: int = 0) -> int:
-        """Write a key."""
-        ...
-
-    async def answer(self, subject: str, endpoint: Endpoint) -> None:
-        """Answer a subject."""
-        ...
-
-    def unwritable_streams(self) -> Mapping[str, str]:
-        """Streams that take no writes."""
-        ...
 
 
 class RealTimeBus:
@@ -140,8 +120,7 @@ class RealTimeProcess(SimulatedProcess):
         self.name = name
         self.dead = False
         self.context = contextvars.copy_context()
-        bus: AgentBus = RealTimeBus(over, self)
-        self.bus: Any = bus
+        self.bus: Any = RealTimeBus(over, self)
 
     def spawn(self, work: Awaitable[Any]) -> "asyncio.Task[Any]":
         """Do work as this agent."""

@@ -1,4 +1,4 @@
-"""What must hold of healthy nodes that are replaced: only old or drifted ones, few at once."""
+"""What must hold of healthy nodes that are replaced, or leave for want of work."""
 
 import math
 from contextlib import suppress
@@ -18,9 +18,17 @@ from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.node_counts import is_gone
 from services.simulator.engine.budget_invariants import budget_count
 from services.simulator.engine.invariants import CLOCK_SECONDS, Invariants
-from services.simulator.engine.simulation_context import SimulationContext
-from services.simulator.engine.stored_records import StoredRecords, written_pool
+from services.simulator.engine.simulated_gangs import SimulatedGangs
+from services.simulator.engine.simulation_context import (
+    SimulationContext,
+    StoredRecords,
+    written_pool,
+)
 
+LOOK_SECONDS: Final = 31.0
+"""Jobs that begin and end between two questions are not seen."""
+IDLE: Final = "no work since"
+"""Begins the reason of such a saga."""
 EARLIEST: Final = 0.9
 """Share of `expire_after` before which no node leaves for its age."""
 
@@ -31,11 +39,46 @@ DEAR_FOR: Final = timedelta(minutes=15)
 _instances = decoder(InstanceRecord)
 
 
+class IdleInvariants:
+    """Looks at every record of a pool in which a node begins to leave."""
+
+    def __init__(
+        self, simulation: SimulationContext, workload: SimulatedGangs, invariants: Invariants
+    ) -> None:
+        """Report violations to `invariants`; `workload` knows which jobs ran where."""
+        self._simulation = simulation
+        self._workload = workload
+        self._invariants = invariants
+        self._known: set[str] = set()
+        simulation.watchers.append(self._on_stored)
+
+    def _on_stored(self, stream: str, stored: Stored) -> None:
+        pool = written_pool(stream, stored)
+        if pool is None:
+            return
+        for saga in pool.open.keys() - self._known:
+            self._known.add(saga)
+            if pool.open[saga].reason.startswith(IDLE):
+                self._leaves(pool, saga, pool.open[saga])
+
+    def _leaves(self, pool: PoolRecord, saga: str, opened: OpenSaga) -> None:
+        fail, now = self._invariants.fail, self._simulation.now()
+        if opened.drain != "wait":
+            fail(f"{saga} would end work that comes in between", saga)
+        if pool.desired < pool.spec.min_nodes:
+            fail(f"{saga} leaves {pool.desired} nodes where {pool.spec.min_nodes} must be", saga)
+        slack = LOOK_SECONDS + CLOCK_SECONDS + 2 * self._simulation.skew_seconds
+        begin, end = now - pool.spec.idle_after + slack, now - slack
+        for job, at in self._workload.ran.get(opened.node, {}).items():
+            lasted = at - self._workload.began[opened.node][job]
+            if begin < at < end and lasted > LOOK_SECONDS:
+                fail(f"{saga} removes {opened.node}, where {job} ran {now - at:.0f} s ago", saga)
+
+
 class RenewalInvariants:
     """Looks at every record of a pool in which such a replacement is new."""
 
     def __init__(self, simulation: SimulationContext, invariants: Invariants) -> None:
-        """Report violations to `invariants`."""
         self._simulation = simulation
         self._invariants = invariants
         self._records = StoredRecords(simulation.server)
@@ -63,7 +106,11 @@ class RenewalInvariants:
         if not fresh or self._invariants.restored or self._invariants.destroyed:
             return
         # One whose machine has gone leaves a gap, or a spare that is promoted already fills it.
-        there = {saga: each for saga, each in opened.items() if not self._is_gone(pool, each.node)}
+        there = {
+            saga: each
+            for saga, each in opened.items()
+            if not is_gone(self._records.node(node_key(pool.name, each.node)))
+        }
         serving = [saga for saga, each in there.items() if not self._is_spare(pool, each.node)]
         allowed = math.ceil(
             budget_count(
@@ -81,9 +128,6 @@ class RenewalInvariants:
     def _is_spare(self, pool: PoolRecord, name: str) -> bool:
         node = self._records.node(node_key(pool.name, name))
         return node is not None and node.spare
-
-    def _is_gone(self, pool: PoolRecord, name: str) -> bool:
-        return is_gone(self._records.node(node_key(pool.name, name)))
 
     def _is_due(self, pool: PoolRecord, saga: str, opened: OpenSaga) -> None:
         """What is replaced at leisure is old, or was launched with another type or labels."""

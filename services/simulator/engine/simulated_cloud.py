@@ -26,8 +26,11 @@ from services.provisioner.provider_client.provider import (
 )
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.simulator.engine.offering_selector import ANYWHERE, OfferingSelector
-from services.simulator.engine.simulated_process import current_process
-from services.simulator.engine.simulation_context import CURRENT_SIMULATION, SimulationContext
+from services.simulator.engine.simulation_context import (
+    CURRENT_SIMULATION,
+    SimulationContext,
+    current_process,
+)
 
 CALL_SECONDS_MAX: Final = 1.5
 """Of an ordinary call; half of it passes before the effect."""
@@ -236,15 +239,10 @@ class SimulatedProvider:
 
     def __init__(self, *, options: Options, environment: Environment) -> None:
         del options
-        self._name = environment.name
+        self.name = environment.name
         parts = CURRENT_SIMULATION.get().parts
         self._cloud: SimulatedCloud = parts.get(f"cloud/{environment.name}") or parts["cloud"]
         self._process = current_process()
-
-    @property
-    def name(self) -> str:
-        """Its name in the configuration."""
-        return self._name
 
     @property
     def capabilities(self) -> Capabilities:
@@ -268,7 +266,7 @@ class SimulatedProvider:
         self._cloud.sent[request.name] = self._cloud.simulation.now()
         await self._take_time()
         offering = Offering(
-            provider=self._name,
+            provider=self.name,
             region=request.region,
             zone=request.zone,
             instance_type=request.instance_type,
@@ -284,8 +282,8 @@ class SimulatedProvider:
             await self._process.alive()
         made = self._cloud.make(request, offering)
         machine = self._cloud.machines.get(made.provider_id)
-        if machine is not None and machine.provider != self._name:
-            machine.provider, machine.offering = self._name, offering
+        if machine is not None and machine.provider != self.name:
+            machine.provider, machine.offering = self.name, offering
         await self._process.effect("a launch")
         await self._take_time()
         await self._fail(call_failure, "after", "hang-after")
@@ -324,7 +322,7 @@ class SimulatedProvider:
         """Every machine but those too new to be listed."""
         await self._take_time()
         await self._fail(self._cloud.call_failure("list"), "before", "hang")
-        return self._cloud.list_for(self._name)
+        return self._cloud.list_for(self.name)
 
     async def quotas(self, offerings: Sequence[Offering]) -> Sequence[OfferingQuota]:
         """The quotas of these offerings, if there are any."""

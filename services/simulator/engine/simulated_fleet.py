@@ -28,40 +28,39 @@ from services.provisioner.removal.sweep_endpoints import NOW as SWEEP_NOW
 from services.provisioner.removal.sweep_endpoints import SECONDS_MAX as SWEEP_SECONDS_MAX
 from services.provisioner.service import build as build_provisioner
 from services.runtime.process import Build
-from services.simulator.engine.adoption_invariants import AdoptionInvariants
 from services.simulator.engine.agent_machines import BOOT_SECONDS, AgentMachines
-from services.simulator.engine.budget_invariants import BudgetInvariants
+from services.simulator.engine.budget_invariants import BudgetInvariants, SlowWaveInvariants
 from services.simulator.engine.fault_injector import FaultInjector
 from services.simulator.engine.fleet_at_rest import FleetAtRest
-from services.simulator.engine.gang_invariants import GangInvariants
+from services.simulator.engine.gang_invariants import (
+    GangInvariants,
+    PlacementInvariants,
+    RackInvariants,
+)
 from services.simulator.engine.gap_invariants import GapInvariants
-from services.simulator.engine.hardware_failures import MachineSpec
-from services.simulator.engine.idle_invariants import IdleInvariants
 from services.simulator.engine.invariants import Invariants, ViolationError
-from services.simulator.engine.market_invariants import InterruptionInvariants, MarketInvariants
-from services.simulator.engine.placement_invariants import PlacementInvariants
+from services.simulator.engine.market_invariants import (
+    AdoptionInvariants,
+    InterruptionInvariants,
+    MarketInvariants,
+)
 from services.simulator.engine.quarantine_invariants import QuarantineInvariants
-from services.simulator.engine.quiet_time import QuietTime
-from services.simulator.engine.rack_invariants import RackInvariants
-from services.simulator.engine.refused_writes import RefusedWrites
-from services.simulator.engine.renewal_invariants import RenewalInvariants
-from services.simulator.engine.restart_invariants import RestartInvariants
-from services.simulator.engine.simulated_alerts import SimulatedOperators
+from services.simulator.engine.renewal_invariants import IdleInvariants, RenewalInvariants
+from services.simulator.engine.restart_invariants import RestartInvariants, WorkloadInvariants
+from services.simulator.engine.simulated_alerts import QuietTime, RefusedWrites, SimulatedOperators
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_gangs import SimulatedGangs
-from services.simulator.engine.simulated_group import GroupSpec, SimulatedGroup
-from services.simulator.engine.simulated_process import SimulatedProcess
-from services.simulator.engine.simulated_racks import SimulatedRacks
+from services.simulator.engine.simulated_group import GroupSpec, SimulatedGroup, SimulatedRacks
+from services.simulator.engine.simulated_machine import MachineSpec
 from services.simulator.engine.simulated_workload import SimulatedWorkload
 from services.simulator.engine.simulation_context import (
     CURRENT_SIMULATION,
     FLEET,
+    SimulatedProcess,
     SimulationContext,
+    StoredRecords,
 )
-from services.simulator.engine.slow_wave_invariants import SlowWaveInvariants
-from services.simulator.engine.stored_records import StoredRecords
 from services.simulator.engine.supervised_service import SupervisedService
-from services.simulator.engine.workload_invariants import WorkloadInvariants
 
 BUILDS: Final[dict[str, Build]] = {
     "health-monitor": build_health_monitor,

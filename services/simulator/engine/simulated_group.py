@@ -1,20 +1,83 @@
-"""A simulated auto-scaling group: it makes the machines of a pool that Navarch only adopts.
+"""A simulated auto-scaling group, and where a cloud places machines of pools with racks.
 
 It keeps its size when machines are removed, and knows nothing of Navarch.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
+from schemas.pool_records import OpenSaga
+from schemas.settings import PoolSpec
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.simulated_cloud import SimulatedCloud
-from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.simulated_machine import MachineSpec
+from services.simulator.engine.simulation_context import SimulationContext, StoredRecords
 
+SpecOf = Callable[[Instance], MachineSpec]
 LOOK_SECONDS: Final = 5.0
 JOINS_SECONDS: Final = (5.0, 60.0)
 """From the decision to make a machine until it has joined."""
+
+
+class SimulatedRacks:
+    """Completes what is known of a machine with its rack.
+
+    A gang of a rack's size gets a rack of its own. A node's successor gets the place of that node,
+    and any other machine a free place in a rack that is not full. A fault places machines
+    elsewhere. GPUs report the rack as their NVLink domain.
+    """
+
+    def __init__(
+        self, spec_of: SpecOf, pools: Mapping[str, PoolSpec], records: StoredRecords
+    ) -> None:
+        """Complete `spec_of`; `records` say what a machine is launched for."""
+        self._spec_of = spec_of
+        self._pools = pools
+        self._records = records
+        self._elsewhere = 0
+        self._racks: dict[str, tuple[str, str]] = {}
+        """Provider's ID of a machine that exists -> its pool and rack."""
+
+    def spec_of(self, made: Instance) -> MachineSpec:
+        """The place and hardware of a machine."""
+        spec, pool = self._spec_of(made), self._pools.get(made.pool)
+        size = pool.rack.nodes if pool is not None else 0
+        if size <= 1:
+            return spec
+        known = self._racks.get(made.provider_id)
+        if known is None:
+            known = made.pool, spec.rack or self._place(made, size)
+            self._racks[made.provider_id] = known
+        return replace(spec, rack=known[1], nvlink_domain=f"{known[1]}.1")
+
+    def place_elsewhere(self, count: int) -> None:
+        """So many of the next machines are in a rack of their own."""
+        self._elsewhere = count
+
+    def gone(self, made: Instance) -> None:
+        """A machine is gone: its place is free."""
+        self._racks.pop(made.provider_id, None)
+
+    def _place(self, made: Instance, size: int) -> str:
+        if self._elsewhere:
+            self._elsewhere -= 1
+            return f"{made.name}-elsewhere"  # a gang's rack has the name of one of its nodes
+        opened = self._opened(made)
+        if opened is not None and opened.gang_size >= size:
+            return opened.gang
+        if opened is not None and opened.rack:
+            return opened.rack
+        used = Counter(rack for pool, rack in self._racks.values() if pool == made.pool)
+        free = sorted(rack for rack, count in used.items() if count < size)
+        return free[0] if free else made.name
+
+    def _opened(self, made: Instance) -> OpenSaga | None:
+        record = self._records.pool(made.pool)
+        open_ = record.open.values() if record is not None else ()
+        return next((each for each in open_ if each.new_node == made.name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

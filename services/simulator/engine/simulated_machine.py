@@ -1,26 +1,112 @@
-"""One simulated machine: its hardware, its failures, and the state of its agent."""
+"""One simulated machine: its hardware, its failures as sources show them, its agent."""
 
 import asyncio
 import hashlib
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
+
+import msgspec
 
 from agent.delivery.spool import OutgoingEvent
-from agent.fault_reporter import FaultReporter
-from agent.observations import Notice
+from agent.fault_reporter import FaultReporter, ReporterInputs
+from agent.faults.fault_builder import GpuMap, NodeIdentity
+from agent.faults.sample_changes import SampleChange, changes
+from agent.observations import CheckFinding, KernelLogLine, Notice
 from agent.own_record import Admission
+from schemas.agent_commands import Diagnosis
+from schemas.event_subjects import event_subject
 from schemas.gpu_samples import GpuSample
-from schemas.node_events import GpuIdentity
+from schemas.messages import encode
+from schemas.node_events import BootChecked, CheckResult, GpuIdentity, Registered
 from schemas.node_records import GpuUse
+from services.primitives.clock import Clock
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine import virtual_time
-from services.simulator.engine.hardware_failures import HardwareFailure, MachineSpec
-from services.simulator.engine.simulated_process import SimulatedProcess
+from services.simulator.engine.simulation_context import SimulatedProcess
 
+REMEDIES: Final = ("reset_gpu", "reboot", "replace")
+"""The mildest first."""
+RECLAIMS: Final = frozenset({"preemption", "retirement"})
+"""What the cloud announces before it takes a machine: no failure of the hardware."""
+HARMLESS_XIDS: Final = frozenset({13, 31, 43, 63})
+"""Program errors, and errors that the GPU has handled: one of them leaves a node healthy."""
+KNOWN_LINES: Final = {
+    13: "Graphics Exception: channel 0x0000000a, Class 0000cbc0, Offset 00000510, Data 0017e2ac",
+    31: "MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f_4e000000",
+    48: "DBE (double bit error) ECC Error",
+    63: "Row Remapper: New row marked for remapping",
+    74: "NVLink: fatal error detected on link 0",
+    79: "GPU has fallen off the bus.",
+    94: "Contained: SM (0x1)",
+    95: "Uncontained: LTC TAG (0x2,0x0)",
+    145: "RLW_REMAP  Fatal   XC1 i0 Link 08 (0x00000082 0x00000041 0x00000000 0x00000000)",
+}
+"""XID -> the driver's text after it."""
 SENT_MAX: Final = 16
 """Facts that an agent can publish again."""
+UNKNOWN_ERROR: Final = 999
+"""NVML_ERROR_UNKNOWN."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineSpec:
+    """A machine's place and hardware; empty: as the launch requests."""
+
+    region: str = ""
+    zone: str = ""
+    rack: str = ""
+    nvlink_domain: str = ""
+    """As its GPUs report it."""
+    instance_type: str = ""
+    gpu_count: int = 8
+    gpu_type: str = "NVIDIA H100 80GB HBM3"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareFailure:
+    """A failure of a machine."""
+
+    kind: str
+    """A failure type of the scenario format."""
+    number: int = 0
+    """Distinguishes failures of one kind on one machine; 0: one of each kind."""
+    at: float
+    """When it began, in virtual seconds."""
+    began: datetime
+    xid_code: int = 79
+    gpu_index: int = 0
+    message: str = ""
+    job: str = ""
+    temperature: int = 96
+    count: int = 1
+    fixed_by: str = "reset_gpu"
+    seconds: float = 120.0
+    """Of what is announced: how long after the notice the cloud takes the machine."""
+    lasting: bool = False
+    """Only a remedy ends it."""
+
+    @property
+    def name(self) -> str:
+        """Its key among the machine's failures."""
+        return f"{self.kind}/{self.number}" if self.number else self.kind
+
+
+def kernel_line(pci: str, failure: HardwareFailure) -> str:
+    """The kernel log line of an XID."""
+    text = failure.message or KNOWN_LINES.get(failure.xid_code, "")
+    return f"NVRM: Xid (PCI:{pci}): {failure.xid_code}, pid=4242, name=python3, {text}".rstrip(", ")
+
+
+def diagnosis(failures: Iterable[HardwareFailure], checks: Iterable[str]) -> Diagnosis:
+    """What the checks find on a machine with these failures: each finds all of them."""
+    found = [each for each in failures if each.kind not in RECLAIMS]
+    wrong = "; ".join(f"{each.kind} {each.message}".strip() for each in found)
+    results = (CheckResult(name=name, ok=not wrong, detail=wrong) for name in checks)
+    return Diagnosis(ok=not wrong, checks=tuple(results))
 
 
 @dataclass(slots=True)
@@ -40,8 +126,6 @@ class SimulatedMachine:
     refused_from: float = 0.0
     refused_until: float = 0.0
     """The bus refuses its credentials in this time: they expired, and are not renewed yet."""
-    last_heartbeat_at: float = 0.0
-    """When its last heartbeat was stored."""
     admission: Admission = field(default_factory=Admission)
     """What its agent has read about its admission."""
     forgotten: bool = False
@@ -139,3 +223,94 @@ def notice_of(machine: SimulatedMachine, failure: HardwareFailure) -> Notice:
         {"action": "terminate"},
         effect="retire" if retires else "reclaim",
     )
+
+
+def reporter_of(machine: SimulatedMachine, clock: Clock) -> FaultReporter:
+    """The agent's reporter of the machine's current boot."""
+    who = NodeIdentity(machine.instance.pool, machine.name, machine.boot_id)
+    gpus = GpuMap(gpus_of(machine))
+    outbox: Any = SimpleNamespace(put=machine.outbox.put_nowait, take_dropped=lambda: 0)
+    sources = ReporterInputs(gpus=lambda: gpus, lines=lambda: True, job=lambda *_: machine.job)
+    return FaultReporter(who, outbox, clock, sources)
+
+
+def report_failure(
+    report: FaultReporter, machine: SimulatedMachine, failure: HardwareFailure
+) -> None:
+    """Pass a failure to the reporter, unless it shows only in samples or as silence.
+
+    An XID is a line of the kernel log, a memory error a counter that has grown. The agent's own
+    reporter makes the fault of it, with its ID, merged and deduplicated as on a real host.
+    """
+    index = gpu_of(machine, failure)
+    match failure.kind:
+        case "xid_error":
+            machine.lines += 1
+            machine.job = failure.job
+            text = kernel_line(pci_of(index), failure)
+            report.line(KernelLogLine(text, sequence=machine.lines))
+        case "memory_error" | "nvlink_error":
+            counter = "ecc_dbe_volatile" if failure.kind == "memory_error" else "nvlink_errors"
+            _count(report, machine, index, counter, failure.count)
+        case "backend_error":
+            text = failure.message or "NVML does not answer: unknown error"
+            report.change(
+                SampleChange("probe_failed", -1, text, metrics={"nvml_code": UNKNOWN_ERROR})
+            )
+        case "boot_failure":
+            if machine.ready:
+                report.finding(CheckFinding("boot", ok=False, detail=failure.message))
+        case "preemption" | "retirement":
+            report.notice(notice_of(machine, failure))
+
+
+def gpu_of(machine: SimulatedMachine, failure: HardwareFailure) -> int:
+    """The GPU that a failure affects."""
+    return min(failure.gpu_index, max(machine.kind.gpu_count - 1, 0))
+
+
+def _count(
+    report: FaultReporter, machine: SimulatedMachine, index: int, counter: str, count: int
+) -> None:
+    gpu = gpus_of(machine)[index]
+    new = GpuSample(index=index, uuid=gpu.uuid, ecc_dbe_volatile=0, nvlink_errors=0)
+    was = machine.samples.get(index, new)
+    total = (getattr(was, counter) or 0) + count
+    now = msgspec.structs.replace(was, **{counter: total})
+    machine.samples[index] = now
+    for change in changes({gpu.uuid: was}, {gpu.uuid: now}):
+        report.change(change)
+
+
+def registered(machine: SimulatedMachine, about: dict[str, Any]) -> OutgoingEvent:
+    """The registration of this boot; `about`: its time, pool and node."""
+    event = Registered(
+        id=_numbered(f"{machine.boot_id}.registered", machine),
+        instance=machine.name,
+        hostname=machine.name,
+        boot_id=machine.boot_id,
+        gpus=gpus_of(machine),
+        rack=machine.kind.rack,
+        nvlink_domain=machine.kind.nvlink_domain,
+        driver_version="580.65.06",
+        **about,
+    )
+    return OutgoingEvent(event_subject(event), encode(event), event.id)
+
+
+def boot_checked(machine: SimulatedMachine, about: dict[str, Any]) -> OutgoingEvent:
+    """The boot checks of this boot."""
+    bad = next((e for e in machine.failures.values() if e.kind == "boot_failure"), None)
+    check = CheckResult(name="boot", ok=bad is None, detail=bad.message if bad else "")
+    event = BootChecked(
+        id=_numbered(f"{machine.boot_id}.boot-checked", machine),
+        ok=check.ok,
+        checks=(check,),
+        boot_id=machine.boot_id,
+        **about,
+    )
+    return OutgoingEvent(event_subject(event), encode(event), event.id)
+
+
+def _numbered(event_id: str, machine: SimulatedMachine) -> str:
+    return f"{event_id}.{machine.registrations}" if machine.registrations else event_id

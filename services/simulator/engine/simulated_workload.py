@@ -17,8 +17,11 @@ from services.notifier.workload.workload_notifier import (
 )
 from services.pool_manager.autoscaling.metrics_sources import Load, SourceError
 from services.primitives.clock import Clock
-from services.simulator.engine.simulated_process import current_process
-from services.simulator.engine.simulation_context import CURRENT_SIMULATION, SimulationContext
+from services.simulator.engine.simulation_context import (
+    CURRENT_SIMULATION,
+    SimulationContext,
+    current_process,
+)
 
 CALL_SECONDS_MAX: Final = 0.3
 DRAIN_SECONDS_MAX: Final = 12.0
@@ -194,6 +197,16 @@ class SimulatedMetrics:
 class SimulatedNotifier:
     """The notifier plugin: calls the simulated workload system."""
 
+    name = "simulated"
+    confirms_drains = True
+    """The workload system is asked."""
+    reports_running = True
+    """It is asked about any node."""
+    batches = False
+    """Each node is asked about by itself, as most receivers of webhooks are."""
+    poll_seconds = POLL_SECONDS
+    """As often as a webhook's status."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """No options: faults are injected."""
 
@@ -201,11 +214,6 @@ class SimulatedNotifier:
         del options, clock
         self._workload: SimulatedWorkload = CURRENT_SIMULATION.get().parts["workload"]
         self._process = current_process()
-
-    @property
-    def name(self) -> str:
-        """Its name in logs."""
-        return "simulated"
 
     async def _reach(self) -> None:
         workload, now = self._workload, self._workload.simulation.now
@@ -222,26 +230,6 @@ class SimulatedNotifier:
         if self._workload.simulation.now() < self._workload.refusing_until:
             raise StepFailure("the workload system refuses", "INVALID")
         return not self._workload.is_another(order.node)
-
-    @property
-    def confirms_drains(self) -> bool:
-        """The workload system is asked."""
-        return True
-
-    @property
-    def reports_running(self) -> bool:
-        """It is asked about any node."""
-        return True
-
-    @property
-    def batches(self) -> bool:
-        """Each node is asked about by itself, as most receivers of webhooks are."""
-        return False
-
-    @property
-    def poll_seconds(self) -> float:
-        """As often as a webhook's status."""
-        return POLL_SECONDS
 
     async def cordon(self, order: WorkloadOrder) -> None:
         """Place nothing new on the node."""

@@ -21,8 +21,7 @@ from services.runtime.process import Build, Context, built, guard_of, with_failu
 from services.runtime.process_metrics import Instruments
 from services.runtime.server_clock import ServerClock
 from services.runtime.tracing import Tracing
-from services.simulator.engine.simulated_process import SimulatedProcess
-from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.simulation_context import SimulatedProcess, SimulationContext
 
 log = logging.getLogger(__name__)
 

@@ -1,16 +1,104 @@
-"""The sagas of a simulation, as their logs have had them: open, ended, lost, or cut short. Pure."""
+"""The sagas, removals and provider notices of a simulation, as the logs have had them. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
 
+from schemas.enums import TAKING
+from schemas.node_events import ProviderNotice
 from schemas.saga_log_entries import (
     SagaDone,
+    SagaEntry,
     SagaStarted,
     SagaUnwound,
+    StepStarted,
     StepSucceeded,
     saga_codec,
 )
 from services.bus.port import Stored
+from services.pool_manager.planner.announced_restarts import RESTARTING
+
+MARGIN: Final = timedelta(seconds=6)
+"""A drain is cut short at most so long before the notice's deadline."""
+HEARD: Final = timedelta(seconds=10)
+"""After a withdrawal, a replica that has not processed it may still cut a drain for so long."""
+REMOVAL_SECONDS_MAX: Final = 1_500.0
+"""So long a saga waits at most for a machine to be removed, the capacity of a cloud with a fixed
+number included; a service may crash or stall meanwhile, several times."""
+
+
+@dataclass(slots=True)
+class _Notice:
+    deadline: datetime | None
+    cuts: bool
+    """Whether it ends drains: the cloud takes the node, or says when it restarts it."""
+    withdrawn_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class AnnouncedNotices:
+    """The notices of all nodes.
+
+    While a notice is in force, the drain of its node ends shortly before the deadline. After the
+    notice is withdrawn, the drain has its full time.
+    """
+
+    nodes: dict[str, dict[str, _Notice]] = field(default_factory=dict)
+
+    def add(self, event: ProviderNotice, at: datetime) -> None:
+        """Add a notice that was stored `at` a moment."""
+        notices = self.nodes.setdefault(event.node, {})
+        if not event.withdrawn:
+            # A repeated announcement changes nothing but the deadline, if it comes earlier.
+            restarts = event.effect in RESTARTING and event.deadline is not None
+            cuts = event.effect in TAKING or restarts
+            first = notices.setdefault(event.notice, _Notice(event.deadline, cuts))
+            if first.deadline is not None and event.deadline is not None:
+                first.deadline = min(first.deadline, event.deadline)
+        elif (known := notices.get(event.notice)) is None:
+            notices[event.notice] = _Notice(event.deadline, cuts=True, withdrawn_at=at)
+        elif known.withdrawn_at is None:
+            known.withdrawn_at = at
+
+    def restored(self) -> None:
+        """A backup may be older than the withdrawals, which the cloud does not repeat."""
+        for notices in self.nodes.values():
+            for each in notices.values():
+                each.withdrawn_at = None
+
+    def takes(self, node: str, at: datetime) -> bool:
+        """Whether a notice justifies ending a node's drain `at` a moment."""
+        return any(
+            each.cuts
+            and (each.deadline is None or at >= each.deadline - MARGIN)
+            and (each.withdrawn_at is None or at < each.withdrawn_at + HEARD)
+            for each in self.nodes.get(node, {}).values()
+        )
+
+
+class NodeRemovals:
+    """What the sagas' logs contain about removals."""
+
+    def __init__(self) -> None:
+        self.by: dict[str, SagaStarted] = {}
+        """Node -> the saga that removed it; the sweep may end its machine later."""
+        self.writes_refused = False
+        """Whether a stream has ever refused writes: sagas wait for that, too."""
+        self._since: dict[str, datetime] = {}
+        """Saga -> when it began to wait."""
+
+    def overdue(self, entry: SagaEntry, at: datetime) -> str:
+        """How an entry shows that a pool was short because a machine did not go; empty: not."""
+        if getattr(entry, "step", "") != "terminate":
+            return ""
+        if isinstance(entry, StepStarted):
+            self._since[entry.saga] = at
+        elif isinstance(entry, StepSucceeded):
+            lasted = (at - self._since.pop(entry.saga, at)).total_seconds()
+            if lasted > REMOVAL_SECONDS_MAX and not self.writes_refused:
+                return f"{entry.saga} waited {lasted:.0f} s for its machine to go"
+        return ""
 
 
 @dataclass(slots=True)

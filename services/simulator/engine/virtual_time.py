@@ -56,8 +56,6 @@ TASK_OWNER: contextvars.ContextVar[TaskOwner | None] = contextvars.ContextVar(
 
 
 class _Task(asyncio.Task[T]):
-    """A task with a number."""
-
     def __init__(self, coro: Any, *, number: int, **more: Any) -> None:
         self._number = number
         super().__init__(coro, **more)
@@ -70,8 +68,6 @@ class _Task(asyncio.Task[T]):
 
 
 class _Future(asyncio.Future[Any]):
-    """A future with a number."""
-
     number = 0
 
     def __hash__(self) -> int:

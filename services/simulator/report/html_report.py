@@ -1,17 +1,18 @@
-"""A stress run's report as one self-contained HTML file."""
+"""A stress run's report as one self-contained HTML file, and the templates of the pages."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Final
+from functools import cache, partial
+from importlib.resources import files
+from typing import Any, Final
 
+from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from services.operator_text.safe_text import escape
 from services.simulator.report import node_rows, svg_charts
-from services.simulator.report.node_rows import Stretch
-from services.simulator.report.page_templates import seconds, style_sheet, template
+from services.simulator.report.node_rows import OPTIONS_MAX, Stretch, named, numbered
 from services.simulator.report.report_format import (
     Named,
     RegionStory,
@@ -19,7 +20,7 @@ from services.simulator.report.report_format import (
     Spread,
     StressReport,
 )
-from services.simulator.report.svg_charts import NARROW, WIDE, Band, Series
+from services.simulator.report.svg_charts import NARROW, WIDE, Band, Series, clock
 
 BARS_MAX: Final = 12
 SHOWN_SECONDS_MIN: Final = 0.1
@@ -66,6 +67,47 @@ CAUSES: Final = {
     "correlated": "correlated",
     "outage": "outages",
 }
+LINES_MAX: Final = 5_000
+SCENARIO: Final = "the scenario"
+"""What an event of the file is about."""
+
+
+@cache
+def template(name: str) -> Template:
+    """A page's template; every text that it is given is escaped."""
+    environment = Environment(
+        autoescape=True,
+        finalize=_escape_text,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.from_string(_text(name))
+
+
+@cache
+def style_sheet() -> Markup:
+    """The style sheet of every page."""
+    return Markup(_text("report_style.css"))  # noqa: S704 - our own file
+
+
+def seconds(value: float) -> str:
+    """Write `0.4 s`, `12 s` or `3 min 20 s`."""
+    if value < 10:  # noqa: PLR2004 - where a tenth still matters
+        return f"{value:.1f} s"
+    if value < 120:  # noqa: PLR2004 - two minutes
+        return f"{value:.0f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+
+
+def _text(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _escape_text(value: object) -> object:
+    """What the page shows of a value: no character that hides or reorders its text."""
+    return escape(value) if type(value) is str else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,3 +232,50 @@ def _parts(stages: Sequence[RepairStage]) -> list[Stretch]:
 def _style(step: str) -> str:
     names = list(dict.fromkeys(STAGES.values()))
     return f"stage-{names.index(STAGES[step])}" if step in STAGES else "stage-other"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Something that happened."""
+
+    at: float
+    about: str
+    title: str
+    detail: str
+    ok: bool = True
+    style: str = ""
+    """Class that a filter names."""
+
+
+def render_scenario(run: Mapping[str, Any], description: str, notes: Sequence[str]) -> str:
+    """Make the page of an outcome, which is as in its JSON."""
+    lines = sorted((*_steps(run["steps"]), *_facts(run["story"])), key=lambda each: each.at)
+    numbers = numbered([each.about for each in lines])
+    shown = [
+        Line(
+            *(each.at, each.about, each.title, each.detail, each.ok),
+            style=f"about-{numbers.get(each.about, OPTIONS_MAX)}",
+        )
+        for each in lines[:LINES_MAX]
+    ]
+    return template("scenario_page.html").render(
+        run=run,
+        description=description,
+        notes=notes,
+        lines=shown,
+        left_out=len(lines) - len(shown),
+        nodes=named("about", numbers),
+        style=style_sheet(),
+        clock=clock,
+        seconds=seconds,
+    )
+
+
+def _steps(steps: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+    for each in steps:
+        yield Line(each["at"], SCENARIO, each["text"], each["detail"], ok=each["ok"])
+
+
+def _facts(story: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+    for each in story:
+        yield Line(each["at"], each["subject"].rpartition("/")[2], each["title"], each["detail"])

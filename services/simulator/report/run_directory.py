@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from services.primitives.errors import NavarchError
-from services.simulator.engine.run_log import LogSink
+from services.simulator.engine.run_history import LogSink
 
 SCENARIO: Final = "scenario.yaml"
 LOG: Final = "run.log"

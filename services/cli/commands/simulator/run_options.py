@@ -9,8 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from services.cli import console
-from services.cli.console import Format
-from services.simulator.engine.run_log import LogSink
+from services.simulator.engine.run_history import LogSink
 from services.simulator.inputs.scenario.scenario_format import Scenario
 from services.simulator.report.run_directory import SCENARIO, RunDirectory
 
@@ -27,7 +26,7 @@ class RunOptions:
     compat: str = ""
     runs: Path = Path()
     """Where each run has its directory."""
-    output: Format = Format.TABLE
+    output: console.Format = console.Format.TABLE
 
     @property
     def shows_lines(self) -> bool:

@@ -16,7 +16,7 @@ from services.cli import console
 from services.cli.commands.simulator import stress_output
 from services.cli.commands.simulator.run_options import RunOptions
 from services.cli.text import tables
-from services.cli.text.styles import BOLD, COLOURS, RESET
+from services.cli.text.tables import BOLD, COLOURS, RESET
 from services.fleet_client import explanation, why_text
 from services.fleet_client.fleet_client import FleetClient
 from services.operator_text.event_text import describe
@@ -28,7 +28,7 @@ from services.simulator.inputs.scenario.scenario_outcome import (
     PlayedEvent,
     ScenarioResult,
 )
-from services.simulator.report import scenario_page
+from services.simulator.report.html_report import render_scenario
 from services.simulator.report.run_directory import PAGE, REPORT
 
 FOUND_CHARS_MAX: Final = 80
@@ -51,7 +51,7 @@ def run(files: Sequence[Path], options: RunOptions) -> int:
             outcome = scenario_runner.run(scenario, options.seed, why, log)
         document = as_json(outcome)
         directory.write(REPORT, msgspec.json.format(msgspec.json.encode(document)))
-        page = scenario_page.render(document, scenario.description, scenario.notes)
+        page = render_scenario(document, scenario.description, scenario.notes)
         directory.write(PAGE, page.encode())
         wall = time.monotonic() - began
         failed += not outcome.ok

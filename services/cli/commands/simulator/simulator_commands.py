@@ -12,7 +12,6 @@ import typer
 
 from services.cli import console
 from services.cli.command_options import Config, NatsUrl, Output
-from services.cli.console import Format
 
 commands = typer.Typer(
     help="Whole fleets in virtual time, under every fault.", no_args_is_help=True
@@ -99,7 +98,7 @@ def run(
     runs: Annotated[Path, typer.Option("--runs", help="Where each run gets its directory.")] = Path(
         "sim-runs"
     ),
-    output: Output = Format.TABLE,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Run scenarios; exit code 1: an assertion or invariant fails."""
     from services.cli.commands.simulator import scenario_commands  # noqa: PLC0415

@@ -9,7 +9,7 @@ from schemas.duration import Duration
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
 from services.notifier.alerts.alert_channel import AlertDelivery
-from services.notifier.alerts.channels.vendor_http import VendorHttp, answer_text
+from services.notifier.alerts.channels.vendor_http import VendorChannel, VendorHttp, answer_text
 from services.notifier.cloud_events import utc_text
 from services.primitives.clock import Clock
 from services.runtime.http_caller import check_url
@@ -19,8 +19,12 @@ VALID: Final = timedelta(minutes=15)
 """An alert that is not posted again ends by itself after so long."""
 
 
-class AlertmanagerChannel:
+class AlertmanagerChannel(VendorChannel):
     """The alert channel plugin."""
+
+    name = "alertmanager"
+    repeat_seconds = REPEAT_SECONDS
+    """After a restart it knows none."""
 
     class Options(Setting, frozen=True, kw_only=True):
         """`{type: alertmanager, urls: [http://alertmanager:9093]}`."""
@@ -42,20 +46,9 @@ class AlertmanagerChannel:
                 check_url("urls", each or "-")
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Post to each member."""
         self._options = options
         self._clock = clock
         self._http = VendorHttp(clock, options.timeout, options.headers)
-
-    @property
-    def name(self) -> str:
-        """The kind of channel, in logs."""
-        return "alertmanager"
-
-    @property
-    def repeat_seconds(self) -> float:
-        """After a restart it knows none."""
-        return REPEAT_SECONDS
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Post to every member; one that accepts is enough."""
@@ -87,10 +80,6 @@ class AlertmanagerChannel:
             "startsAt": utc_text(alert.began),
             "endsAt": utc_text(ends_at),
         }
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._http.close()
 
 
 def alertmanager_labels(alert: Alert) -> dict[str, str]:

@@ -29,6 +29,10 @@ PERMANENT: Final = 500
 class EmailChannel:
     """The alert channel plugin."""
 
+    name = "email"
+    repeat_seconds = 0.0
+    """Mail stays."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """`{type: email, host: smtp.example.com, sender: …, to: […]}`."""
 
@@ -62,20 +66,9 @@ class EmailChannel:
                 raise ValueError("a password needs `security: starttls` or `tls`")
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Send to these addresses."""
         del clock
         self._options = options
         self._context = ssl.create_default_context(cafile=options.ca_file or None)
-
-    @property
-    def name(self) -> str:
-        """The kind of channel, in logs."""
-        return "email"
-
-    @property
-    def repeat_seconds(self) -> float:
-        """Mail stays."""
-        return 0.0
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Send one message, in a thread; each step has its time limit there."""

@@ -21,6 +21,10 @@ OUTPUT_BYTES_MAX: Final = 4_096
 class ExecAlertChannel:
     """The alert channel plugin."""
 
+    name = "exec"
+    repeat_seconds = 0.0
+    """The command keeps what it needs."""
+
     class Options(Setting, frozen=True, kw_only=True):
         """`{type: exec, command: [/usr/local/bin/page, --team, gpu]}`."""
 
@@ -40,19 +44,8 @@ class ExecAlertChannel:
                 )
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Run one command for each alert."""
         del clock
         self._options = options
-
-    @property
-    def name(self) -> str:
-        """The kind of channel, in logs."""
-        return "exec"
-
-    @property
-    def repeat_seconds(self) -> float:
-        """The command keeps what it needs."""
-        return 0.0
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Run the command; anything but exit 0 is a failure."""

@@ -10,7 +10,12 @@ from schemas.settings import Setting
 from services.notifier.alerts.alert_channel import AlertDelivery
 from services.notifier.alerts.channels.alert_document import Stage, stages_of
 from services.notifier.alerts.channels.pagerduty_channel import dedup_key
-from services.notifier.alerts.channels.vendor_http import VendorHttp, answer_text, shorten
+from services.notifier.alerts.channels.vendor_http import (
+    VendorChannel,
+    VendorHttp,
+    answer_text,
+    shorten,
+)
 from services.primitives.clock import Clock
 from services.runtime.http_caller import check_url
 
@@ -25,8 +30,10 @@ Priority = Literal["P1", "P2", "P3", "P4", "P5"]
 PRIORITIES: Final[dict[Severity, Priority]] = {"critical": "P1", "warning": "P3", "info": "P5"}
 
 
-class OpsgenieChannel:
+class OpsgenieChannel(VendorChannel):
     """The alert channel plugin."""
+
+    name = "opsgenie"
 
     class Options(Setting, frozen=True, kw_only=True):
         """`{type: opsgenie, api_key: ${OPSGENIE_KEY}}`."""
@@ -45,20 +52,9 @@ class OpsgenieChannel:
                 raise ValueError("`api_key` is empty; write the key of an API integration")
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Send to one team's integration."""
         self._options = options
         headers = {"Authorization": f"GenieKey {options.api_key}"}
         self._http = VendorHttp(clock, options.timeout, headers)
-
-    @property
-    def name(self) -> str:
-        """The kind of channel, in logs."""
-        return "opsgenie"
-
-    @property
-    def repeat_seconds(self) -> float:
-        """Opsgenie does not forget."""
-        return 0.0
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Create, acknowledge or close."""
@@ -68,10 +64,6 @@ class OpsgenieChannel:
             answer = await self._http.post("api_url", f"{url}{path}", body)
             said = f"{answer.status_code} {answer_text(answer)}"
         return AlertDelivery(receipt=CREATED, answer=said)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._http.close()
 
 
 def opsgenie_request(alert: Alert, stage: Stage) -> tuple[str, dict[str, Any]]:

@@ -12,7 +12,12 @@ from schemas.secret_text import SecretText
 from schemas.settings import Setting
 from services.notifier.alerts.alert_channel import AlertDelivery
 from services.notifier.alerts.channels.alert_document import Stage, stages_of
-from services.notifier.alerts.channels.vendor_http import VendorHttp, answer_text, shorten
+from services.notifier.alerts.channels.vendor_http import (
+    VendorChannel,
+    VendorHttp,
+    answer_text,
+    shorten,
+)
 from services.notifier.cloud_events import utc_text
 from services.primitives.clock import Clock
 from services.runtime.http_caller import check_url
@@ -30,8 +35,10 @@ ACTIONS: Final[dict[Stage, Action]] = {
 }
 
 
-class PagerDutyChannel:
+class PagerDutyChannel(VendorChannel):
     """The alert channel plugin."""
+
+    name = "pagerduty"
 
     class Options(Setting, frozen=True, kw_only=True):
         """`{type: pagerduty, routing_key: ${PAGERDUTY_KEY}}`."""
@@ -50,19 +57,8 @@ class PagerDutyChannel:
                 raise ValueError("`routing_key` is empty; write the service's integration key")
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Send to one service."""
         self._options = options
         self._http = VendorHttp(clock, options.timeout)
-
-    @property
-    def name(self) -> str:
-        """The kind of channel, in logs."""
-        return "pagerduty"
-
-    @property
-    def repeat_seconds(self) -> float:
-        """PagerDuty does not forget."""
-        return 0.0
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Trigger, acknowledge or resolve."""
@@ -72,10 +68,6 @@ class PagerDutyChannel:
             answer = await self._http.post("events_url", url, body)
             said = f"{answer.status_code} {answer_text(answer)}"
         return AlertDelivery(receipt=TRIGGERED, answer=said)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._http.close()
 
 
 def pagerduty_event(alert: Alert, action: Action, routing_key: str) -> dict[str, Any]:

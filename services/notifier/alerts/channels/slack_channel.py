@@ -12,7 +12,12 @@ from schemas.duration import Duration
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
 from services.notifier.alerts.alert_channel import AlertDelivery, ChannelRefusalError
-from services.notifier.alerts.channels.vendor_http import VendorHttp, answer_text, shorten
+from services.notifier.alerts.channels.vendor_http import (
+    VendorChannel,
+    VendorHttp,
+    answer_text,
+    shorten,
+)
 from services.primitives.clock import Clock
 from services.runtime.http_caller import TransientHttpError, check_url
 
@@ -39,8 +44,10 @@ class _Answer(msgspec.Struct):
     channel: str = ""
 
 
-class SlackChannel:
+class SlackChannel(VendorChannel):
     """The alert channel plugin."""
+
+    name = "slack"
 
     class Options(Setting, frozen=True, kw_only=True):
         """`{type: slack, token: ${SLACK_TOKEN}, channel: C0123456789}`, or `webhook_url`."""
@@ -68,19 +75,8 @@ class SlackChannel:
                 raise ValueError("`channel` is missing; write the channel's ID: C0123456789")
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Post to one channel."""
         self._options = options
         self._http = VendorHttp(clock, options.timeout)
-
-    @property
-    def name(self) -> str:
-        """The kind of channel, in logs."""
-        return "slack"
-
-    @property
-    def repeat_seconds(self) -> float:
-        """Slack does not forget."""
-        return 0.0
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Post, or update the message that `receipt` names and add to its thread."""
@@ -115,10 +111,6 @@ class SlackChannel:
         if answer.error in BUSY:
             raise TransientHttpError(f"{method}: {answer.error}")
         raise ChannelRefusalError(f"{method}: {answer_text(response)}")
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._http.close()
 
 
 def slack_message(alert: Alert, mention: str = "") -> dict[str, Any]:

@@ -7,7 +7,12 @@ from schemas.duration import Duration
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
 from services.notifier.alerts.alert_channel import AlertDelivery
-from services.notifier.alerts.channels.vendor_http import VendorHttp, answer_text, shorten
+from services.notifier.alerts.channels.vendor_http import (
+    VendorChannel,
+    VendorHttp,
+    answer_text,
+    shorten,
+)
 from services.notifier.cloud_events import utc_text
 from services.primitives.clock import Clock
 from services.runtime.http_caller import check_url
@@ -21,8 +26,10 @@ COLOURS: Final[dict[Severity, str]] = {
 }
 
 
-class TeamsChannel:
+class TeamsChannel(VendorChannel):
     """The alert channel plugin."""
+
+    name = "teams"
 
     class Options(Setting, frozen=True, kw_only=True):
         """`{type: teams, webhook_url: ${TEAMS_URL}}`."""
@@ -39,19 +46,8 @@ class TeamsChannel:
                 raise ValueError("`webhook_url` is empty; write the workflow's URL")
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Post to one channel."""
         self._options = options
         self._http = VendorHttp(clock, options.timeout)
-
-    @property
-    def name(self) -> str:
-        """The kind of channel, in logs."""
-        return "teams"
-
-    @property
-    def repeat_seconds(self) -> float:
-        """Teams does not forget."""
-        return 0.0
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Post one card."""
@@ -59,10 +55,6 @@ class TeamsChannel:
         body = teams_message(alert)
         answer = await self._http.post("webhook_url", self._options.webhook_url, body)
         return AlertDelivery(answer=f"{answer.status_code} {answer_text(answer)}")
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._http.close()
 
 
 def teams_message(alert: Alert) -> dict[str, Any]:

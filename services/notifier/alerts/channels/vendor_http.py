@@ -53,6 +53,17 @@ class VendorHttp:
             raise ChannelRefusalError(text) from error
 
 
+class VendorChannel:
+    """What channels over HTTP have in common; the other side does not forget an alert."""
+
+    repeat_seconds = 0.0
+    _http: VendorHttp
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.close()
+
+
 def answer_text(answer: httpx.Response) -> str:
     """The beginning of an answer, on one line, without what is secret."""
     text = " ".join(answer.text.split())[:ANSWER_CHARS_MAX]

@@ -14,15 +14,22 @@ from services.notifier.alerts.channels.alert_document import (
     alert_event,
     idempotency_key,
 )
-from services.notifier.alerts.channels.vendor_http import VendorHttp, answer_text
-from services.notifier.cloud_events import JSON, STRUCTURED, structured
-from services.notifier.signature import check_secret, signature_headers
+from services.notifier.alerts.channels.vendor_http import VendorChannel, VendorHttp, answer_text
+from services.notifier.cloud_events import (
+    JSON,
+    STRUCTURED,
+    check_secret,
+    signature_headers,
+    structured,
+)
 from services.primitives.clock import Clock
 from services.runtime.http_caller import check_url
 
 
-class AlertWebhookChannel:
+class AlertWebhookChannel(VendorChannel):
     """The alert channel plugin."""
+
+    name = "webhook"
 
     class Options(Setting, frozen=True, kw_only=True):
         """`{type: webhook, url: ${ALERT_URL}, secret: ${ALERT_SECRET}}`."""
@@ -44,20 +51,9 @@ class AlertWebhookChannel:
             check_secret(self.secret)
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Post to one URL."""
         self._options = options
         self._clock = clock
         self._http = VendorHttp(clock, options.timeout, options.headers)
-
-    @property
-    def name(self) -> str:
-        """The kind of channel, in logs."""
-        return "webhook"
-
-    @property
-    def repeat_seconds(self) -> float:
-        """The receiver keeps what it needs."""
-        return 0.0
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Post one document."""
@@ -73,7 +69,3 @@ class AlertWebhookChannel:
         }
         answer = await self._http.post("url", self._options.url, body, headers)
         return AlertDelivery(answer=f"{answer.status_code} {answer_text(answer)}")
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._http.close()

@@ -1,4 +1,4 @@
-"""Evicts the pods of draining nodes, again and again until their disruption budgets allow it.
+"""Asks pods for a checkpoint, and evicts those of draining nodes until their budgets allow it.
 
 Which nodes drain is marked on the nodes themselves, so a replica that starts, or takes over,
 continues what another ordered. Several replicas evict the same pods, which changes nothing.
@@ -6,19 +6,35 @@ continues what another ordered. Several replicas evict the same pods, which chan
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from services.notifier.workload.kubernetes.cluster_state import ClusterState
-from services.notifier.workload.kubernetes.kubernetes_pods import BatchPods, evictable
+from services.notifier.workload.kubernetes.kubernetes_pods import (
+    BatchPods,
+    announced_checkpoint,
+    evictable,
+    gang,
+    holds_node,
+    may_checkpoint,
+    was_asked,
+)
+from services.notifier.workload.kubernetes.kubernetes_rights import CHECKPOINT_GRANT
+from services.notifier.workload.workload_notifier import StepFailure
 from services.primitives.clock import Clock
 from services.primitives.race import race
 from services.workload_systems.kubernetes_client import (
+    MERGE,
     KubernetesClient,
     KubernetesError,
     MissingRightError,
 )
-from services.workload_systems.kubernetes_objects import KubernetesPod
+from services.workload_systems.kubernetes_objects import (
+    BY_NAVARCH,
+    CHECKPOINT_BY,
+    KubernetesPod,
+)
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +46,51 @@ AT_ONCE_MAX: Final = 16
 GONE: Final = frozenset({404, 409})
 """No such pod, or another one of the same name."""
 BUDGET: Final = 429
+
+
+async def ask_pods(
+    client: KubernetesClient,
+    state: ClusterState,
+    slots: asyncio.Semaphore,
+    node: str,
+    *,
+    now: datetime,
+    until: datetime,
+) -> Sequence[KubernetesPod]:
+    """Ask the pods on a node, and those of their jobs.
+
+    Those on the node are the answer, and those on it that announce a checkpoint.
+
+    A pod is asked if its owner has annotated it so, and with it the pods of its job on other nodes.
+    A pod that announces its next checkpoint is reported, and not asked unless it is annotated for
+    both.
+    """
+    work = [each for each in state.pods_of(node) if holds_node(each)]
+    here = [each for each in work if may_checkpoint(each)]
+    pods = {each.key: each for each in here}
+    for job in {gang(each) for each in here}:
+        pods |= {each.key: each for each in state.pods_of_job(job) if may_checkpoint(each)}
+    moment = until.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+    async def ask(pod: KubernetesPod) -> None:
+        about = pod.metadata
+        path = f"/api/v1/namespaces/{about.namespace}/pods/{about.name}"
+        # With its UID: not a later pod of the same name.
+        patch = {"metadata": {"uid": about.uid, "annotations": {CHECKPOINT_BY: moment}}}
+        try:
+            async with slots:
+                manager = {"fieldManager": BY_NAVARCH}
+                await client.call("PATCH", path, body=patch, query=manager, content_type=MERGE)
+        except MissingRightError as error:
+            raise StepFailure(
+                f"Kubernetes refuses: {error}", "INVALID", CHECKPOINT_GRANT
+            ) from error
+        except KubernetesError as error:
+            if error.status not in GONE:
+                raise
+
+    await asyncio.gather(*(ask(each) for each in pods.values() if not was_asked(each, now)))
+    return [each for each in work if each in here or announced_checkpoint(each)]
 
 
 class PodEvictor:
@@ -48,13 +109,8 @@ class PodEvictor:
         """By the pods' UIDs: when each is to be evicted, again or for the first time."""
         self._known: frozenset[str] = frozenset()
         """Nodes that drained a moment ago already."""
-        self._refusals: dict[str, str] = {}
+        self.refusals: dict[str, str] = {}
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def refusals(self) -> Mapping[str, str]:
-        """Why evictions were refused, by the pods' UIDs."""
-        return self._refusals
 
     def start(self) -> None:
         """Start, once; the cluster must be listed."""
@@ -73,14 +129,14 @@ class PodEvictor:
             pods, now = self._wanted(), self._clock.monotonic()
             uids = {each.metadata.uid for each in pods}
             self._due = {uid: at for uid, at in self._due.items() if uid in uids}
-            self._refusals = {uid: why for uid, why in self._refusals.items() if uid in uids}
+            self.refusals = {uid: why for uid, why in self.refusals.items() if uid in uids}
             for each in pods:
                 # One that comes back to a draining node is not evicted as fast as it is recreated.
                 back = each.spec.node_name in self._known
                 self._due.setdefault(each.metadata.uid, now + RETRY_SECONDS if back else now)
             self._known = frozenset(self._state.draining)
             due = [each for each in pods if self._due[each.metadata.uid] <= now]
-            retry_at = now + max(RETRY_SECONDS, len(self._refusals) / PER_SECOND_MAX)
+            retry_at = now + max(RETRY_SECONDS, len(self.refusals) / PER_SECOND_MAX)
             self._due |= {each.metadata.uid: retry_at for each in due}
             await asyncio.gather(*(self._evict(each) for each in due))
             wait = min(self._due.values(), default=float("inf")) - self._clock.monotonic()
@@ -115,7 +171,7 @@ class PodEvictor:
                 return
             self._refuse(pod, error)
         else:
-            self._refusals.pop(about.uid, None)
+            self.refusals.pop(about.uid, None)
             log.info("evicted a pod", extra={"pod": pod.key, "node": pod.spec.node_name})
 
     def _refuse(self, pod: KubernetesPod, error: Exception) -> None:
@@ -124,9 +180,9 @@ class PodEvictor:
             said = f"waits for its disruption budget ({error.message})"
         elif isinstance(error, KubernetesError):
             said = f"cannot be evicted ({error.message})"
-        if pod.metadata.uid not in self._refusals or isinstance(error, MissingRightError):
+        if pod.metadata.uid not in self.refusals or isinstance(error, MissingRightError):
             log.warning(
                 "a pod was not evicted; retrying until the drain's deadline",
                 extra={"pod": pod.key, "node": pod.spec.node_name, "reason": said},
             )
-        self._refusals[pod.metadata.uid] = said
+        self.refusals[pod.metadata.uid] = said

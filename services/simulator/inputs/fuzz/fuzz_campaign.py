@@ -26,9 +26,8 @@ from services.simulator.engine.fault_kinds import (
     FaultKind,
     InjectedFault,
 )
-from services.simulator.engine.hardware_failures import REMEDIES
 from services.simulator.engine.offering_selector import OfferingSelector
-from services.simulator.inputs.fuzz.campaign_shapes import draw_shape
+from services.simulator.engine.simulated_machine import REMEDIES
 from services.simulator.inputs.fuzz.campaign_steps import (
     ZONES,
     Campaign,
@@ -37,6 +36,7 @@ from services.simulator.inputs.fuzz.campaign_steps import (
     OperatorAction,
     OperatorVerb,
     Withdrawal,
+    draw_shape,
 )
 
 FATAL: Final = (79, 79, 79, 48, 95)

@@ -19,12 +19,11 @@ from services.simulator.engine.fleet_settings import (
     NOTIFIER,
     fleet_settings,
 )
-from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.invariants import ViolationError
 from services.simulator.engine.simulated_fleet import FleetSetup, SimulatedFleet
 from services.simulator.engine.simulated_gangs import SimulatedGangs
 from services.simulator.engine.simulated_group import GroupSpec, SimulatedGroup
-from services.simulator.engine.simulated_machine import SimulatedMachine
+from services.simulator.engine.simulated_machine import MachineSpec, SimulatedMachine
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.inputs.fuzz.campaign_steps import (
     ZONES,
@@ -248,7 +247,6 @@ class FuzzSimulation:
         return list(self._chance.choice(jobs).nodes)[:count] if jobs else []
 
     def _nodes_of_rack(self, count: int) -> list[str]:
-        """So many nodes of a rack."""
         machine = self._some_machine()
         rack = machine.kind.rack if machine is not None else ""
         return [each.name for each in self.fleet.machines.serving() if each.kind.rack == rack][

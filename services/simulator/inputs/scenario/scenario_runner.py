@@ -22,8 +22,7 @@ from services.pool_manager.autoscaling.metrics_sources import Load
 from services.pool_manager.planner.sizing.open_sagas import open_for
 from services.primitives.errors import BusError, NavarchError
 from services.simulator.engine import virtual_time
-from services.simulator.engine.run_history import RunHistory
-from services.simulator.engine.run_log import LogSink, run_log
+from services.simulator.engine.run_history import LogSink, RunHistory, run_log
 from services.simulator.engine.simulated_cloud import offering_of
 from services.simulator.engine.simulated_fleet import SimulatedFleet, Violation
 from services.simulator.engine.simulation_context import FLEET, SimulationContext
@@ -170,7 +169,6 @@ class ScenarioRunner:
         )
 
     async def _evaluate(self, each: f.Assertion) -> AssertionResult:
-        """Evaluate an assertion now."""
         at, fleet = self.fleet.simulation.now(), self.fleet
         if each.type == "why":
             now = fleet.simulation.clock.now()
@@ -335,7 +333,6 @@ class ScenarioRunner:
         return f"failed: {failed}" if failed else "passed"
 
     def _pool_of(self, node: str) -> str:
-        """The pool that a node is in."""
         found = next((each.pool for each in self.fleet.records.nodes() if each.node == node), "")
         return found or next(iter(self._scenario.configuration.pools))
 

@@ -13,9 +13,12 @@ from schemas.node_events import Fault, node_codec
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.health_state import TELEMETRY_SOURCE
 from services.provisioner.provider_client.provider import Instance
-from services.simulator.engine import hardware_failures
-from services.simulator.engine.failure_reports import report_failure, reporter_of
-from services.simulator.engine.simulated_machine import SimulatedMachine
+from services.simulator.engine.simulated_machine import (
+    HardwareFailure,
+    SimulatedMachine,
+    report_failure,
+    reporter_of,
+)
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.stress_format import FailureType
 
@@ -49,9 +52,9 @@ def hardware_failure(
     began: datetime,
     remedies: Mapping[int, str],
     celsius: int,
-) -> hardware_failures.HardwareFailure:
+) -> HardwareFailure:
     """The failure of the machine that it hits; `celsius`: of a hot GPU."""
-    return hardware_failures.HardwareFailure(
+    return HardwareFailure(
         kind=failure.type,
         number=failure.number,
         at=at,
@@ -74,7 +77,7 @@ def is_fatal(policy: Policy, type_: FailureType, xid: int, celsius: int) -> bool
     return any(policy.judge(each, {}, PROBED_AT).result == "unhealthy" for each in faults)
 
 
-def _reported_faults(failure: hardware_failures.HardwareFailure) -> list[Fault]:
+def _reported_faults(failure: HardwareFailure) -> list[Fault]:
     """The faults that an agent reports."""
     no_process: Any = None
     clock: Any = SimpleNamespace(now=lambda: PROBED_AT, monotonic=lambda: 0.0)

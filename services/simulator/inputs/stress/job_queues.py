@@ -50,8 +50,6 @@ class _Seat:
 
 @dataclass(slots=True)
 class _Queue:
-    """The queue of a pool."""
-
     waiting: deque[Job] = field(default_factory=deque)
     running: int = 0
     room: list[tuple[int, str]] = field(default_factory=list)

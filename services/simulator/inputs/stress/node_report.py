@@ -3,10 +3,11 @@
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
-from services.simulator.inputs.stress.node_lives import NodeLife, NodeLives
+from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.stress_fleet import GeneratedFleet, Slot
 from services.simulator.report.report_format import (
     NodeStory,
@@ -16,10 +17,74 @@ from services.simulator.report.report_format import (
     TimelinePoint,
 )
 
+CHANGES_MAX: Final = 200
+"""Changes of state kept for one node."""
+MOMENTS_MAX: Final = 30
+"""Other moments kept for one node; further ones are counted."""
+TEXT_CHARS_MAX: Final = 200
+GONE: Final = "gone"
+"""State of a terminated node."""
 NODES_LISTED_MAX: Final = 2_000
 REGIONS_DRAWN_MAX: Final = 12
 """Regions with a timeline."""
 STATES: Final = ("healthy", "degraded", "starting", "out")
+
+
+@dataclass(slots=True)
+class NodeLife:
+    """One node, from the decision to launch it on."""
+
+    node: str
+    pool: str = ""
+    states: list[tuple[float, str]] = field(default_factory=list)
+    """Since when it counts as what."""
+    moments: list[tuple[float, str]] = field(default_factory=list)
+    left_out: int = 0
+    """Moments beyond those."""
+    failures: int = 0
+    repairs: int = 0
+
+    @property
+    def state(self) -> str:
+        """Its state at the end."""
+        return self.states[-1][1] if self.states else ""
+
+
+class NodeLives:
+    """Every node of a run."""
+
+    def __init__(self) -> None:
+        self.all: dict[str, NodeLife] = {}
+
+    def change(self, at: float, node: str, pool: str, state: str) -> None:
+        """Its record has another state; empty: it is gone."""
+        life = self._of(node)
+        life.pool = pool
+        if len(life.states) == CHANGES_MAX:
+            del life.states[1]  # the last counts, and when it began to exist
+        life.states.append((at, state or GONE))
+
+    def fail(self, at: float, node: str, failure: ScheduledFailure) -> None:
+        """A failure hit its machine."""
+        what = f"XID {failure.xid}" if failure.xid else failure.type
+        self._of(node).failures += 1
+        self.add(at, node, f"fails: {what}{f', {failure.of}' if failure.of else ''}")
+
+    def repair(self, at: float, node: str, kind: str, status: str) -> None:
+        """A repair of it ended."""
+        self._of(node).repairs += status == "done"
+        self.add(at, node, f"{kind} {status}")
+
+    def add(self, at: float, node: str, text: str) -> None:
+        """Something else happened to it."""
+        life = self._of(node)
+        if len(life.moments) < MOMENTS_MAX:
+            life.moments.append((at, text[:TEXT_CHARS_MAX]))
+        else:
+            life.left_out += 1
+
+    def _of(self, node: str) -> NodeLife:
+        return self.all.setdefault(node, NodeLife(node))
 
 
 def nodes(lives: NodeLives, places: Mapping[str, Slot]) -> list[NodeStory]:

@@ -11,7 +11,7 @@ from services.health_monitor.rules.policy_file import load_policy, policy_path
 from services.runtime.logs import silenced
 from services.settings.xid_catalogues import load_xids
 from services.simulator.engine import virtual_time
-from services.simulator.engine.run_log import LogSink, run_log
+from services.simulator.engine.run_history import LogSink, run_log
 from services.simulator.inputs.scenario.assertions import evaluate_report
 from services.simulator.inputs.scenario.original_dialect import COMPAT
 from services.simulator.inputs.scenario.scenario_format import LogParams, Scenario
@@ -19,7 +19,7 @@ from services.simulator.inputs.scenario.scenario_outcome import AssertionResult
 from services.simulator.inputs.scenario.scenario_validation import by_time
 from services.simulator.inputs.stress import failure_schedule, report_composer, stress_fleet
 from services.simulator.inputs.stress.failure_effects import is_fatal
-from services.simulator.inputs.stress.outcome_notes import limit_notes, policy_notes
+from services.simulator.inputs.stress.report_composer import limit_notes, policy_notes
 from services.simulator.inputs.stress.stress_format import FailureType, StressSpec
 from services.simulator.inputs.stress.stress_run import StressRun
 from services.simulator.inputs.violation_shrinker import shrink

@@ -27,10 +27,13 @@ from services.primitives.errors import Unavailable
 from services.provisioner.provider_client.provider import Instance
 from services.settings.xid_catalogues import XidCatalog
 from services.simulator.engine.agent_machines import BOOT_SECONDS, COOL_CELSIUS, AgentMachines
-from services.simulator.engine.hardware_failures import HardwareFailure, MachineSpec
-from services.simulator.engine.simulated_machine import SimulatedMachine, gpus_of
-from services.simulator.engine.simulated_process import SimulatedProcess
-from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.simulated_machine import (
+    HardwareFailure,
+    MachineSpec,
+    SimulatedMachine,
+    gpus_of,
+)
+from services.simulator.engine.simulation_context import SimulatedProcess, SimulationContext
 from services.simulator.inputs.stress import failure_effects
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.stress_fleet import (
@@ -252,7 +255,6 @@ class SlotMachines(AgentMachines):
         beat = HeartbeatRecord(instance=machine.name, **self._about(machine))
         subject = self._agent_messages[machine.name].beat_subject
         self._simulation.server.publish(subject, encode(beat), self._beat_headers)
-        machine.last_heartbeat_at = self._simulation.now()
 
     def _publish_sample(self, machine: SimulatedMachine) -> None:
         if not machine.ready or not machine.process.up:

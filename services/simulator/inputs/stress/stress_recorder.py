@@ -23,7 +23,7 @@ from services.pool_manager.planner.disruption_budget import limit
 from services.pool_manager.sagas import DEFINITIONS
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.job_queues import JobQueues
-from services.simulator.inputs.stress.node_lives import NodeLives
+from services.simulator.inputs.stress.node_report import NodeLives
 from services.simulator.report.report_format import PoolBudget, PoolScaling, TimelinePoint
 
 STEPS_MAX: Final = 60

@@ -1,21 +1,30 @@
-"""Asks the work on a node for a checkpoint before its drain, and lets it leave by itself a while.
+"""Before a drain the work is asked for a checkpoint; in it, a workload system may call back.
 
 Work that announces when its next checkpoint is written has until then, within the drain's deadline.
 It is asked once for each saga: a replica that continues a drain finds in EVENTS what was asked and
 until when, and waits for what is left of that time.
 """
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
 
-from schemas.node_events import CheckpointRequested
-from services.bus.port import Bus
-from services.notifier.last_event import last_event
-from services.notifier.work_report import WorkReport, listed_work
+from schemas import subjects
+from schemas.messages import decoder, encode
+from schemas.node_events import FACTS, CheckpointRequested, WorkLeft
+from schemas.node_records import NodeRecord, node_key
+from schemas.permissions import WORK_DONE
+from schemas.stored_messages import decode_stored
+from schemas.topology import EVENTS, NODES
+from schemas.work_done import WorkDone, WorkDoneAccepted
+from services.bus.bucket_mirror import readable
+from services.bus.port import Bus, Endpoint, Headers
+from services.bus.protocol.endpoint_replies import requester
+from services.notifier.work_report import WorkReport, last_event, listed_work
 from services.notifier.workload.drain_watch import DrainWatch
 from services.notifier.workload.workload_notifier import (
     RUNNING_MAX,
@@ -27,15 +36,114 @@ from services.notifier.workload.workload_notifier import (
     WorkloadOrder,
 )
 from services.primitives.clock import Clock
+from services.primitives.errors import BusError
 from services.primitives.race import race
 from services.runtime.event_publisher import publish_event
+from services.saga.saga_log import read_state
+from services.saga.saga_state import SagaState
 
+FOLLOW_AGAIN_SECONDS: Final = 1.0
+"""Between two tries to read whether an earlier replica's drain was called back."""
+
+_nodes = decoder(NodeRecord)
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 5.0
 """Between two tries to reach the workload system."""
 ANNOUNCED_SECONDS_MAX: Final = 86_400.0
 """How far off an announced checkpoint may be where the drain has no deadline."""
+
+
+class NotDrainingError(ValueError):
+    """The callback is about no drain that waits."""
+
+
+class DrainCallbacks:
+    """The callbacks that the drains of one replica wait for.
+
+    A callback ends no drain by itself: the replica that waits asks its notifier at once, which is
+    given `called_back` with the node. One about another saga or node, or too late, is refused.
+    """
+
+    def __init__(self, bus: Bus, clock: Clock, watches: Collection[DrainWatch]) -> None:
+        """`watches`: the replica's open drains."""
+        self._bus = bus
+        self._clock = clock
+        self._watches = watches
+
+    @property
+    def endpoints(self) -> dict[str, Endpoint]:
+        """Subject -> endpoint."""
+        return {subjects.order_wildcard(WORK_DONE): self._answer}
+
+    async def run(self) -> None:
+        """Hand every accepted callback, of any replica, to the drain that waits for it."""
+        callbacks = subjects.node_event_wildcard(FACTS[WorkLeft])
+        async for stored in self._bus.follow(EVENTS.name, [callbacks], "new"):
+            event = decode_stored(stored)
+            if isinstance(event, WorkLeft):
+                self._call_back(event.saga)
+
+    async def recall(self, order: WorkloadOrder) -> None:
+        """Hand over a callback that came before this drain began to wait; never returns."""
+        while True:
+            try:
+                if await self._was_called_back(order.node.pool, order.node.node, order.saga):
+                    self._call_back(order.saga)
+            except BusError as error:
+                log.warning("callbacks are not read; trying again", extra={"reason": str(error)})
+                await self._clock.sleep(FOLLOW_AGAIN_SECONDS)
+            else:
+                await asyncio.Event().wait()
+
+    def _call_back(self, saga: str) -> None:
+        for each in self._watches:
+            each.call_back(saga)
+
+    async def _answer(self, data: bytes, headers: Headers) -> bytes:
+        asked = msgspec.json.decode(data, type=WorkDone)
+        by = requester(headers, asked.by)
+        saga = asked.saga or await self._saga_of(asked.node)
+        state = await read_state(self._bus, saga) if saga else None
+        if state is None or state.params.node != asked.node:
+            raise NotDrainingError(
+                f"{saga or 'no saga'} drains {asked.node}: nothing was changed; "
+                f"see navarch get {asked.node}"
+            )
+        pool = state.params.pool
+        if not await self._was_called_back(pool, asked.node, saga):
+            if not is_draining(state):
+                raise NotDrainingError(
+                    f"{saga} does not wait for work on {asked.node} (now): nothing was changed; "
+                    f"see navarch saga show {saga}"
+                )
+            event = WorkLeft(
+                id=f"work-left-{saga}",
+                pool=pool,
+                node=asked.node,
+                time=self._clock.now(),
+                saga=saga,
+                by=by,
+            )
+            await publish_event(self._bus, event)
+            log.info("work has left a node", extra={"node": asked.node, "saga": saga, "by": by})
+        return encode(WorkDoneAccepted(pool=pool, node=asked.node, saga=saga))
+
+    async def _saga_of(self, node: str) -> str:
+        """The saga that works on a node; empty: none does."""
+        entries = await self._bus.entries(NODES, node_key("*", node))
+        return next((each.saga for _, each in readable(entries, _nodes) if each.saga), "")
+
+    async def _was_called_back(self, pool: str, node: str, saga: str) -> bool:
+        event = await last_event(self._bus, WorkLeft, pool, node)
+        return event is not None and event.saga == saga
+
+
+def is_draining(state: SagaState) -> bool:
+    """Whether a saga has asked the work on its node to leave, and waits for it. Pure."""
+    status = state.step("drain").status
+    asked = state.step("vacate").status in ("started", "succeeded")
+    return state.status == "running" and (status == "started" or (status == "pending" and asked))
 
 
 async def await_checkpoint(

@@ -1,0 +1,205 @@
+"""`navarch logs` and `navarch diagnose`: log lines, and what an agent finds on its host."""
+
+import heapq
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from schemas.agent_commands import DiagnoseRequest
+from schemas.duration import parse_duration
+from schemas.log_excerpts import LINES_MAX, LogExcerpt, LogLine, LogRequest
+from schemas.permissions import GATEWAY, SERVICES
+from services.cli import console
+from services.cli.command_options import Node, Output, Since, start_time
+from services.cli.fleet_connection import FleetAccess, everyday_command
+from services.cli.live_names import complete_node
+from services.cli.node_requests import find_node
+from services.cli.text.tables import BOLD, COLOURS, RESET
+from services.operator_text.quantities import local_time
+from services.operator_text.safe_text import escape_line
+from services.primitives.errors import NavarchError
+
+HEADERS = ("check", "", "what was found")
+FAILED = 3
+"""Exit code where a test failed."""
+LEVEL_COLOURS: Final = {"ERROR": COLOURS["bad"], "WARN": BOLD}
+LOGGED: Final = (*SERVICES, GATEWAY)
+ON_ITS_MACHINE: Final = "the log of its container, or `journalctl` on its host, has its lines"
+SHOWN_MAX: Final = 10
+
+
+@everyday_command
+async def diagnose(
+    fleet: FleetAccess,
+    node: Node,
+    *,
+    checks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--check",
+            help="boot, nvidia-smi, memory, dcgm, nvbandwidth, nccl, burn or a plugin's; may be "
+            "repeated. Default: boot.",
+        ),
+    ] = None,
+    level: Annotated[
+        int, typer.Option(min=1, max=4, help="Of dcgm; from 2 on it needs the GPUs exclusively.")
+    ] = 1,
+    seconds: Annotated[int, typer.Option(min=1, max=86_400, help="Of burn: how long.")] = 60,
+    wait: Annotated[
+        str, typer.Option("--timeout", metavar="10m", help="How long to wait for the answer.")
+    ] = "10m",
+    output: Output = console.Format.TABLE,
+) -> None:
+    """Test a node's host and GPUs now.
+
+    Exit code 3: a test failed. A test that needs the GPUs is refused while a job has them.
+    """
+    try:
+        seconds_max = parse_duration(wait)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--timeout") from error
+    view, _ = await find_node(fleet, node)
+    if view.status == "terminated":
+        raise NavarchError(f"{view.id} is terminated: it has no agent")
+    request = DiagnoseRequest(checks=tuple(checks or ("boot",)), level=level, seconds=seconds)
+    found = await fleet.diagnose(view, request, seconds_max)
+    if output.is_data:
+        console.write_data(output, msgspec.json.encode(found))
+    else:
+        rows = [
+            (each.name, "ok" if each.ok else "failed", each.detail or "-") for each in found.checks
+        ]
+        console.write_table(HEADERS, rows, f"{view.id}: no test was run.")
+    if not found.ok:
+        raise typer.Exit(FAILED)
+
+
+def log_lines(excerpts: Sequence[LogExcerpt], lines_max: int, *, colour: bool) -> str:
+    """The newest lines of all, in the order of their times; each names who wrote it."""
+    by_time = heapq.merge(
+        *([(each.time, excerpt.source, each) for each in excerpt.lines] for excerpt in excerpts),
+        key=lambda each: each[0],
+    )
+    several = len(excerpts) > 1
+    newest = list(by_time)[-lines_max:]
+    return "\n".join(
+        _line(line, source if several else "", colour=colour) for _, source, line in newest
+    )
+
+
+def _line(line: LogLine, source: str, *, colour: bool) -> str:
+    level = escape_line(f"{line.level:<5}")
+    if colour and (style := LEVEL_COLOURS.get(line.level)):
+        level = f"{style}{level}{RESET}"
+    origin = {"kernel": "kernel: ", "user": "kernel log, by a process: "}.get(line.origin, "")
+    who = f"{escape_line(source)}  " if source else ""
+    return f"{local_time(line.time)}  {level}  {who}{origin}{escape_line(line.text)}"
+
+
+def statements(excerpts: Sequence[LogExcerpt], request: LogRequest) -> list[str]:
+    """What is missing from the answers to a request, in sentences."""
+    found = []
+    wanted = sum(len(each.lines) for each in excerpts) < request.lines
+    for each in excerpts:
+        source = escape_line(each.source)
+        if each.refused:
+            found.append(f"{source or 'a replica'} refuses: {escape_line(each.refused)}")
+        elif each.left_out:
+            found.append(
+                f"{source}: {each.left_out} earlier lines do not fit into one answer; "
+                "ask for fewer with -n"
+            )
+        elif (
+            wanted
+            and each.kept_since is not None
+            and (request.since is None or request.since < each.kept_since)
+        ):
+            found.append(
+                f"{source} keeps its lines since {local_time(each.kept_since)}; earlier ones are "
+                "in its log on its machine"
+            )
+    return found
+
+
+@everyday_command
+async def logs(
+    fleet: FleetAccess,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="NODE|SERVICE[/REPLICA]",
+            help="A node, or the beginning of one name; or a service: "
+            f"{', '.join(LOGGED)}; or one of its replicas.",
+            show_default=False,
+            autocompletion=complete_node,
+        ),
+    ],
+    *,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=1, max=LINES_MAX, help="At most so many.")
+    ] = 100,
+    since: Since = "",
+    kernel: Annotated[
+        bool, typer.Option("--kernel", help="Of a node: only the kernel's lines about the driver.")
+    ] = False,
+    output: Output = console.Format.TABLE,
+) -> None:
+    """Show the newest log lines of a node or a service.
+
+    Of a node: its agent's, and the kernel's about the driver. Each process keeps its newest lines
+    in memory, from its start on. This needs the role operator.
+    """
+    service, _, replica = source.partition("/")
+    request = LogRequest(lines=lines, since=start_time(since), kernel=kernel)
+    if service in LOGGED:
+        if kernel:
+            raise typer.BadParameter("only nodes have kernel lines", param_hint="--kernel")
+        found = await _of_service(fleet, service, replica, request)
+    else:
+        found = (await _of_node(fleet, source, request),)
+    if output.is_data:
+        console.write_data(output, found)
+        return
+    text = log_lines(found, lines, colour=console.colour())
+    console.write(text or "There are no such lines.")
+    for each in statements(found, request):
+        console.note(each)
+
+
+async def _of_node(fleet: FleetAccess, node: str, request: LogRequest) -> LogExcerpt:
+    try:
+        view, _ = await find_node(fleet, node)
+    except NavarchError as error:
+        if meant := get_close_matches(node.partition("/")[0], LOGGED, n=1):
+            raise NavarchError(f"{error}. The service is called {meant[0]}") from error
+        raise
+    return await fleet.node_logs(view, request)
+
+
+async def _of_service(
+    fleet: FleetAccess, service: str, replica: str, request: LogRequest
+) -> tuple[LogExcerpt, ...]:
+    request = msgspec.structs.replace(request, replica=replica)
+    found, running = await fleet.service_logs(service, request)
+    if not found:
+        if running:
+            raise NavarchError(
+                f"the {service} runs, and does not answer this request: it, or the bus's accounts, "
+                "are of an older release (`navarch version`), or it was asked for its log too "
+                f"often just now. Ask again in 10 s; {ON_ITS_MACHINE}, too"
+            )
+        raise NavarchError(
+            f"no replica of the {service} answers: does it run? If it does not, {ON_ITS_MACHINE}"
+        )
+    if replica:
+        chosen = tuple(each for each in found if each.source.startswith(replica))
+        if not chosen:
+            names = ", ".join(each.source for each in found[:SHOWN_MAX] if each.source)
+            raise NavarchError(f"the {service} has no replica {replica!r}; there are: {names}")
+        return chosen
+    if len(found) < running:
+        console.note(f"{len(found)} of {running} replicas of the {service} answered")
+    return found

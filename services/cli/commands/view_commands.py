@@ -1,0 +1,214 @@
+"""`navarch list` and `status`: views of the fleet, shown once or whenever something happens."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
+from typing import Annotated, Final, get_args
+
+import msgspec
+import typer
+
+from schemas.enums import HealthStatus, NodeState
+from schemas.fleet_queries import NodeView, Query
+from services.cli import console
+from services.cli.command_options import Output, Pool, Watch
+from services.cli.fleet_connection import FleetAccess, everyday_command
+from services.cli.text import instances_text, tables
+from services.fleet_client.fleet_client import PAGE_NODES
+from services.fleet_client.node_filter import NodeFilter
+from services.operator_text.safe_text import escape
+from services.primitives.errors import NavarchError
+from services.primitives.race import race
+
+INTERVAL_SECONDS_MIN: Final = 1.0
+"""However much happens, the fleet is not asked more often."""
+RETRY_SECONDS: Final = 5.0
+"""A view that failed is tried again, even if nothing happens."""
+CLEAR: Final = "\x1b[H\x1b[2J"
+OPEN_BUS: Final = (
+    "The bus is open: every client that reaches it controls the fleet (docs/security.md)."
+)
+FAILING: Final = 3
+"""Exit code of `status` where something of the services fails."""
+
+
+async def show_view(
+    fleet: FleetAccess, view: Callable[[], Awaitable[None]], *, watch: bool
+) -> None:
+    """Print the view; `watch`: again after each event, until the command is interrupted."""
+    if not watch:
+        await view()
+        return
+    # Before the first view, so that nothing falls between it and what is followed.
+    after = await fleet.last_event()
+    happened = asyncio.Event()
+    for task in await race(_listen(fleet, after, happened), _show_again(view, happened)):
+        if not task.cancelled():
+            task.result()
+
+
+async def _show_again(view: Callable[[], Awaitable[None]], happened: asyncio.Event) -> None:
+    while True:
+        happened.clear()
+        again_seconds = await _view(view)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(happened.wait(), again_seconds)
+        await asyncio.sleep(INTERVAL_SECONDS_MIN)
+
+
+async def _view(view: Callable[[], Awaitable[None]]) -> float | None:
+    """Print the view, or why there is none; after how many seconds it is to be tried again."""
+    if console.colour():
+        sys.stdout.write(CLEAR)
+    try:
+        await view()
+    except NavarchError as error:
+        sys.stderr.write(f"navarch: {escape(str(error))}\n")
+        return RETRY_SECONDS
+    return None
+
+
+async def _listen(fleet: FleetAccess, after: int, happened: asyncio.Event) -> None:
+    async with aclosing(fleet.follow_events(pool="", node="", since=after)) as events:
+        async for _ in events:
+            happened.set()
+
+
+@everyday_command
+async def status(
+    fleet: FleetAccess, *, watch: Watch = False, output: Output = console.Format.TABLE
+) -> None:
+    """Show the pools and the open sagas."""
+    failing = False
+
+    async def view() -> None:
+        nonlocal failing
+        failing = await _write_status(fleet, output)
+
+    await show_view(fleet, view, watch=watch)
+    if failing:
+        raise typer.Exit(FAILING)
+
+
+async def _write_status(fleet: FleetAccess, output: console.Format) -> bool:
+    """Write it all; whether something fails."""
+    found = await fleet.status()
+    if output.is_data:
+        shown = ("pools", "sagas", "failures", "expiries")
+        console.write_data(output, {each: getattr(found, each) for each in shown})
+        return bool(found.failures)
+    views = sorted(found.pools, key=lambda each: each.name)
+    rows = tables.pool_rows(views)
+    console.write_table(tables.POOL_HEADERS, rows)
+    if not rows:
+        console.write("No pool is configured.")
+    for lines in (tables.warnings, tables.advice_lines, tables.renewal_lines):
+        if found_lines := lines(views):
+            console.write("\n" + "\n".join(found_lines))
+    if found.sagas:
+        console.write("\n" + tables.open_sagas_text(found.sagas, colour=console.colour()))
+        for line in found.remaining_work:
+            console.write(line)
+    if found.orphans:
+        console.write("\n" + instances_text.orphans_note(found.orphans))
+    if found.expiries:
+        ends = [(each.what, each.at) for each in found.expiries]
+        console.write(f"\n{tables.expiry_line(ends)}")
+    if found.bus_is_open:
+        console.write(f"\n{OPEN_BUS}")
+    for each in found.failures:
+        console.write(f"\n{tables.failure_line(each)}")
+    return bool(found.failures)
+
+
+def _known(option: str, words: tuple[str, ...]) -> typer.models.OptionInfo:
+    def check(word: str) -> str:
+        if word and word not in words:
+            raise typer.BadParameter(f"{word!r} is none of {', '.join(words)}")
+        return word
+
+    found: typer.models.OptionInfo = typer.Option(
+        option, callback=check, metavar="|".join(words), help="Only these nodes."
+    )
+    return found
+
+
+Status = Annotated[str, _known("--status", get_args(NodeState))]
+Health = Annotated[str, _known("--health", get_args(HealthStatus))]
+Labels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label", "-l", metavar="KEY=VALUE", help="Only pools with this label; may be repeated."
+    ),
+]
+Provider = Annotated[str, typer.Option("--provider", help="Only this provider.")]
+Region = Annotated[str, typer.Option("--region", help="Only this region.")]
+Zone = Annotated[str, typer.Option("--zone", help="Only this zone.")]
+Job = Annotated[
+    str,
+    typer.Option(
+        "--job", help="Only where this job runs: its ID or name in Slurm, Kubernetes or Ray."
+    ),
+]
+
+
+@everyday_command
+async def list_nodes(
+    fleet: FleetAccess,
+    pool: Pool = "",
+    label: Labels = None,
+    provider: Provider = "",
+    region: Region = "",
+    zone: Zone = "",
+    status: Status = "",
+    health: Health = "",
+    job: Job = "",
+    *,
+    terminated: Annotated[bool, typer.Option("--all", help="Include terminated nodes.")] = False,
+    watch: Watch = False,
+    output: Output = console.Format.TABLE,
+) -> None:
+    """List the nodes."""
+    await fleet.check_pool(pool)
+    try:
+        pools = await fleet.pools_labelled(label) if label else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--label") from error
+    wanted = NodeFilter(
+        pool=pool,
+        provider=provider,
+        region=region,
+        zone=zone,
+        status=status,
+        health=health,
+        pools=pools,
+    )
+    includes_ended = terminated or status == "terminated"
+    query = Query(pool=pool, terminated=includes_ended, limit=PAGE_NODES, gpus=output.is_data)
+
+    async def view() -> None:
+        nodes, kept = await fleet.nodes(query), wanted
+        if job:
+            where = await fleet.job_nodes(job, pool)
+            for each in where.unknown:
+                console.note(f"not known: {each}")
+            kept = msgspec.structs.replace(wanted, nodes=frozenset(where.nodes))
+        found = [each for each in nodes if kept.matches(each)]
+        if output.is_data:
+            console.write_data(output, found)
+            return
+        _write(found, output, selected=kept.selects_some and bool(nodes))
+
+    await show_view(fleet, view, watch=watch)
+
+
+def _write(nodes: list[NodeView], output: console.Format, *, selected: bool) -> None:
+    if output is console.Format.WIDE:
+        console.write_table(tables.WIDE_NODE_HEADERS, tables.wide_node_rows(nodes))
+    else:
+        console.write_table(tables.NODE_HEADERS, tables.node_rows(nodes))
+    if not nodes and selected:
+        console.write("No node is like that; `navarch list` shows all.")
+    elif not nodes:
+        console.write("No nodes. `navarch why POOL` explains what a pool waits for.")

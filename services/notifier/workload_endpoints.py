@@ -1,0 +1,361 @@
+"""Answers what the workload systems of pools say now: of work, of jobs, and of their rights.
+
+It is answered here, and not by the command line, because the workload system's credentials are
+here.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import defaultdict
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from schemas import subjects
+from schemas.instance_records import InstanceRecord
+from schemas.messages import decoder, encode
+from schemas.node_records import NodeRecord, node_key
+from schemas.node_work import (
+    JOB_NODES,
+    NODE_WORK,
+    JobNodes,
+    JobNodesQuery,
+    NodeWorkAnswer,
+    NodeWorkQuery,
+)
+from schemas.topology import INSTANCES, NODES
+from schemas.workload_checks import (
+    WORKLOAD_CHECK,
+    WorkloadCheck,
+    WorkloadCheckAnswer,
+    WorkloadCheckRequest,
+)
+from services.bus.bucket_mirror import readable, readable_record
+from services.bus.port import Bus, Endpoint, Headers
+from services.notifier.workload.combined_notifier import CombinedNotifier
+from services.notifier.workload.noop_notifier import NoopNotifier
+from services.notifier.workload.pool_notifiers import PoolNotifiers
+from services.notifier.workload.workload_notifier import (
+    NodeReference,
+    NodeWorkload,
+    Notifier,
+    OrderCheckingNotifier,
+    RunningWork,
+    RunningWorkReporter,
+    SelfCheckingNotifier,
+    StepFailure,
+    WorkloadAnswer,
+    WorkloadOrder,
+)
+from services.notifier.workload_steps import node_reference, read_reference
+from services.operator_text.quantities import first_of
+
+ANSWER_SECONDS_MAX: Final = 20.0
+READS_AT_ONCE: Final = 64
+NAMED_MAX: Final = 3
+OFF: Final = frozenset({"launching", "terminated"})
+"""States in which no machine takes work."""
+
+_instances = decoder(InstanceRecord)
+log = logging.getLogger(__name__)
+
+STAGE_SECONDS_MAX: Final = 15.0
+NODES_MAX: Final = 50
+"""Nodes of the pool that the workload system is asked about."""
+JOBS_SHOWN_MAX: Final = 3
+
+_nodes = decoder(NodeRecord)
+
+
+class NodeWorkEndpoint:
+    """The endpoint of one replica."""
+
+    def __init__(self, notifiers: PoolNotifiers, bus: Bus) -> None:
+        self._notifiers = notifiers
+        self._bus = bus
+        self._reads = asyncio.Semaphore(READS_AT_ONCE)
+
+    @property
+    def endpoints(self) -> dict[str, Endpoint]:
+        """Subject -> endpoint."""
+        return {subjects.query(NODE_WORK): self._answer}
+
+    async def _answer(self, data: bytes, _: Headers) -> bytes:
+        return encode(await self.idle(msgspec.json.decode(data, type=NodeWorkQuery)))
+
+    async def idle(self, query: NodeWorkQuery) -> NodeWorkAnswer:
+        """The nodes on which every workload system of the pool says that nothing runs."""
+        idle, unknown = set(query.nodes), list[str]()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                systems = [
+                    each
+                    for each in await self._notifiers.all_of(query.pool)
+                    if not isinstance(each, NoopNotifier)
+                ]
+                asked = query.nodes if systems else ()
+                reading = (self._read(query.pool, each) for each in asked)
+                references = await asyncio.gather(*reading)
+                for each in systems:
+                    found, why = await _ask(each, references)
+                    idle &= found
+                    unknown += [why] if why else []
+        except Exception as error:  # noqa: BLE001 - a notifier may be a third party's code
+            reason = str(error) or f"no answer within {ANSWER_SECONDS_MAX:g} s"
+            return NodeWorkAnswer(unknown=reason)
+        return NodeWorkAnswer(idle=tuple(sorted(idle)), unknown="; ".join(unknown))
+
+    async def _read(self, pool: str, node: str) -> NodeReference:
+        async with self._reads:
+            return await read_reference(self._bus, pool, node)
+
+
+async def _ask(notifier: Notifier, nodes: Sequence[NodeReference]) -> tuple[set[str], str]:
+    """The nodes that have no work, and why nothing is known of some.
+
+    One in service of which it is said that no work will be placed there is not known to the
+    workload system, or another has cordoned it.
+    """
+    if not isinstance(notifier, RunningWorkReporter) or not notifier.reports_running:
+        return set(), f"{notifier.name} does not say what runs on a node in service"
+    answers = await notifier.workloads(nodes)
+    idle: set[str] = set()
+    unknown: list[str] = []
+    for each in nodes:
+        match answers.get(each.node):
+            case NodeWorkload(drained=False, running=(), total=0, unsure=False):
+                idle.add(each.node)
+            case NodeWorkload(drained=True) | NodeWorkload(unsure=True):
+                unknown.append(each.node)
+            case NodeWorkload():
+                pass
+            case StepFailure() | None:
+                unknown.append(each.node)
+    if not unknown:
+        return idle, ""
+    named = first_of(unknown, NAMED_MAX)
+    return idle, f"{notifier.name} does not know what runs on {named}"
+
+
+class JobNodesEndpoint:
+    """The endpoint of one replica."""
+
+    def __init__(self, notifiers: PoolNotifiers, bus: Bus) -> None:
+        self._notifiers = notifiers
+        self._bus = bus
+
+    @property
+    def endpoints(self) -> dict[str, Endpoint]:
+        """Subject -> endpoint."""
+        return {subjects.query(JOB_NODES): self._answer}
+
+    async def _answer(self, data: bytes, _: Headers) -> bytes:
+        return encode(await self.find(msgspec.json.decode(data, type=JobNodesQuery)))
+
+    async def find(self, query: JobNodesQuery) -> JobNodes:
+        """The nodes on which a workload system says that the job runs."""
+        unknown: list[str] = []
+        systems: dict[Notifier, list[NodeReference]] = defaultdict(list)
+        for pool, references in sorted((await self._references(query.pools)).items()):
+            try:
+                parts = await self._notifiers.all_of(pool)
+            except StepFailure as failure:
+                unknown.append(failure.reason)
+                continue
+            for each in parts:
+                if isinstance(each, RunningWorkReporter) and each.reports_running:
+                    systems[each] += references
+                elif isinstance(each, NoopNotifier):
+                    unknown.append(f"pool {pool} has no workload system")
+                else:
+                    unknown.append(f"{each.name} does not report what runs in pool {pool}")
+        answers = await asyncio.gather(
+            *(_ask_running(each, nodes) for each, nodes in systems.items())
+        )
+        found: set[str] = set()
+        for (system, nodes), (answer, failed) in zip(systems.items(), answers, strict=True):
+            here, unsure = job_nodes(query.job, nodes, answer)
+            found |= here
+            if failed or unsure:
+                unknown.append(
+                    failed or f"{system.name} does not list all of {first_of(unsure, NAMED_MAX)}"
+                )
+        return JobNodes(nodes=tuple(sorted(found)), unknown=tuple(unknown))
+
+    async def _references(self, pools: Sequence[str]) -> Mapping[str, list[NodeReference]]:
+        """The nodes that may have work, by pool."""
+        filters = [node_key(each, "*") for each in pools] or [">"]
+        found: dict[str, list[NodeReference]] = defaultdict(list)
+        for each in filters:
+            entries, launched = await asyncio.gather(
+                self._bus.entries(NODES, each), self._bus.entries(INSTANCES, each)
+            )
+            instances = {entry.key: record for entry, record in readable(launched, _instances)}
+            for entry, record in readable(entries, _nodes):
+                if record.state not in OFF:
+                    instance = instances.get(entry.key)
+                    reference = node_reference(record.pool, record.node, record, instance)
+                    found[record.pool].append(reference)
+        return found
+
+
+def job_nodes(
+    job: str, nodes: Sequence[NodeReference], answers: Mapping[str, WorkloadAnswer]
+) -> tuple[set[str], list[str]]:
+    """The nodes that have the job, and those of which not all that runs is listed. Pure."""
+    found: set[str] = set()
+    unsure: list[str] = []
+    for each in nodes:
+        match answers.get(each.node):
+            case NodeWorkload(running=running) if any(is_called(job, work) for work in running):
+                found.add(each.node)
+            case NodeWorkload(unsure=False, running=running, total=total) if total <= len(running):
+                pass
+            case _:
+                unsure.append(each.node)
+    return found, unsure
+
+
+def is_called(job: str, work: RunningWork) -> bool:
+    """Whether a job, pod or actor has this ID or name: `4711`, `job 4711`, `team/pod`, `pod`."""
+    number = work.id.removeprefix("job ")
+    names = {work.id, number, work.name, work.gang}
+    # A task of a Slurm array, and what has its namespace before its name.
+    names |= {number.partition("_")[0], work.id.rpartition("/")[2], work.gang.rpartition("/")[2]}
+    return job in names
+
+
+async def _ask_running(
+    system: Notifier, nodes: Sequence[NodeReference]
+) -> tuple[Mapping[str, WorkloadAnswer], str]:
+    """What runs on each, or why that is not known."""
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            return await system.workloads(nodes), ""
+    except Exception as error:  # noqa: BLE001 - a notifier may be a third party's code
+        reason = str(error) or f"no answer within {ANSWER_SECONDS_MAX:g} s"
+        return {}, f"{system.name}: {reason}"
+
+
+class WorkloadCheckEndpoint:
+    """The endpoint of one replica."""
+
+    def __init__(self, notifiers: PoolNotifiers, bus: Bus) -> None:
+        self._notifiers = notifiers
+        self._bus = bus
+
+    @property
+    def endpoints(self) -> dict[str, Endpoint]:
+        """Subject -> endpoint."""
+        return {subjects.query(WORKLOAD_CHECK): self._answer}
+
+    async def _answer(self, data: bytes, _: Headers) -> bytes:
+        request = msgspec.json.decode(data, type=WorkloadCheckRequest)
+        return encode(await self.check(request))
+
+    async def check(self, request: WorkloadCheckRequest) -> WorkloadCheckAnswer:
+        """Connect, ask about the pool's nodes, and cordon and uncordon the named one."""
+        log.info("checking the workload system", extra={"pool": request.pool, "by": request.by})
+        notifier = await self._notifiers.of(request.pool)
+        checks = await _tried("connect", self._self_check(notifier))
+        if all(each.passed for each in checks):
+            checks += await _tried("ask what runs", self._ask(notifier, request.pool))
+        if request.node is not None and all(each.passed for each in checks):
+            node = request.node
+            checks += await _tried(f"cordon {node}", self._try_node(notifier, request.pool, node))
+        return WorkloadCheckAnswer(notifier=notifier.name, checks=tuple(checks))
+
+    async def _self_check(self, notifier: Notifier) -> Sequence[WorkloadCheck]:
+        if isinstance(notifier, SelfCheckingNotifier):
+            return await notifier.self_check()
+        return ()
+
+    async def _ask(self, notifier: Notifier, pool: str) -> Sequence[WorkloadCheck]:
+        if not notifier.confirms_drains:
+            detail = "it does not report what runs: a drain ends when it is ordered"
+            return [WorkloadCheck(what="ask what runs", detail=detail)]
+        entries = await self._bus.entries(NODES, node_key(pool, "*"))
+        records = [each for _, each in readable(entries, _nodes) if each.state != "terminated"]
+        names = sorted(each.node for each in records)[:NODES_MAX]
+        references = await asyncio.gather(
+            *(read_reference(self._bus, pool, each) for each in names)
+        )
+        if not references:
+            return [WorkloadCheck(what="ask what runs", detail=f"pool {pool} has no nodes yet")]
+        answers = await notifier.workloads(references)
+        return [_seen(each, answers.get(each.node)) for each in references]
+
+    async def _try_node(self, notifier: Notifier, pool: str, node: str) -> Sequence[WorkloadCheck]:
+        what = f"cordon and uncordon {node}"
+        record = await self._record(pool, node)
+        if record is None:
+            remedy = f"navarch list --pool {pool}"
+            detail = f"pool {pool} has no node {node}"
+            return [WorkloadCheck(what=what, passed=False, detail=detail, remedy=remedy)]
+        if _in_use(record):
+            detail = "Navarch has cordoned it, or works on it: it is not touched"
+            remedy = "name a node in service"
+            return [WorkloadCheck(what=what, passed=False, detail=detail, remedy=remedy)]
+        reference = await read_reference(self._bus, pool, node)
+        key = f"workload-check-{secrets.token_hex(4)}"
+        order = WorkloadOrder(node=reference, reason="navarch workload check", key=f"{key}/cordon")
+        checks: list[WorkloadCheck] = []
+        for each in notifier.parts if isinstance(notifier, CombinedNotifier) else [notifier]:
+            if isinstance(each, OrderCheckingNotifier):
+                checks += await each.check_order(order)
+                continue
+            try:
+                await each.cordon(order)
+            finally:
+                await asyncio.shield(self._undo(each, order))
+            checks.append(WorkloadCheck(what=what))
+        return checks
+
+    async def _undo(self, notifier: Notifier, order: WorkloadOrder) -> None:
+        """Uncordon, unless a saga has begun with the node meanwhile."""
+        record = await self._record(order.node.pool, order.node.node)
+        if record is not None and not _in_use(record):
+            key = order.key.replace("/cordon", "/uncordon")
+            await notifier.uncordon(msgspec.structs.replace(order, key=key))
+
+    async def _record(self, pool: str, node: str) -> NodeRecord | None:
+        entry = await self._bus.get(NODES, node_key(pool, node))
+        return readable_record(entry, _nodes)
+
+
+def _in_use(record: NodeRecord) -> bool:
+    return record.cordoned or bool(record.saga)
+
+
+def _seen(reference: NodeReference, answer: NodeWorkload | StepFailure | None) -> WorkloadCheck:
+    if answer is None:
+        return WorkloadCheck(what=reference.node, passed=False, detail="no answer about this node")
+    if isinstance(answer, StepFailure):
+        return _failed(reference.node, answer)
+    jobs = ", ".join(_job(each) for each in answer.running[:JOBS_SHOWN_MAX])
+    more = ", …" if answer.total > JOBS_SHOWN_MAX else ""
+    running = f"{answer.total} running: {jobs}{more}" if answer.total else "no work"
+    detail = f"{running}; {answer.detail}" if answer.detail else running
+    return WorkloadCheck(what=reference.node, detail=detail)
+
+
+def _job(job: RunningWork) -> str:
+    several = ", on several nodes" if job.gang else ""
+    return f"{job.id} of {job.owner}{several}"
+
+
+async def _tried(what: str, work: Awaitable[Sequence[WorkloadCheck]]) -> list[WorkloadCheck]:
+    try:
+        async with asyncio.timeout(STAGE_SECONDS_MAX):
+            return list(await work)
+    except StepFailure as failure:
+        return [_failed(what, failure)]
+    except Exception as error:  # noqa: BLE001 - a notifier may be a third party's code
+        reason = str(error) or f"no answer within {STAGE_SECONDS_MAX:g} s"
+        return [WorkloadCheck(what=what, passed=False, detail=reason)]
+
+
+def _failed(what: str, failure: StepFailure) -> WorkloadCheck:
+    return WorkloadCheck(what=what, passed=False, detail=failure.reason, remedy=failure.remedy)
