@@ -206,6 +206,7 @@ PUBLIC: dict[str, str] = {
     "PoolSpec.ssh_keys": "public keys, or their names",
     "InventoryMachine.host_key": "a public key",
     "DiskOptions.kms_key": "the name of a key",
+    "GcpOptions.disk_kms_key": "the name of a key",
     **dict.fromkeys(
         ("AwsProvider.Options.ssh_key", "AzureOptions.ssh_key", "LambdaProvider.Options.ssh_key"),
         "a public key, or its name",
