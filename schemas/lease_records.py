@@ -40,7 +40,7 @@ class RateLimitRecord(Record, frozen=True, kw_only=True):
 
 
 class LaunchClaimRecord(Record, frozen=True, kw_only=True):
-    """LEASES `provisioner.claim-<launch>`: in which request an instance is launched.
+    """LEASES `provisioner.claim-<provider>-<launch>`: in which request an instance is launched.
 
     Of clouds where one request launches several. Written before the request is made.
     """
@@ -59,7 +59,7 @@ class BatchedLaunch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchBatchRecord(Record, frozen=True, kw_only=True):
-    """LEASES `provisioner.batch-<request>`: what one request launches.
+    """LEASES `provisioner.batch-<provider>-<request>`: what one request launches.
 
     Written once, after the claims of its launches and before the request is made, so that a
     replica that repeats one of them repeats the request exactly.

@@ -4,7 +4,7 @@ A repeated client token launches nothing new (and other parameters under it are 
 launches as many as there is capacity for, up to its maximum; the tag CAPACITY says for how many,
 and types that begin with `x` have none. One for more than the tag QUOTA allows is refused. Statuses
 of instances can be filtered by scheduled events and failing checks, which the tags EVENT and
-IMPAIRED of an instance give it, and instances by their lifecycle.
+IMPAIRED of an instance give it, and instances by their lifecycle and client token.
 AWS's price list is `aws_price_list`. Everything else is moto as it is. So idempotency by token is
 proven against these lines, and not against AWS.
 
@@ -130,6 +130,7 @@ Instance.instance_status = checked("instance", Instance.instance_status)
 Instance.system_status = checked("system", Instance.system_status)
 Instance.events = property(events)
 utils.filter_dict_attribute_mapping["instance-lifecycle"] = "lifecycle"
+utils.filter_dict_attribute_mapping["client-token"] = "client_token"
 dispatcher = threaded_moto_server.DomainDispatcherApplication
 threaded_moto_server.DomainDispatcherApplication = lambda create: PriceListApp(
     ThrottlingApp(dispatcher(create))

@@ -313,7 +313,7 @@ async def one_process(
     `moves`: what has no capacity may be launched in another zone from then on.
     """
     tokens = iter(f"batch-{ec2.random.random()}" for _ in range(1_000))
-    batches = LaunchBatches(*records, lambda: next(tokens))
+    batches = LaunchBatches("aws", *records, lambda: next(tokens))
     requests = LaunchRequests(ec2, batches)  # type: ignore[arg-type]
 
     async def one(node: str) -> None:

@@ -16,6 +16,7 @@ removed.
 """
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 from uuid import uuid4
@@ -28,6 +29,7 @@ from services.bus.record_bucket import RecordBucket, Versioned, retry_conflicts
 from services.primitives.errors import BusError, Conflict
 from services.provisioner.provider_client.provider_errors import ProviderError
 
+DIGEST_CHARS: Final = 12
 RECORD_TTL_SECONDS: Final = 86_400
 """An attempt of a launch that comes later finds the instance in the cloud's list."""
 
@@ -71,15 +73,18 @@ class LocalRecords(dict[str, Versioned[R]]):
 
 
 class LaunchBatches:
-    """The requests of the launches of one account; TRANSIENT where the bus does not answer."""
+    """The requests of one provider's launches; TRANSIENT where the bus does not answer."""
 
     def __init__(
         self,
+        provider: str,
         claims: Records[LaunchClaimRecord],
         batches: Records[LaunchBatchRecord],
         new_token: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
         """`new_token`: names a request for several launches."""
+        # Another provider may be another account, which knows nothing of this one's requests.
+        self._digest = hashlib.sha256(provider.encode()).hexdigest()[:DIGEST_CHARS]
         self._claims = claims
         self._batches = batches
         self._new_token = new_token
@@ -87,7 +92,7 @@ class LaunchBatches:
     async def of(self, launch: BatchedLaunch) -> Batch | None:
         """Return the request that makes a launch; None: none does."""
         try:
-            return await retry_conflicts(lambda: self._of(launch), _claim_key(launch))
+            return await retry_conflicts(lambda: self._of(launch), self._claim_key(launch))
         except BusError as error:
             raise _unknown(error) from error
 
@@ -101,7 +106,7 @@ class LaunchBatches:
                 return None
             if request != claimed[0].launch:
                 record = LaunchBatchRecord(launches=claimed)
-                await self._batches.write(_batch_key(request), record, 0)
+                await self._batches.write(self._batch_key(request), record, 0)
         except Conflict:
             return None  # a replica that repeats one of them has prevented it
         except BusError as error:
@@ -111,7 +116,7 @@ class LaunchBatches:
     async def record_refusal(self, batch: Batch, missing: Sequence[BatchedLaunch]) -> bool:
         """Free the launches that a request has certainly not made, to be made by another one.
 
-        False: the bus did not answer. They are requested as before, which is safe.
+        False: the bus did not answer. To request them elsewhere is not safe then.
         """
         try:
             if len(missing) == len(batch.launches) > 1:
@@ -123,21 +128,21 @@ class LaunchBatches:
         return True
 
     async def _of(self, launch: BatchedLaunch) -> Batch | None:
-        claim = (await self._claims.read(_claim_key(launch))).record
+        claim = (await self._claims.read(self._claim_key(launch))).record
         if claim is None or not claim.request:
             return None
         if claim.request == launch.launch:
             return Batch(claim.request, (launch,))
-        record = (await self._batches.read(_batch_key(claim.request))).record
+        record = (await self._batches.read(self._batch_key(claim.request))).record
         if record is None:
-            await self._batches.write(_batch_key(claim.request), LaunchBatchRecord(), 0)
+            await self._batches.write(self._batch_key(claim.request), LaunchBatchRecord(), 0)
         elif any(each.launch == launch.launch for each in record.launches):
             return Batch(claim.request, record.launches)
         await self._free(launch, claim.request)
         return None
 
     async def _claim(self, launch: BatchedLaunch, request: str) -> bool:
-        key = _claim_key(launch)
+        key = self._claim_key(launch)
         claim, revision, _ = await self._claims.read(key)
         if claim is not None and claim.request:
             return False
@@ -148,40 +153,41 @@ class LaunchBatches:
         return True
 
     async def _free(self, launch: BatchedLaunch, request: str) -> None:
-        key = _claim_key(launch)
+        key = self._claim_key(launch)
         claim, revision, _ = await self._claims.read(key)
         if claim is not None and claim.request == request:
             await self._claims.write(key, LaunchClaimRecord(request=""), revision)
 
     async def _close(self, request: str) -> None:
-        key = _batch_key(request)
+        key = self._batch_key(request)
         await self._batches.write(
             key, LaunchBatchRecord(), (await self._batches.read(key)).revision
         )
 
+    def _claim_key(self, launch: BatchedLaunch) -> str:
+        return f"provisioner.claim-{self._digest}-{launch.launch}"
 
-MakeLaunchBatches = Callable[[], LaunchBatches]
+    def _batch_key(self, request: str) -> str:
+        return f"provisioner.batch-{self._digest}-{request}"
 
 
-def shared_launch_batches(bus: Bus) -> LaunchBatches:
+MakeLaunchBatches = Callable[[str], LaunchBatches]
+"""Makes those of a provider, by its name."""
+
+
+def shared_launch_batches(bus: Bus, provider: str) -> LaunchBatches:
     """The requests of all replicas."""
     return LaunchBatches(
+        provider,
         RecordBucket(bus, LEASES, LaunchClaimRecord, lambda _: RECORD_TTL_SECONDS),
         RecordBucket(bus, LEASES, LaunchBatchRecord, lambda _: RECORD_TTL_SECONDS),
     )
 
 
-def local_launch_batches() -> LaunchBatches:
+def local_launch_batches(provider: str) -> LaunchBatches:
     """The requests of this process alone."""
-    return LaunchBatches(LocalRecords[LaunchClaimRecord](), LocalRecords[LaunchBatchRecord]())
-
-
-def _claim_key(launch: BatchedLaunch) -> str:
-    return f"provisioner.claim-{launch.launch}"
-
-
-def _batch_key(request: str) -> str:
-    return f"provisioner.batch-{request}"
+    claims, batches = LocalRecords[LaunchClaimRecord](), LocalRecords[LaunchBatchRecord]()
+    return LaunchBatches(provider, claims, batches)
 
 
 def _unknown(error: BusError) -> ProviderError:

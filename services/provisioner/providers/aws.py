@@ -150,7 +150,7 @@ class AwsProvider:
             timeout_seconds=options.timeout,
             rate_limiter=environment.rate_limiter,
         )
-        self._launches = LaunchRequests(self._clients, environment.launch_batches())
+        self._launches = LaunchRequests(self._clients, environment.launch_batches(environment.name))
         self._terminations = Terminations(self._clients)
         self._reports = AwsHostReports(self._clients)
         self._notices = AwsNotices(self._clients, options.notice_queue)
@@ -219,6 +219,7 @@ class AwsProvider:
         async for page in self._clients.pages("ec2", "describe_instances", Filters=wanted):
             for reservation in page["Reservations"]:
                 found += [_instance(each, self.options.region) for each in reservation["Instances"]]
+                self._launches.name(reservation["Instances"])
         return found
 
     async def report_hosts(self) -> HostReport:

@@ -52,6 +52,8 @@ SAYS_NOTHING: Final = frozenset({"THROTTLE", "AUTH"})
 """Answers that leave open what became of an earlier attempt."""
 SLOT_WAIT_SECONDS_MAX: Final = 60.0
 """A launch that waits longer checks whether it is still needed, and then waits again."""
+CONNECT_SECONDS_MAX: Final = 60.0
+"""A profile may name a program that returns credentials, which may hang."""
 WAITS: Final = 16
 """Requests wait for half as long at least, each longer than the one before it: launches that began
 together must not all be in their back-off at the same time."""
@@ -139,7 +141,11 @@ class AwsClients:
         raise AssertionError
 
     async def _call_once(self, service: str, what: str, fill: Fill) -> Any:
-        client = await self._attempt(self._connect(service), "connect")
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS_MAX):
+                client = await self._attempt(self._connect(service), "connect")
+        except TimeoutError:
+            raise ProviderError("TRANSIENT", "connect: the SDK finds no credentials") from None
         limiter, queue = self._slots(what)
         seconds_max = SLOT_WAIT_SECONDS_MAX * (1 + next(self._waits) / WAITS) / 2
         await _wait_for_slot(limiter, queue, what, seconds_max)

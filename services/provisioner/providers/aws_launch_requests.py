@@ -14,7 +14,7 @@ requests and recommends few with many instances.
 import asyncio
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -35,8 +35,13 @@ TAGS_MAX: Final = 50
 BATCH_TAG: Final = "navarch-launch-"
 """And the index of a launch: its node and its token."""
 NAME_TAG: Final = "Name"
+OWN_TAGS: Final = (NAME_TAG, NODE_TAG, TOKEN_TAG)
 MAY_BE_TOO_MANY: Final = ("CAPACITY", "QUOTA")
 """Kinds of refusals after which fewer are tried."""
+ADDRESSES: Final = "InsufficientFreeAddressesInSubnet"
+"""The subnet may have some for fewer."""
+ALIVE: Final = ("pending", "running", "stopping", "stopped")
+UNRECORDED: Final = "what EC2 answered could not be recorded"
 LOOK_FOR_IT: Final = ("IdempotentInstanceTerminated", "IdempotentParameterMismatch")
 """Refusals of a request that was made before; its other instances may run."""
 
@@ -64,7 +69,8 @@ class LaunchParameters(NamedTuple):
     @property
     def launches_max(self) -> int:
         """How many one request may make."""
-        return max(1, min(LAUNCHES_PER_REQUEST_MAX, TAGS_MAX - len(self.shared_tags)))
+        room = TAGS_MAX - len(self.shared_tags) - len(OWN_TAGS)
+        return max(1, min(LAUNCHES_PER_REQUEST_MAX, room))
 
     def request(self, batch: Batch) -> dict[str, Any]:
         """RunInstances' parameters."""
@@ -86,7 +92,7 @@ class LaunchParameters(NamedTuple):
 
 def shared_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Of a launch's tags, those that other launches have as well."""
-    return {key: each for key, each in tags.items() if key not in (NAME_TAG, NODE_TAG, TOKEN_TAG)}
+    return {key: each for key, each in tags.items() if key not in OWN_TAGS}
 
 
 def own_tags(launch: BatchedLaunch) -> dict[str, str]:
@@ -108,11 +114,22 @@ def tags_of_instance(made: Mapping[str, Any]) -> dict[str, str]:
     return own | {key: value for key, value in tags.items() if not key.startswith(BATCH_TAG)}
 
 
-def refusal_of(batch: Batch, error: ProviderError) -> ProviderError:
-    """What a refused request means for each of its launches."""
-    if len(batch.launches) > 1 and error.code in LOOK_FOR_IT:
-        return ProviderError("TRANSIENT", error.message, code=error.code)
-    return error
+def says_nothing_made(batch: Batch, error: ProviderError, *, repeated: bool) -> bool:
+    """Whether a refusal says that a request for several has launched nothing, here or elsewhere.
+
+    EC2 refuses by its rate, and for lack of rights, before it looks whether it knows the token:
+    another replica may have made the request while this one hung.
+    """
+    if len(batch.launches) == 1 or error.kind == "THROTTLE":
+        return False
+    if error.kind == "AUTH":
+        return not repeated
+    return error.code == ADDRESSES or not error.rule.in_doubt
+
+
+def may_be_too_many(error: ProviderError) -> bool:
+    """Whether EC2 may launch fewer than it has refused."""
+    return error.kind in MAY_BE_TOO_MANY or error.code == ADDRESSES
 
 
 def made_for(batch: Batch, launch: BatchedLaunch, answer: Mapping[str, Any]) -> Ec2Instance:
@@ -122,6 +139,19 @@ def made_for(batch: Batch, launch: BatchedLaunch, answer: Mapping[str, Any]) -> 
         few = f"EC2 launched {len(made)} of {len(batch.launches)} instances of one request"
         raise ProviderError("CAPACITY", few)
     return made[launch.launch]
+
+
+def unnamed(made: Ec2Instance) -> BatchedLaunch | None:
+    """The launch of an instance that has no tags of its own yet; None: it has, or had them always.
+
+    Its claim is not known.
+    """
+    tags = {each["Key"] for each in made.get("Tags", ())}
+    if NODE_TAG in tags or not any(each.startswith(BATCH_TAG) for each in tags):
+        return None
+    own = tags_of_instance(made)
+    node, token = own.get(NODE_TAG, ""), own.get(TOKEN_TAG, "")
+    return BatchedLaunch(launch="", node=node, token=token) if node else None
 
 
 def answers_of(batch: Batch, answer: Ec2Instance) -> dict[str, Ec2Instance | Exception]:
@@ -190,6 +220,9 @@ class LaunchRequests:
         self._queues: dict[str, _Queue] = {}
         self._repeated: dict[str, asyncio.Task[Ec2Instance]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._naming: set[str] = set()
+        """Instances that are given their names."""
+        self._closed = False
 
     async def launch(self, launch: BatchedLaunch, parameters: LaunchParameters) -> Ec2Instance:
         """Return EC2's instance of a launch, made now or before."""
@@ -202,6 +235,7 @@ class LaunchRequests:
 
     async def close(self) -> None:
         """Cancel all requests, and all who wait."""
+        self._closed = True
         for queue in self._queues.values():
             for waiting in queue.take(len(queue.waiting)):
                 waiting.answer.cancel()
@@ -225,11 +259,23 @@ class LaunchRequests:
         try:
             answer = await self._clients.call("ec2", "run_instances", **parameters.request(batch))
         except ProviderError as error:
-            refused = refusal_of(batch, error)
-            await self._note_refusal(batch, refused)
-            raise refused from error.__cause__
+            if len(batch.launches) == 1 or error.code not in LOOK_FOR_IT:
+                raise await self._noted(batch, error, repeated=True) from error.__cause__
+            answer = await self._made_before(batch)
         await self._note_answer(batch, answer)
         return dict(answer)
+
+    async def _made_before(self, batch: Batch) -> Ec2Instance:
+        """What still runs of a request that EC2 does not repeat, as one of its instances ended."""
+        wanted = [
+            {"Name": "client-token", "Values": [batch.request]},
+            {
+                "Name": "instance-state-name",
+                "Values": ["pending", "running", "stopping", "stopped"],
+            },
+        ]
+        found = await self._clients.call("ec2", "describe_instances", Filters=wanted)
+        return {"Instances": [each for all_ in found["Reservations"] for each in all_["Instances"]]}
 
     # --- a new request ---
 
@@ -252,7 +298,7 @@ class LaunchRequests:
         return answer
 
     def _start(self, shape: str, queue: _Queue) -> None:
-        if queue.awaits_slot:
+        if queue.awaits_slot or self._closed:
             return
         if not queue.waiting:
             self._queues.pop(shape, None)
@@ -280,7 +326,9 @@ class LaunchRequests:
             answers = await self._failed(request, error)
         finally:
             for each in request.waiting:
-                if not each.answer.done():
+                if self._closed:
+                    each.answer.cancel()
+                elif not each.answer.done():
                     each.answer.set_result(answers.get(each.launch.launch))
             if not request.has_slot:
                 queue.awaits_slot = False
@@ -308,37 +356,61 @@ class LaunchRequests:
         """Return the failure of each launch; those without one ask again."""
         batch, failed = request.batch, [each.launch for each in request.waiting]
         if batch is not None and isinstance(error, ProviderError):
-            error = refusal_of(batch, error)
-            is_noted = await self._note_refusal(batch, error)
+            error = await self._noted(batch, error, repeated=False)
             failed = list(batch.launches)
-            if is_noted and error.kind in MAY_BE_TOO_MANY:
+            if len(failed) > 1 and may_be_too_many(error):
                 failed = failed[len(failed) // 2 :]
         return dict.fromkeys((each.launch for each in failed), error)
 
-    async def _note_refusal(self, batch: Batch, error: ProviderError) -> bool:
-        if error.rule.in_doubt:
-            return False
-        return await self._batches.record_refusal(batch, batch.launches)
+    async def _noted(self, batch: Batch, error: ProviderError, *, repeated: bool) -> ProviderError:
+        """Record what a refusal says of a request; what is not recorded is not certain."""
+        if not says_nothing_made(batch, error, repeated=repeated):
+            return error
+        if await self._batches.record_refusal(batch, batch.launches):
+            return error
+        return ProviderError("TRANSIENT", f"{UNRECORDED}: {error.message}")
 
     async def _note_answer(self, batch: Batch, answer: Ec2Instance) -> None:
+        """Free the launches that EC2 has not made, and name the others; TRANSIENT if it cannot."""
         if len(batch.launches) == 1:
             return
         made = by_index(batch, answer)
         missing = [each for each in batch.launches if each.launch not in made]
-        if missing:
-            await self._batches.record_refusal(batch, missing)
-        ids = {
-            each: made[each.launch]["InstanceId"] for each in batch.launches if each.launch in made
-        }
-        task = asyncio.create_task(self._name_each(ids))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._name(
+            {
+                made[each.launch]["InstanceId"]: each
+                for each in batch.launches
+                if each.launch in made
+            }
+        )
+        if missing and not await self._batches.record_refusal(batch, missing):
+            raise ProviderError("TRANSIENT", f"{UNRECORDED}: EC2 launched fewer than requested")
 
-    async def _name_each(self, ids: Mapping[BatchedLaunch, str]) -> None:
-        """Give each instance the tags that it would have had alone; nothing depends on them."""
+    def name(self, listed: Iterable[Ec2Instance]) -> None:
+        """Name what is listed without a name: the process that launched it may have ended."""
+        launches = {each["InstanceId"]: unnamed(each) for each in listed}
+        self._name({key: each for key, each in launches.items() if each is not None})
+
+    def _name(self, launches: Mapping[str, BatchedLaunch]) -> None:
+        new = {key: each for key, each in launches.items() if key not in self._naming}
+        if new and not self._closed:
+            self._naming |= new.keys()
+            task = asyncio.create_task(self._name_each(new))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _name_each(self, launches: Mapping[str, BatchedLaunch]) -> None:
+        """Give each instance the tags that it would have had alone.
+
+        Of what runs here nothing depends on them; earlier releases know no others.
+        """
         try:
-            for launch, instance_id in ids.items():
+            for key, launch in launches.items():
                 tags = tag_list(own_tags(launch))
-                await self._clients.call("ec2", "create_tags", Resources=[instance_id], Tags=tags)
-        except ProviderError as error:
-            log.warning("instances have the tags of their request", extra={"reason": str(error)})
+                try:
+                    await self._clients.call("ec2", "create_tags", Resources=[key], Tags=tags)
+                except ProviderError as error:
+                    about = {"instance": key, "reason": str(error)}
+                    log.warning("has the tags of its request until the next list", extra=about)
+        finally:
+            self._naming -= launches.keys()

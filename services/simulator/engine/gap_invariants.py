@@ -8,8 +8,11 @@ from schemas.pool_records import PoolRecord
 from schemas.topology import NODES
 from services.bus.port import Stored
 from services.pool_manager.planner.node_counts import busy, is_gone
+from services.pool_manager.planner.remediation import obstacles
+from services.pool_manager.planner.safety import breaker
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.simulation_context import SimulationContext, StoredRecords
+from services.simulator.engine.virtual_time import moment
 
 WITHIN_SECONDS: Final = 90.0
 """So long a gap may wait until its replacement begins, while records can be written."""
@@ -48,17 +51,17 @@ class GapInvariants:
         pools: dict[str, PoolRecord | None] = {}
         for key, (node, since) in tuple(self._gaps.items()):
             pool = pools.setdefault(node.pool, self._records.pool(node.pool))
-            waits = pool is None or self._simulation.server.refusing or _waits(pool, node)
+            waits = pool is None or self._simulation.server.refusing or _waits(pool, node, now)
             if waits or known.destroyed or known.restored:
                 self._gaps[key] = node, now
             elif now - since > WITHIN_SECONDS:
                 known.fail(f"{node.node} is gone for {now - since:.0f} s", node.node)
 
 
-def _waits(pool: PoolRecord, node: NodeRecord) -> bool:
+def _waits(pool: PoolRecord, node: NodeRecord, now: float) -> bool:
     """Whether a pool's state excuses that a gap is not filled."""
-    spec, breaker = pool.spec, pool.breaker
+    spec = pool.spec
     off = not spec.health.auto_replace or spec.mode == "observe"
     off = off or spec.nodes == "adopted" or spec.health.remediation.type == "alert"
-    stopped = breaker.cause in ("restored", "launches-fail")
+    stopped = breaker.is_restored(pool.breaker) or obstacles.launches_fail(pool, moment(now))
     return off or stopped or spec.rack.nodes > 1 or node.node in busy(pool)
