@@ -21,7 +21,8 @@ from services.fleet_client.fleet_client import FleetClient, Request, UnansweredE
 from services.gateway.access_tokens import Principal
 from services.gateway.change_requests import ASSISTANTS, REASON_CHARS_MAX, ChangeRequests
 from services.gateway.problems import PROTECTION, REQUEST_HEADER, ProblemError
-from services.mcp_server.change_plans import HISTORIES_MAX, ChangePlans, ToolAccess
+from services.mcp_server.change_plans import ChangePlans
+from services.mcp_server.tool_caller import HISTORIES_MAX, ToolAccess
 from services.primitives.errors import AnswerError, NavarchError
 from services.runtime.event_publisher import publish_event
 

@@ -1,6 +1,5 @@
 """Has each request authenticated, and checks rate, role and pool."""
 
-from collections import OrderedDict
 from collections.abc import Callable
 from datetime import datetime
 from http import HTTPStatus
@@ -17,37 +16,16 @@ from services.gateway.access_tokens import ANYONE, Principal
 from services.gateway.authenticators.authenticator import Presented
 from services.gateway.authenticators.certificate_authenticator import peer_certificate
 from services.gateway.authenticators.chain import AuthenticatorChain
+from services.gateway.caller_rate import CallerRate
 from services.gateway.gateway_start import LOOPBACK
 from services.gateway.problems import ProblemError
 from services.runtime.process_http import PEER_CERTIFICATE
 
-CALLERS_MAX: Final = 10_000
-BURST_SECONDS: Final = 10.0
-"""A caller that was idle may ask at once for what it may ask in this time."""
 Connection = ASGIConnection[Any, Any, Any, Any]
 ROLE: Final = "role"
 """Key in a route's `opt`: the role that it needs."""
 PUBLIC: Final = "exclude_from_auth"
 """Key in a route's `opt`: it needs no token."""
-
-
-class CallerRate:
-    """At most `per_minute` requests of each caller."""
-
-    def __init__(self, per_minute: int) -> None:
-        self._per_second = per_minute / 60
-        self._burst = max(1.0, self._per_second * BURST_SECONDS)
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def seconds_to_wait(self, caller: str, now: float) -> float:
-        """Count a request; positive: it is refused, and may be repeated after so many seconds."""
-        left, at = self._left.pop(caller, (self._burst, now))
-        left = min(self._burst, left + (now - at) * self._per_second)
-        refused = left < 1
-        self._left[caller] = (left if refused else left - 1, now)
-        if len(self._left) > CALLERS_MAX:
-            self._left.popitem(last=False)
-        return (1 - left) / self._per_second if refused else 0.0
 
 
 class Access:

@@ -22,8 +22,9 @@ from schemas.permissions import GATEWAY
 from schemas.settings import Settings
 from services.bus.nats.nats_bus import NatsBus
 from services.fleet_client.fleet_client import FleetClient
-from services.gateway.authentication import Access, CallerRate
+from services.gateway.authentication import Access
 from services.gateway.authenticators.chain import AuthenticatorChain, make_authenticators
+from services.gateway.caller_rate import CallerRate
 from services.gateway.event_streams import EventRelay, EventStreams
 from services.gateway.gateway_start import (
     bus_options,

@@ -1,20 +1,17 @@
-"""Who calls a tool, and the changes that were planned and wait for their confirmation.
+"""Changes that were planned and wait for their confirmation. Pure: the time is an argument.
 
 A token names one plan: its request, who made it, and the revision of the record that it was made
 for. It is valid once, for a short time, for its caller alone.
 """
 
-import asyncio
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from schemas.messages import encode
-from services.fleet_client.fleet_client import FleetClient, Request, require_accepted
+from services.fleet_client.fleet_client import Request
 from services.primitives.errors import NavarchError
 
 PLAN_SECONDS_MAX: Final = 300.0
@@ -24,8 +21,6 @@ PLANS_MAX: Final = 20
 CALLERS_MAX: Final = 200
 DIGEST_BYTES: Final = 10
 AGAIN: Final = "make the plan again with plan_change, and read it"
-HISTORIES_MAX: Final = 2
-"""Histories that are read at once: each may be a month of events. Further calls wait."""
 
 
 class ChangePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,48 +94,3 @@ def require_current(plan: ChangePlan, revision: int) -> None:
 def expiry(now: datetime) -> datetime:
     """Until when a plan that is made now can be confirmed."""
     return now + timedelta(seconds=PLAN_SECONDS_MAX)
-
-
-class ToolCaller(Protocol):
-    """A caller of tools."""
-
-    @property
-    def name(self) -> str:
-        """Whose plans are whose."""
-
-    def sees(self, pool: str) -> bool:
-        """Whether a pool is one of its own; an empty name: the whole fleet."""
-
-    async def send(self, pool: str, verb: str, request: Request) -> msgspec.Struct:
-        """Request a change; NavarchError where it is refused, or needs another role."""
-
-
-@dataclass(frozen=True, slots=True)
-class BusCaller:
-    """The user whose credentials the connection has: the bus decides what it may do."""
-
-    fleet: FleetClient
-
-    @property
-    def name(self) -> str:
-        """One process serves one user."""
-        return self.fleet.user
-
-    def sees(self, _: str) -> bool:
-        """Credentials of the bus are for every pool."""
-        return True
-
-    async def send(self, pool: str, verb: str, request: Request) -> msgspec.Struct:
-        """As the command line sends it."""
-        return require_accepted(await self.fleet.request(pool, verb, request))
-
-
-@dataclass(frozen=True, slots=True)
-class ToolAccess:
-    """What tools work with: the fleet, in one caller's name."""
-
-    fleet: FleetClient
-    caller: ToolCaller
-    plans: ChangePlans
-    now: Callable[[], datetime]
-    histories: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(HISTORIES_MAX))

@@ -14,9 +14,10 @@ from schemas.pool_records import pool_key
 from schemas.topology import NODES, POOLS
 from services.fleet_client.fleet_client import Request
 from services.fleet_client.query_answers import decode_answer
-from services.mcp_server.change_plans import ChangePlan, ToolAccess, expiry, require_current
+from services.mcp_server.change_plans import ChangePlan, expiry, require_current
 from services.mcp_server.query_tools import visible_node, visible_pool
 from services.mcp_server.tool_arguments import Confirmation, PlannedChange
+from services.mcp_server.tool_caller import ToolAccess
 from services.primitives.errors import NavarchError
 
 DRAINS: Final = ("drain", "replace", "terminate")

@@ -13,8 +13,8 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 
 from schemas.names import InvalidNameError
-from services.mcp_server.change_plans import ToolAccess
 from services.mcp_server.query_tools import fleet_summary
+from services.mcp_server.tool_caller import ToolAccess
 from services.mcp_server.tool_table import TOOLS, FleetTool
 from services.operator_text.safe_text import escape
 from services.primitives.errors import NavarchError

@@ -27,7 +27,6 @@ from services.fleet_client.saga_progress import Progress, progress
 from services.fleet_client.saga_summaries import open_sagas, saga_log
 from services.fleet_client.service_orders import open_alerts
 from services.fleet_client.why_answer import WhyAnswer
-from services.mcp_server.change_plans import ToolAccess
 from services.mcp_server.tool_arguments import (
     AnyName,
     EventSelection,
@@ -38,6 +37,7 @@ from services.mcp_server.tool_arguments import (
     ReportPeriod,
     TimelineSelection,
 )
+from services.mcp_server.tool_caller import ToolAccess
 from services.primitives.errors import NavarchError
 
 EVENT_BATCHES_MAX: Final = 50

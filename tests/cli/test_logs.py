@@ -15,7 +15,7 @@ from schemas.messages import encode
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Headers
-from services.cli.commands.diagnostic_commands import log_lines, statements
+from services.cli.text.log_text import log_lines, statements
 from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.service_orders import node_logs
 from services.primitives.errors import NavarchError

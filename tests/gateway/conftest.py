@@ -37,9 +37,10 @@ from services.bus.memory.transport import PerfectLink
 from services.bus.topology_setup import set_up
 from services.fleet_client.fleet_client import FleetClient
 from services.gateway.access_tokens import digest
-from services.gateway.authentication import Access, CallerRate
+from services.gateway.authentication import Access
 from services.gateway.authenticators.authenticator import Authenticator
 from services.gateway.authenticators.chain import AuthenticatorChain
+from services.gateway.caller_rate import CallerRate
 from services.gateway.event_streams import EventRelay, EventStreams
 from services.gateway.http_app import http_app
 from services.health_monitor.rules.policy_explanation import policy_view

@@ -20,7 +20,7 @@ from services.gateway.access_tokens import (
     with_variable,
 )
 from services.gateway.assistant_endpoint import AssistantEndpoint
-from services.gateway.authentication import CallerRate
+from services.gateway.caller_rate import CallerRate
 from services.gateway.gateway_start import gateway_settings, require_tokens
 from services.primitives.clock import SystemClock
 from services.primitives.errors import ConfigurationError

@@ -11,7 +11,7 @@ import pytest
 
 from services.http_client import AsyncNavarch, NoAnswerError, http_transport
 from services.http_client.api_call import CallerRateError, FleetUnavailableError
-from services.http_client.http_transport import EVENT_BYTES_MAX, EventParser, StreamFormatError
+from services.http_client.server_sent_events import EVENT_BYTES_MAX, EventParser, StreamFormatError
 from tests.gateway.client_certificates import authority, server_settings
 from tests.support.serving import serving
 

@@ -15,7 +15,8 @@ from schemas.node_events import Fault
 from schemas.topology import DURABLES, EVENTS, HEALTH_EVENTS
 from services.bus.leases import Lease
 from services.bus.nats.nats_bus import NatsBus
-from services.metrics.fleet.consumer_watch import ConsumerBacklog, ConsumerWatch, update_lagging
+from services.metrics.fleet.consumer_lag import ConsumerBacklog, update_lagging
+from services.metrics.fleet.consumer_watch import ConsumerWatch
 from services.primitives.clock import SystemClock
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -13,6 +13,7 @@ from schemas import pool_events as p
 from schemas import subjects
 from schemas.evidence_bundles import TOTALS_KEY, RepairTotals
 from schemas.messages import Message, encode
+from schemas.metric_catalogue import OTHER
 from schemas.node_events import Repaired, Telemetry
 from schemas.node_records import NodeRecord, node_key
 from schemas.saga_params import LaunchSpec
@@ -20,13 +21,8 @@ from schemas.settings import Settings
 from schemas.topology import EVENTS, EVIDENCE, METRICS_EVIDENCE, NODES, REPAIRS
 from services.metrics.evidence import stored_evidence
 from services.metrics.evidence.evidence_collector import EvidenceCollector
-from services.metrics.evidence.repair_totals import (
-    BUCKETS_SECONDS,
-    OTHER,
-    SERIES_MAX,
-    RepairCollector,
-    add_repair,
-)
+from services.metrics.evidence.repair_sums import BUCKETS_SECONDS, SERIES_MAX, add_repair
+from services.metrics.evidence.repair_totals import RepairCollector
 from services.metrics.service import build
 from services.primitives.clock import SystemClock
 from services.primitives.errors import UnreadableRecord

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.provisioner.providers.group_removal import (
+from services.provisioner.providers.provider_ids import (
     AwsInstance,
     AzureMachine,
     AzureScaleSetInstance,

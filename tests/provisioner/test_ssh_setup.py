@@ -24,7 +24,7 @@ from schemas.topology import EVENTS
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.nats_config_files import SIGNING_FILE
 from services.primitives.clock import SystemClock
-from services.provisioner.bootstrap import ssh_setup
+from services.provisioner.bootstrap import setup_plan
 from services.provisioner.bootstrap.ssh_setup import SshSetup
 from services.provisioner.bootstrap.user_data import REDACTED, BootstrapTemplates
 from services.provisioner.instances import instance_decisions
@@ -225,7 +225,7 @@ async def test_a_command_that_fails_fails_the_step_with_the_end_of_its_output(
         await world.run(spec)
     assert ["one"] == node.log()
     assert [0, 7] == [each.exit_status for each in await world.published()]
-    assert ssh_setup.OUTPUT_CHARS_MAX == len((await world.published())[1].output)
+    assert setup_plan.OUTPUT_CHARS_MAX == len((await world.published())[1].output)
 
 
 async def test_what_is_done_is_not_done_again(world: World, node: Node) -> None:

@@ -12,7 +12,8 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.primitives.clock import SystemClock
 from services.primitives.redaction import register_secret
 from services.runtime.gauge_table import GaugeTable
-from services.runtime.metric_push import POINTS_MAX, MetricPush
+from services.runtime.metric_push import MetricPush
+from services.runtime.metric_translation import POINTS_MAX
 from services.runtime.push_choice import VARIABLES, metric_push
 from tests.support.otlp_receiver import OtlpReceiver, otlp_receiver
 from tests.support.service_process import service_process

@@ -25,7 +25,8 @@ from services.primitives.errors import ConfigurationError
 from services.settings.plugin_loader import load_plugin
 from services.settings.setting_values import example_of
 from services.settings.settings_file import load_settings
-from services.settings.settings_schema import PLUGINS, block_of, settings_page, settings_schema
+from services.settings.settings_page import PLUGINS, block_of, settings_page
+from services.settings.settings_schema import settings_schema
 
 OPTIONS: Final = known_options()
 POOL: Final = {

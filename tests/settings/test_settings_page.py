@@ -5,7 +5,7 @@ from pathlib import Path
 
 from services.cli.configuration_check import check_file
 from services.cli.plugin_options import known_options
-from services.settings.settings_schema import settings_page
+from services.settings.settings_page import settings_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 

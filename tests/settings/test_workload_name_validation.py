@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from schemas.settings import AdmissionSpec, PoolSpec
-from services.settings.pool_validation import workload_names_problem
+from services.settings.workload_name_validation import workload_names_problem
 
 SPEC = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=3)
 

@@ -14,8 +14,9 @@ from services.provisioner.provider_client.provider import Instance
 from services.runtime.logs import silenced
 from services.simulator.engine import virtual_time
 from services.simulator.engine.fault_kinds import InjectedFault
+from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.simulated_fleet import SimulatedFleet
-from services.simulator.engine.simulated_machine import MachineSpec, SimulatedMachine
+from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.inputs.fuzz.campaign_steps import Campaign
 from services.simulator.inputs.fuzz.fuzz_simulation import POOL, FuzzSimulation
 from tests.simulator.test_silence_is_confirmed import begun

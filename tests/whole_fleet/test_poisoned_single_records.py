@@ -24,7 +24,8 @@ from schemas.offering_records import (
 )
 from schemas.pool_records import FleetRecord
 from schemas.settings import FleetBudgetSpec
-from services.metrics.evidence.repair_totals import BUCKETS_SECONDS, add_repair, families
+from services.metrics.evidence.repair_sums import BUCKETS_SECONDS, add_repair
+from services.metrics.evidence.repair_totals import families
 from services.pool_manager.planner.disruption_budget import noted, others, room_at
 from services.pool_manager.queries import fleet_view
 from services.provisioner.offerings.interruptions import count, with_interruption

@@ -237,7 +237,8 @@ def print_schema(
 ) -> None:
     """Print a JSON Schema of the configuration, for editors."""
     from services.cli.plugin_options import known_options  # noqa: PLC0415
-    from services.settings.settings_schema import settings_page, settings_schema  # noqa: PLC0415
+    from services.settings.settings_page import settings_page  # noqa: PLC0415
+    from services.settings.settings_schema import settings_schema  # noqa: PLC0415
 
     if markdown:
         console.write(settings_page(known_options()).rstrip())

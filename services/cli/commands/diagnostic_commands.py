@@ -1,7 +1,5 @@
 """`navarch logs` and `navarch diagnose`: log lines, and what an agent finds on its host."""
 
-import heapq
-from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Annotated, Final
 
@@ -10,22 +8,19 @@ import typer
 
 from schemas.agent_commands import DiagnoseRequest
 from schemas.duration import parse_duration
-from schemas.log_excerpts import LINES_MAX, LogExcerpt, LogLine, LogRequest
+from schemas.log_excerpts import LINES_MAX, LogExcerpt, LogRequest
 from schemas.permissions import GATEWAY, SERVICES
 from services.cli import console
 from services.cli.command_options import Node, Output, Since, start_time
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.live_names import complete_node
 from services.cli.node_requests import find_node
-from services.cli.text.tables import BOLD, COLOURS, RESET
-from services.operator_text.quantities import local_time
-from services.operator_text.safe_text import escape_line
+from services.cli.text.log_text import log_lines, statements
 from services.primitives.errors import NavarchError
 
 HEADERS = ("check", "", "what was found")
 FAILED = 3
 """Exit code where a test failed."""
-LEVEL_COLOURS: Final = {"ERROR": COLOURS["bad"], "WARN": BOLD}
 LOGGED: Final = (*SERVICES, GATEWAY)
 ON_ITS_MACHINE: Final = "the log of its container, or `journalctl` on its host, has its lines"
 SHOWN_MAX: Final = 10
@@ -75,53 +70,6 @@ async def diagnose(
         console.write_table(HEADERS, rows, f"{view.id}: no test was run.")
     if not found.ok:
         raise typer.Exit(FAILED)
-
-
-def log_lines(excerpts: Sequence[LogExcerpt], lines_max: int, *, colour: bool) -> str:
-    """The newest lines of all, in the order of their times; each names who wrote it."""
-    by_time = heapq.merge(
-        *([(each.time, excerpt.source, each) for each in excerpt.lines] for excerpt in excerpts),
-        key=lambda each: each[0],
-    )
-    several = len(excerpts) > 1
-    newest = list(by_time)[-lines_max:]
-    return "\n".join(
-        _line(line, source if several else "", colour=colour) for _, source, line in newest
-    )
-
-
-def _line(line: LogLine, source: str, *, colour: bool) -> str:
-    level = escape_line(f"{line.level:<5}")
-    if colour and (style := LEVEL_COLOURS.get(line.level)):
-        level = f"{style}{level}{RESET}"
-    origin = {"kernel": "kernel: ", "user": "kernel log, by a process: "}.get(line.origin, "")
-    who = f"{escape_line(source)}  " if source else ""
-    return f"{local_time(line.time)}  {level}  {who}{origin}{escape_line(line.text)}"
-
-
-def statements(excerpts: Sequence[LogExcerpt], request: LogRequest) -> list[str]:
-    """What is missing from the answers to a request, in sentences."""
-    found = []
-    wanted = sum(len(each.lines) for each in excerpts) < request.lines
-    for each in excerpts:
-        source = escape_line(each.source)
-        if each.refused:
-            found.append(f"{source or 'a replica'} refuses: {escape_line(each.refused)}")
-        elif each.left_out:
-            found.append(
-                f"{source}: {each.left_out} earlier lines do not fit into one answer; "
-                "ask for fewer with -n"
-            )
-        elif (
-            wanted
-            and each.kept_since is not None
-            and (request.since is None or request.since < each.kept_since)
-        ):
-            found.append(
-                f"{source} keeps its lines since {local_time(each.kept_since)}; earlier ones are "
-                "in its log on its machine"
-            )
-    return found
 
 
 @everyday_command

@@ -6,7 +6,8 @@ from importlib.util import find_spec
 
 from services.cli.fleet_connection import fleet_command
 from services.fleet_client.fleet_client import FleetClient
-from services.mcp_server.change_plans import BusCaller, ChangePlans, ToolAccess
+from services.mcp_server.change_plans import ChangePlans
+from services.mcp_server.tool_caller import BusCaller, ToolAccess
 from services.primitives.errors import NavarchError
 
 KEY_BYTES = 32

@@ -1,4 +1,4 @@
-"""Sums the cost of outages, stores the totals in their bucket, and shows them as metrics.
+"""Stores the totals of repairs in their bucket, and shows them as metrics.
 
 Every replica follows the events in order and writes by compare-and-set: of two replicas that add
 the same event one is refused, reads again and finds it counted. So all show the same values without
@@ -6,11 +6,9 @@ a lease, and the values survive restarts.
 """
 
 import logging
-from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final
 
-import msgspec
 from prometheus_client.core import (
     CounterMetricFamily,
     Exemplar,
@@ -20,27 +18,20 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from schemas import subjects
-from schemas.evidence_bundles import TOTALS_KEY, RepairCount, RepairTotals
-from schemas.metric_catalogue import LOST_GPU_HOURS, OTHER, REPAIR_SECONDS
+from schemas.evidence_bundles import TOTALS_KEY, RepairTotals
+from schemas.metric_catalogue import LOST_GPU_HOURS, REPAIR_SECONDS
 from schemas.node_events import FACTS, Repaired
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, REPAIRS
 from services.bus.port import Bus, Stored
 from services.bus.record_bucket import RecordBucket, Versioned
+from services.metrics.evidence.repair_sums import BUCKETS_SECONDS, add_repair, repair_bucket
 from services.metrics.histogram_buckets import add_buckets
-from services.operator_text.safe_text import escape_line
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Retry
 from services.runtime.failure_register import FailureRegister
 from services.runtime.tracing import trace_labels
 
-BUCKETS_SECONDS: Final = (
-    *(10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0),
-    *(3600.0, 7200.0, 14_400.0, 28_800.0, 86_400.0),
-)
-"""Part of the stored record: a change of these needs a new key in REPAIRS."""
-SERIES_MAX: Final = 1_000
-"""Pairs of pool and fault signature; any beyond that count as the pool's `other`."""
 log = logging.getLogger(__name__)
 
 Exemplars = dict[tuple[str, str, int], Exemplar]
@@ -49,40 +40,6 @@ Exemplars = dict[tuple[str, str, int], Exemplar]
 EXEMPLARS_MAX: Final = 10_000
 RETRY_SECONDS: Final = 0.5
 ABOUT: Final = "repair totals"
-
-
-def repair_bucket(event: Repaired) -> tuple[tuple[str, str, int], float]:
-    """The pool, fault and bucket under which a repair counts, and how long it took."""
-    seconds = max(0.0, (event.restored_at - event.unhealthy_at).total_seconds())
-    # Here and not where it is shown, so that no two series have the same label.
-    fault = escape_line(event.fault_signature)
-    return (event.pool, fault, bisect_left(BUCKETS_SECONDS, seconds)), seconds
-
-
-def add_repair(totals: RepairTotals, event: Repaired, sequence: int) -> RepairTotals:
-    """Add the event stored at `sequence`; one that is included already changes nothing.
-
-    The totals are stored with the sequence of the last event they include, so a restart neither
-    loses an event nor counts one twice, and they outlive the events themselves.
-    """
-    if sequence <= totals.sequence:
-        return totals
-    counts = {(each.pool, each.fault_signature): each for each in totals.counts}
-    (pool, fault, bucket), seconds = repair_bucket(event)
-    key = pool, fault
-    if key not in counts and len(counts) >= SERIES_MAX:
-        key = event.pool, OTHER
-    old = counts.get(key) or RepairCount(pool=key[0], fault_signature=key[1])
-    buckets = list(old.buckets)
-    buckets[bucket] += 1
-    counts[key] = RepairCount(
-        pool=key[0],
-        fault_signature=key[1],
-        gpu_seconds=old.gpu_seconds + event.lost_gpu_hours * 3600,
-        seconds=old.seconds + seconds,
-        buckets=tuple(buckets),
-    )
-    return msgspec.structs.replace(totals, sequence=sequence, counts=tuple(counts.values()))
 
 
 class RepairCollector(Collector):

@@ -6,10 +6,8 @@ oldest message if any waits. A replica that takes the lease over reads from EVEN
 """
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 from prometheus_client import CollectorRegistry, Gauge
@@ -22,6 +20,7 @@ from schemas.stream_specs import DurableSpec
 from schemas.topology import DURABLES, EVENTS
 from services.bus.leases import Lease, repeat_while_held
 from services.bus.port import Bus
+from services.metrics.fleet.consumer_lag import ConsumerBacklog, update_lagging
 from services.primitives.clock import Clock
 from services.primitives.errors import Refused
 from services.runtime.event_publisher import publish_event
@@ -31,60 +30,6 @@ log = logging.getLogger(__name__)
 LEASE: Final = "metrics.lag"
 MESSAGE_NOT_FOUND: Final = 10037
 LEASE_POLL_SECONDS: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerBacklog:
-    """The undelivered messages of one durable, as the server reports them."""
-
-    stream: str
-    durable: str
-    messages: int
-    """Not yet delivered to any replica; delivered and unacknowledged messages do not count."""
-    seconds: float
-    """Age of the oldest of them; 0 if there is none."""
-    sequence: int
-    """The last delivered stream sequence: part of the ID of the events about this state."""
-
-
-def update_lagging(
-    lagging: frozenset[str], states: Iterable[ConsumerBacklog], bounds: LagSettings, now: datetime
-) -> tuple[frozenset[str], tuple[ConsumerLag, ...]]:
-    """Which durables lag now, and the events about those that changed.
-
-    Bounds are asymmetric, so that a consumer at a bound is reported once: lagging above either
-    bound, caught up below half of both.
-    """
-    found = set(lagging)
-    events: list[ConsumerLag] = []
-    for each in states:
-        if each.durable in lagging:
-            if each.messages <= bounds.messages // 2 and each.seconds <= bounds.age / 2:
-                found.discard(each.durable)
-                events.append(_event(each, "caught-up", "it keeps up again", now))
-        elif each.messages > bounds.messages or each.seconds > bounds.age:
-            found.add(each.durable)
-            reason = (
-                f"{each.messages} messages wait (limit {bounds.messages}), the oldest for "
-                f"{each.seconds:.0f} s (limit {float(bounds.age):g} s)"
-            )
-            events.append(_event(each, "lagging", reason, now))
-    return frozenset(found), tuple(events)
-
-
-def _event(
-    state: ConsumerBacklog, status: Literal["lagging", "caught-up"], reason: str, now: datetime
-) -> ConsumerLag:
-    return ConsumerLag(
-        id=f"lag-{state.durable}-{status}-{state.sequence}",
-        time=now,
-        status=status,
-        stream=state.stream,
-        durable=state.durable,
-        messages=state.messages,
-        seconds=round(state.seconds, 3),
-        reason=reason,
-    )
 
 
 class ConsumerWatch:

@@ -35,11 +35,8 @@ from services.notifier.workload.kubernetes.kubernetes_pods import (
     node_workload,
     running_work,
 )
-from services.notifier.workload.kubernetes.kubernetes_rights import (
-    GRANT,
-    missing_rights,
-    needed_rights,
-)
+from services.notifier.workload.kubernetes.kubernetes_rights import GRANT, needed_rights
+from services.notifier.workload.kubernetes.missing_rights import missing_rights
 from services.notifier.workload.kubernetes.pod_evictor import PodEvictor, ask_pods
 from services.notifier.workload.node_name import check_template, node_name
 from services.notifier.workload.workload_notifier import (

@@ -1,96 +1,22 @@
-"""Removes the machine of a Kubernetes node, named by its providerID: its maker makes another.
+"""Removes the machine of a Kubernetes node so that its maker makes another.
 
 One way for each maker of nodes. A removal is repeated until the node is no longer listed, so each
 way is idempotent; removing a machine that is gone succeeds.
 """
 
-import re
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from services.provisioner.provider_client.provider_errors import none_if
 from services.provisioner.providers.aws_clients import AwsClients
 from services.provisioner.providers.aws_errors import ABSENT
 from services.provisioner.providers.kubernetes_api import NODES, KubernetesApi
+from services.provisioner.providers.provider_ids import AwsInstance, parse_provider_id
 from services.provisioner.providers.request_checks import invalid
 
 LEAVING: Final = frozenset({"shutting-down", "terminated"})
 MemberState = Literal["in-service", "leaving", "ungrouped", "absent"]
 """in-service: its group has it; leaving: it is being terminated; ungrouped: no group has it."""
 NODE_CLAIMS: Final = "/apis/karpenter.sh/v1/nodeclaims"
-
-
-class AwsInstance(NamedTuple):
-    """`aws:///us-east-1a/i-0123456789abcdef0`."""
-
-    zone: str
-    instance_id: str
-
-
-class GoogleInstance(NamedTuple):
-    """`gce://project/us-central1-a/name`."""
-
-    project: str
-    zone: str
-    name: str
-
-
-class AzureScaleSetInstance(NamedTuple):
-    """`azure:///subscriptions/…/virtualMachineScaleSets/SET/virtualMachines/7`."""
-
-    subscription: str
-    group: str
-    name: str
-    """Of the scale set."""
-    instance_id: str
-
-
-class AzureMachine(NamedTuple):
-    """`azure:///subscriptions/…/virtualMachines/NAME`: a machine of no scale set."""
-
-    subscription: str
-    group: str
-    name: str
-
-
-CloudInstance = AwsInstance | GoogleInstance | AzureScaleSetInstance | AzureMachine
-
-_AWS: Final = re.compile(r"aws:///(?P<zone>[a-z0-9-]{1,40})/(?P<id>i-[0-9a-f]{8,17})", re.ASCII)
-_NAME: Final = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
-_GOOGLE: Final = re.compile(
-    rf"gce://(?P<project>([a-z0-9.-]{{1,61}}:)?{_NAME})/(?P<zone>{_NAME})/(?P<name>{_NAME})",
-    re.ASCII,
-)
-_SUBSCRIPTION: Final = (
-    r"azure:///subscriptions/(?P<subscription>[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})"
-    r"/resourceGroups/(?P<group>[\w().-]{0,89}[\w()-])/providers/Microsoft\.Compute"
-)
-_SCALE_SET: Final = re.compile(
-    rf"{_SUBSCRIPTION}/virtualMachineScaleSets/(?P<set>[A-Za-z0-9_-]{{1,64}})"
-    r"/virtualMachines/(?P<id>[A-Za-z0-9_-]{1,64})",
-    re.ASCII | re.IGNORECASE,
-)
-_MACHINE: Final = re.compile(
-    rf"{_SUBSCRIPTION}/virtualMachines/(?P<name>[A-Za-z0-9_.-]{{1,64}})", re.ASCII | re.IGNORECASE
-)
-
-
-def parse_provider_id(text: str) -> CloudInstance | None:
-    """Return the instance that a provider ID names; None: it names none that is known here.
-
-    The formats are those that the clouds' controllers write. Every client that can write a Node
-    chooses the text, so each part is checked before it is used in a request.
-    """
-    if found := _AWS.fullmatch(text):
-        return AwsInstance(found["zone"], found["id"])
-    if found := _GOOGLE.fullmatch(text):
-        return GoogleInstance(found["project"], found["zone"], found["name"])
-    if found := _SCALE_SET.fullmatch(text):
-        return AzureScaleSetInstance(
-            found["subscription"], found["group"], found["set"], found["id"]
-        )
-    if found := _MACHINE.fullmatch(text):
-        return AzureMachine(found["subscription"], found["group"], found["name"])
-    return None
 
 
 class AutoScalingGroups:

@@ -29,14 +29,16 @@ from schemas.topology import EVENTS, HEARTBEATS
 from services.bus.port import Headers
 from services.primitives.errors import BusError
 from services.provisioner.provider_client.provider import Instance
-from services.simulator.engine.simulated_machine import (
+from services.simulator.engine.hardware_failures import (
     RECLAIMS,
     REMEDIES,
     HardwareFailure,
     MachineSpec,
+    diagnosis,
+)
+from services.simulator.engine.simulated_machine import (
     SimulatedMachine,
     boot_checked,
-    diagnosis,
     gpu_of,
     gpu_uuid,
     notice_of,

@@ -26,18 +26,14 @@ from services.simulator.engine.fault_kinds import (
     WORKLOAD,
     InjectedFault,
 )
+from services.simulator.engine.hardware_failures import HARMLESS_XIDS, RECLAIMS, HardwareFailure
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.network_faults import EVERY_CONNECTION
 from services.simulator.engine.simulated_cloud import (
     SimulatedCloud,
     offering_of,
 )
-from services.simulator.engine.simulated_machine import (
-    HARMLESS_XIDS,
-    RECLAIMS,
-    HardwareFailure,
-    SimulatedMachine,
-)
+from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.engine.simulated_workload import UNTIL, SimulatedWorkload
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.store_destroyer import StoreDestroyer

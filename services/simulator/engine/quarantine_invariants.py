@@ -17,8 +17,9 @@ from services.pool_manager.planner.remediation.quarantine_recheck import TESTS_M
 from services.pool_manager.planner.safety import incidents
 from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.budget_invariants import budget_count
+from services.simulator.engine.hardware_failures import RECLAIMS
 from services.simulator.engine.invariants import Invariants
-from services.simulator.engine.simulated_machine import RECLAIMS, SimulatedMachine
+from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.engine.simulation_context import (
     SimulationContext,
     StoredRecords,

@@ -23,11 +23,8 @@ from services.primitives.clock import SystemClock
 from services.primitives.errors import Unavailable
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.agent_machines import AgentMachines
-from services.simulator.engine.simulated_machine import (
-    HardwareFailure,
-    MachineSpec,
-    SimulatedMachine,
-)
+from services.simulator.engine.hardware_failures import HardwareFailure, MachineSpec
+from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.engine.simulation_context import SimulatedProcess, SimulationContext
 
 RUNNING: Final = frozenset({"running"})

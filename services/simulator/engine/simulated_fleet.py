@@ -38,6 +38,7 @@ from services.simulator.engine.gang_invariants import (
     RackInvariants,
 )
 from services.simulator.engine.gap_invariants import GapInvariants
+from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.invariants import Invariants, ViolationError
 from services.simulator.engine.market_invariants import (
     AdoptionInvariants,
@@ -51,7 +52,6 @@ from services.simulator.engine.simulated_alerts import QuietTime, RefusedWrites,
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_gangs import SimulatedGangs
 from services.simulator.engine.simulated_group import GroupSpec, SimulatedGroup, SimulatedRacks
-from services.simulator.engine.simulated_machine import MachineSpec
 from services.simulator.engine.simulated_workload import SimulatedWorkload
 from services.simulator.engine.simulation_context import (
     CURRENT_SIMULATION,

@@ -21,7 +21,8 @@ from services.notifier.workload.workload_notifier import (
     WorkloadNodeState,
 )
 from services.simulator.engine.agent_machines import AgentMachines
-from services.simulator.engine.simulated_machine import RECLAIMS, SimulatedMachine
+from services.simulator.engine.hardware_failures import RECLAIMS
+from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.engine.simulated_workload import SimulatedNotifier, SimulatedWorkload
 from services.simulator.engine.simulation_context import SimulationContext
 

@@ -12,8 +12,8 @@ from typing import Final
 from schemas.pool_records import OpenSaga
 from schemas.settings import PoolSpec
 from services.provisioner.provider_client.provider import Instance
+from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.simulated_cloud import SimulatedCloud
-from services.simulator.engine.simulated_machine import MachineSpec
 from services.simulator.engine.simulation_context import SimulationContext, StoredRecords
 
 SpecOf = Callable[[Instance], MachineSpec]

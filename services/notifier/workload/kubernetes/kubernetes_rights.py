@@ -1,13 +1,6 @@
-"""The rights that the notifier needs in a cluster, and which of them it lacks."""
+"""The rights that the notifier needs in a cluster, and how it asks whether it has them. Pure."""
 
-import asyncio
-from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
-
-import msgspec
-
-from services.notifier.workload.workload_notifier import WorkloadCheck
-from services.workload_systems.kubernetes_client import KubernetesClient
 
 
 class Right(NamedTuple):
@@ -71,30 +64,3 @@ def access_review(right: Right) -> dict[str, Any]:
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": asked},
     }
-
-
-class _Verdict(msgspec.Struct, frozen=True):
-    allowed: bool = False
-
-
-class _Review(msgspec.Struct, frozen=True):
-    status: _Verdict = _Verdict()
-
-
-async def missing_rights(
-    client: KubernetesClient, needed: Sequence[Right]
-) -> Sequence[WorkloadCheck]:
-    """A failed check for each right that the account lacks."""
-
-    async def has(right: Right) -> bool:
-        answer = await client.call("POST", REVIEWS, body=access_review(right))
-        return msgspec.json.decode(answer, type=_Review).status.allowed
-
-    granted = await asyncio.gather(*map(has, needed))
-    return [
-        WorkloadCheck(
-            what=f"right to {each.verb} {each.resource}", passed=False, remedy=grant_of(each)
-        )
-        for each, given in zip(needed, granted, strict=True)
-        if not given
-    ]

@@ -26,8 +26,8 @@ from services.simulator.engine.fault_kinds import (
     FaultKind,
     InjectedFault,
 )
+from services.simulator.engine.hardware_failures import REMEDIES
 from services.simulator.engine.offering_selector import OfferingSelector
-from services.simulator.engine.simulated_machine import REMEDIES
 from services.simulator.inputs.fuzz.campaign_steps import (
     ZONES,
     Campaign,

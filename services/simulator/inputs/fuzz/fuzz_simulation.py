@@ -19,11 +19,12 @@ from services.simulator.engine.fleet_settings import (
     NOTIFIER,
     fleet_settings,
 )
+from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.invariants import ViolationError
 from services.simulator.engine.simulated_fleet import FleetSetup, SimulatedFleet
 from services.simulator.engine.simulated_gangs import SimulatedGangs
 from services.simulator.engine.simulated_group import GroupSpec, SimulatedGroup
-from services.simulator.engine.simulated_machine import MachineSpec, SimulatedMachine
+from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.inputs.fuzz.campaign_steps import (
     ZONES,

@@ -16,8 +16,8 @@ from services.settings.instance_type_file import load_instance_types
 from services.settings.provider_choices import choices_of
 from services.simulator.engine import fault_kinds
 from services.simulator.engine.fleet_settings import METRICS
+from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.simulated_fleet import FleetSetup
-from services.simulator.engine.simulated_machine import MachineSpec
 from services.simulator.inputs.scenario import scenario_format as f
 
 OWN_POOL: Final = "fleet"

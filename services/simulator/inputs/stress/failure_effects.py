@@ -13,8 +13,8 @@ from schemas.node_events import Fault, node_codec
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.health_state import TELEMETRY_SOURCE
 from services.provisioner.provider_client.provider import Instance
+from services.simulator.engine.hardware_failures import HardwareFailure
 from services.simulator.engine.simulated_machine import (
-    HardwareFailure,
     SimulatedMachine,
     report_failure,
     reporter_of,

@@ -27,12 +27,8 @@ from services.primitives.errors import Unavailable
 from services.provisioner.provider_client.provider import Instance
 from services.settings.xid_catalogues import XidCatalog
 from services.simulator.engine.agent_machines import BOOT_SECONDS, COOL_CELSIUS, AgentMachines
-from services.simulator.engine.simulated_machine import (
-    HardwareFailure,
-    MachineSpec,
-    SimulatedMachine,
-    gpus_of,
-)
+from services.simulator.engine.hardware_failures import HardwareFailure, MachineSpec
+from services.simulator.engine.simulated_machine import SimulatedMachine, gpus_of
 from services.simulator.engine.simulation_context import SimulatedProcess, SimulationContext
 from services.simulator.inputs.stress import failure_effects
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
