@@ -1,7 +1,6 @@
 """Launches at EC2 share requests, and each launch has one instance whatever happens in between."""
 
 import asyncio
-import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,15 +8,13 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from schemas.lease_records import BatchedLaunch
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
+from services.provisioner.instances.instance_tags import NODE_TAG
 from services.provisioner.provider_client.launch_batches import (
-    LaunchBatches,
-    LocalRecords,
+    Batch,
     shared_launch_batches,
 )
 from services.provisioner.provider_client.provider import Environment
@@ -28,15 +25,14 @@ from services.provisioner.provider_client.rate_limit import (
     SharedRateLimiter,
 )
 from services.provisioner.providers.aws import AwsProvider
-from services.provisioner.providers.aws_clients import Fill
 from services.provisioner.providers.aws_errors import error_of
 from services.provisioner.providers.aws_launch_requests import (
     BATCH_TAG,
     LAUNCHES_PER_REQUEST_MAX,
     LaunchParameters,
-    LaunchRequests,
+    may_be_too_many,
+    says_nothing_made,
 )
-from services.simulator.engine import virtual_time
 from tests.provisioner.moto_server import CAPACITY, QUOTA
 from tests.provisioner.provisioner_parts import (
     FLEET,
@@ -214,155 +210,80 @@ async def test_launches_killed_between_any_two_calls_make_one_instance_each(
         pytest.fail("the launches have more points than this test tries")
 
 
-# --- any order of events -------------------------------------------------------------------------
-
-
-class Ec2:
-    """Launches by token as EC2 does, with a capacity; a call may fail or die before or after."""
-
-    def __init__(self, random_: random.Random, capacity: int) -> None:
-        self.random = random_
-        self.capacity = capacity
-        self.made: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
-        """Client token -> request, instances."""
-
-    async def call(self, _service: str, what: str, **given: Any) -> dict[str, Any]:
-        """Launch; names are not looked at."""
-        if what == "create_tags":
-            return {}
-        await self.pause()
-        answer = self.launch(given)
-        await self.pause()
-        if self.random.random() < 0.1:
-            raise ProviderError("TRANSIENT", "the answer was lost")
-        return answer
-
-    async def call_with(self, service: str, what: str, fill: Fill) -> dict[str, Any]:
-        """The same, with what waits when its slot comes."""
-        await self.pause()
-        return await self.call(service, what, **await fill())
-
-    def launch(self, given: dict[str, Any]) -> dict[str, Any]:
-        """One request."""
-        token, count = given["ClientToken"], given["MaxCount"]
-        if token not in self.made:
-            if not self.capacity:
-                raise error_of({"Error": {"Code": "InsufficientInstanceCapacity", "Message": "m"}})
-            size = min(count, self.capacity)
-            self.capacity -= size
-            tags = given["TagSpecifications"][0]["Tags"]
-            instances = [
-                {"InstanceId": f"{token}-{n}", "AmiLaunchIndex": n, "Tags": tags}
-                for n in range(size)
-            ]
-            self.made[token] = given, instances
-        before, instances = self.made[token]
-        if before != given:
-            raise error_of({"Error": {"Code": "IdempotentParameterMismatch", "Message": "m"}})
-        return {"Instances": instances}
-
-    async def pause(self) -> None:
-        """Let others go on, in any order."""
-        await asyncio.sleep(self.random.random())
-
-
-class SlowRecords(LocalRecords[Any]):
-    """Records of which any call may take a while."""
-
-    def __init__(self, ec2: Ec2) -> None:
-        super().__init__()
-        self.ec2 = ec2
-
-    async def read(self, key: str) -> Any:
-        """Read it."""
-        await self.ec2.pause()
-        return await super().read(key)
-
-    async def write(self, key: str, record: Any, revision: int) -> int:
-        """Write it."""
-        await self.ec2.pause()
-        written = await super().write(key, record, revision)
-        await self.ec2.pause()
-        return written
-
-
-NODES = tuple(f"web-{n}" for n in range(6))
-
-
-class State:
-    """What the provisioner records of the launches."""
-
-    def __init__(self) -> None:
-        """Know nothing."""
-        self.found: dict[str, set[str]] = {}
-        """Node -> its instances."""
-        self.zones: dict[str, str] = {}
-        self.refused: set[str] = set()
-
-
-async def one_process(
-    ec2: Ec2,
-    records: tuple[SlowRecords, SlowRecords],
-    state: State,
-    seconds: float,
-    *,
-    moves: bool = False,
+async def test_an_instance_that_got_no_name_has_one_after_the_next_list(
+    make_aws: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Launch what has no instance yet, and die after some time.
+    """The process that launched it may have ended; earlier releases know it by its name alone."""
+    first, second = make_aws(), make_aws()
+    monkeypatch.setattr(first._launches, "_name", lambda _: None)
+    nodes = ("web-1", "web-2")
+    await asyncio.gather(*(first.provision(request(each, **P5)) for each in nodes))
+    assert sorted(nodes) == sorted(each.name for each in await second.list())
+    await named(second)
+    tags = (await second._call("describe_tags"))["Tags"]
+    own = [each["Value"] for each in tags if each["Key"] == NODE_TAG]
+    assert sorted(nodes) == sorted(own)
 
-    `moves`: what has no capacity may be launched in another zone from then on.
+
+async def test_of_a_request_with_an_ended_instance_the_others_are_found(
+    make_aws: Make, moto_api: httpx.AsyncClient
+) -> None:
+    """EC2 does not repeat it; what it never made, and what has ended, may be launched again."""
+    provider = make_aws()
+    await limit(moto_api)
+    wanted = [request(f"web-{n}", **P5) for n in range(2)]
+    made = await asyncio.gather(*map(provider.provision, wanted))
+    refused = error_of({"Error": {"Code": "IdempotentInstanceTerminated", "Message": "m"}})
+    await provider.terminate(made[0].provider_id)
+    call = provider._clients.call
+
+    async def no_repetition(service: str, what: str, **given: Any) -> Any:
+        if what == "run_instances":
+            raise refused
+        return await call(service, what, **given)
+
+    provider._clients.call = no_repetition  # type: ignore[method-assign]
+    assert made[1].provider_id == (await provider.provision(wanted[1])).provider_id
+    again = await provider.provision(wanted[0])
+    assert again.provider_id not in {each.provider_id for each in made}
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+BOTH = Batch(
+    "r",
+    tuple(BatchedLaunch(launch=each, node=each, token=each) for each in ("web-1", "web-2")),
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "first", "repeated", "fewer"),
+    [
+        ("InsufficientInstanceCapacity", True, True, True),
+        ("VcpuLimitExceeded", True, True, True),
+        ("InsufficientFreeAddressesInSubnet", True, True, True),
+        ("InvalidParameterValue", True, True, False),
+        ("AuthFailure", True, False, False),
+        ("RequestLimitExceeded", False, False, False),
+        ("InternalError", False, False, False),
+    ],
+)
+def test_what_a_refusal_says_of_a_request(
+    code: str, first: bool, repeated: bool, fewer: bool
+) -> None:
+    """Those that come before EC2 looks at the token say nothing: another replica may have made it.
+
+    Where rights lack, what was never sent before is free for another provider.
     """
-    tokens = iter(f"batch-{ec2.random.random()}" for _ in range(1_000))
-    batches = LaunchBatches("aws", *records, lambda: next(tokens))
-    requests = LaunchRequests(ec2, batches)  # type: ignore[arg-type]
-
-    async def one(node: str) -> None:
-        for _ in range(20):
-            zone = state.zones.get(node, "a")
-            launch = BatchedLaunch(launch=f"{node}-{zone}", node=node, token=node)
-            try:
-                made = await requests.launch(launch, LaunchParameters({"zone": zone}, {}))
-            except ProviderError as error:
-                state.refused.add(error.kind)
-                if moves and error.kind == "CAPACITY" and ec2.random.random() < 0.5:
-                    state.zones[node] = "b"
-                await asyncio.sleep(3 * ec2.random.random())
-            else:
-                state.found.setdefault(node, set()).add(made["InstanceId"])
-                return
-
-    tasks = [asyncio.create_task(one(each)) for each in NODES]
-    await asyncio.wait(tasks, timeout=seconds)
-    for each in tasks:
-        each.cancel()
-    await requests.close()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    error = error_of({"Error": {"Code": code, "Message": "m"}})
+    found = [says_nothing_made(BOTH, error, repeated=each) for each in (False, True)]
+    assert [first, repeated, fewer] == [*found, may_be_too_many(error)]
+    alone = Batch("r", BOTH.launches[:1])
+    assert not says_nothing_made(alone, error, repeated=False)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**32), st.integers(0, 8), st.booleans())
-def test_in_any_order_each_launch_has_one_instance(seed: int, capacity: int, moves: bool) -> None:
-    """Replicas die and are followed by others, answers get lost, capacity comes late.
-
-    Two launch the same at once, or one moves some of its launches to another zone.
-    """
-
-    async def run() -> None:
-        ec2 = Ec2(random.Random(seed), capacity)
-        records, state = (SlowRecords(ec2), SlowRecords(ec2)), State()
-        for _ in range(3):
-            seconds = 12 * ec2.random.random()
-            parts = (1.0,) if moves else (1.0, 0.5)
-            processes = (
-                one_process(ec2, records, state, seconds * part, moves=moves) for part in parts
-            )
-            await asyncio.gather(*processes)
-            ec2.capacity += ec2.random.randrange(3)
-        ec2.capacity += 100
-        await one_process(ec2, records, state, 1_000)
-        assert state.refused <= {"TRANSIENT", "CAPACITY"}
-        made = [each for _, all_ in ec2.made.values() for each in all_]
-        assert dict.fromkeys(NODES, 1) == {node: len(ids) for node, ids in state.found.items()}
-        assert len(NODES) == len(made)
-
-    virtual_time.run(run)
+@pytest.mark.parametrize(("tags", "launches"), [(0, 20), (27, 20), (28, 19), (46, 1), (50, 1)])
+def test_a_request_leaves_room_for_the_names(tags: int, launches: int) -> None:
+    """EC2 takes 50 tags; three come afterwards."""
+    shared = {f"team-{n}": "vision" for n in range(tags)}
+    assert launches == LaunchParameters({}, shared).launches_max

@@ -269,10 +269,7 @@ class LaunchRequests:
         """What still runs of a request that EC2 does not repeat, as one of its instances ended."""
         wanted = [
             {"Name": "client-token", "Values": [batch.request]},
-            {
-                "Name": "instance-state-name",
-                "Values": ["pending", "running", "stopping", "stopped"],
-            },
+            {"Name": "instance-state-name", "Values": list(ALIVE)},
         ]
         found = await self._clients.call("ec2", "describe_instances", Filters=wanted)
         return {"Instances": [each for all_ in found["Reservations"] for each in all_["Instances"]]}
