@@ -65,7 +65,7 @@ async def cloud(
         for node in ("web-1", "web-2"):
             sequence = await start_step(bus, provision(node))
             await answer_to(bus, f"scale-up-{node}", sequence)
-        fake.inject_fault(FakeFault(call="terminate", kind="AUTH", times=1000, instance="web-2"))
+        fake.inject_fault(FakeFault(call="terminate", kind="INVALID", times=1000, instance="web-2"))
         await start_step(bus, terminate("web-2"))
 
         async def leaked() -> bool:
@@ -94,7 +94,7 @@ async def test_instances_leaks_and_sweeps_are_shown(
     assert (0, {"web"}) == (code, {each["pool"] for each in json.loads(listed)["rows"]})
 
     _, out, _ = await navarch("leaked", url=url)
-    assert "AUTH: ordered for terminate" in out
+    assert "INVALID: ordered for terminate" in out
     assert re.search(r"1 instance leaked, \$32\.50 an hour, \$\d\.\d\d so far", out)
     _, data, _ = await navarch("leaked", "-o", "json", url=url)
     assert ["web-2"] == [each["instance"] for each in msgspec.json.decode(data)]

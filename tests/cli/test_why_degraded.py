@@ -58,7 +58,7 @@ def test_without_a_window_it_waits_for_the_work_to_leave() -> None:
     spec = PoolSpec(min_nodes=1, max_nodes=2, health=LADDER)
     pool = PoolRecord(name="training", spec=spec, desired=1)
     [said] = why_node(node, pool, [], [], at=NOW).now
-    assert said.endswith("without that it is done once its GPUs have rested for 5 minutes")
+    assert said.endswith("it is done once it has no work and its GPUs have rested for 5 minutes")
 
 
 @pytest.mark.parametrize(
