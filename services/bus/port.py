@@ -74,33 +74,26 @@ class Delivery(Protocol):
     @property
     def stored(self) -> Stored:
         """The message."""
-        ...
 
     @property
     def deliveries(self) -> int:
         """How often it has been delivered, this time included."""
-        ...
 
     @property
     def pending(self) -> int:
         """How many messages wait behind it."""
-        ...
 
     async def ack(self) -> None:
         """Done with it."""
-        ...
 
     async def nak(self, delay_seconds: float) -> None:
         """Deliver it again, after a delay."""
-        ...
 
     async def term(self) -> None:
         """Never deliver it again."""
-        ...
 
     async def progress(self) -> None:
         """Still being processed: restart the acknowledgement wait."""
-        ...
 
 
 Endpoint = Callable[[bytes, Headers], Awaitable[bytes]]
@@ -116,27 +109,22 @@ class Bus(Protocol):
     @property
     def connected(self) -> bool:
         """Whether the bus can be spoken to now."""
-        ...
 
     @property
     def connections(self) -> int:
         """How often it was connected: the server may have another store since it was before."""
-        ...
 
     @property
     def is_open(self) -> bool:
         """Whether the server lets every client in, under any name."""
-        ...
 
     def unwritable_streams(self) -> Mapping[str, str]:
         """Streams that take none of this process's writes, each with the last refusal."""
-        ...
 
     async def publish(
         self, subject: str, data: bytes, *, msg_id: str = "", headers: Headers | None = None
     ) -> int:
         """Store a message and return its sequence; a repeated `msg_id` stores nothing more."""
-        ...
 
     async def append(
         self,
@@ -148,11 +136,9 @@ class Bus(Protocol):
         headers: Headers | None = None,
     ) -> int:
         """Store a message if `expected` is the last sequence under `tree`; else Conflict."""
-        ...
 
     async def read(self, stream: str, filter_: str, *, after: int = 0) -> list[Stored]:
         """Everything stored under a filter, oldest first, after a sequence."""
-        ...
 
     async def read_batch(
         self, stream: str, filter_: str, *, after: int | datetime, count: int
@@ -161,11 +147,9 @@ class Bus(Protocol):
 
         The answering server may be behind its leader: follow the stream from the last message on.
         """
-        ...
 
     async def last(self, stream: str, subject: str) -> Stored | None:
         """The last message under a subject."""
-        ...
 
     async def schedule(
         self,
@@ -177,35 +161,28 @@ class Bus(Protocol):
         headers: Headers | None = None,
     ) -> None:
         """Store a timer: `data` arrives under the owner's due subject at that time, once."""
-        ...
 
     async def get(self, bucket: BucketSpec, key: str) -> Entry | None:
         """A key's entry, or None."""
-        ...
 
     async def entries(self, bucket: BucketSpec, filter_: str = ">") -> list[Entry]:
         """Every entry that has a value."""
-        ...
 
     async def put(self, bucket: BucketSpec, key: str, value: bytes, *, ttl_seconds: int = 0) -> int:
         """Write whatever is there now, and return the revision."""
-        ...
 
     async def create(
         self, bucket: BucketSpec, key: str, value: bytes, *, ttl_seconds: int = 0
     ) -> int:
         """Write a key that has no value, else Conflict."""
-        ...
 
     async def update(
         self, bucket: BucketSpec, key: str, value: bytes, revision: int, *, ttl_seconds: int = 0
     ) -> int:
         """Write if `revision` is still the last, else Conflict."""
-        ...
 
     async def delete(self, bucket: BucketSpec, key: str, *, revision: int | None = None) -> None:
         """Remove a key; with a revision, only if it is still the last, else Conflict."""
-        ...
 
     async def put_object(
         self,
@@ -217,23 +194,18 @@ class Bus(Protocol):
         revision: int,
     ) -> int:
         """Write an object if `revision` is still its last (0: there is none), else Conflict."""
-        ...
 
     async def get_object(self, bucket: ObjectBucketSpec, name: str) -> Object | None:
         """An object, whole; None where there is none of this name."""
-        ...
 
     async def objects(self, bucket: ObjectBucketSpec) -> list[ObjectInfo]:
         """What objects there are, oldest first, without their content."""
-        ...
 
     async def last_sequence(self, stream: str, filter_: str = "") -> int:
         """The stream's last sequence, from its leader; with a filter, of the last one under it."""
-        ...
 
     def watch(self, bucket: BucketSpec, filter_: str = ">") -> AsyncIterator[Entry]:
         """Every key's present entry, then every change, for ever; survives reconnection."""
-        ...
 
     def follow(
         self,
@@ -247,15 +219,12 @@ class Bus(Protocol):
 
         `after` (a sequence, or a time of storing) takes the place of `start`.
         """
-        ...
 
     def consume(self, durable: DurableSpec) -> AsyncIterator[Delivery]:
         """A durable's messages, for ever; survives reconnection."""
-        ...
 
     async def request(self, subject: str, data: bytes, *, timeout_seconds: float) -> Reply:
         """Send a request; Unavailable where no responder serves the subject."""
-        ...
 
     async def request_all(
         self, subject: str, data: bytes, silence_seconds: float, first_seconds: float = 0.0
@@ -264,7 +233,6 @@ class Bus(Protocol):
 
         The first may take `first_seconds` where that is longer; without responders none is awaited.
         """
-        ...
 
     async def serve(
         self, name: str, description: str, endpoints: Endpoints, *, facts: Facts | None = None
@@ -273,29 +241,23 @@ class Bus(Protocol):
 
         `facts`: about this process; `nats micro info` shows them.
         """
-        ...
 
     async def answer(self, subject: str, endpoint: Endpoint) -> None:
         """Answer one subject plainly."""
-        ...
 
     async def answer_some(
         self, subject: str, endpoint: Endpoint, *, most: int, seconds: float
     ) -> None:
         """Answer at most `most` requests within `seconds`; others find no responder."""
-        ...
 
     async def admin(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
         """Call the JetStream API (`STREAM.INFO.EVENTS`); Refused carries the server's code."""
-        ...
 
     async def purge(self, stream: str, filter_: str) -> None:
         """Remove everything stored under a filter."""
-        ...
 
     async def close(self) -> None:
         """Stop taking messages, send what is buffered, and leave."""
-        ...
 
 
 __all__ = [

@@ -29,7 +29,6 @@ class HardwareList:
     """The list, mirrored; `view.run` must be running."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
-        """Keep it on `bus`."""
         self._bus = bus
         self._clock = clock
         self.view: BucketView[HardwareRecord] = BucketView(bus, HARDWARE, HardwareRecord)

@@ -30,7 +30,6 @@ class HeartbeatReader:
     """Reads whether nodes beat."""
 
     def __init__(self, bus: Bus) -> None:
-        """Read on `bus`."""
         self._bus = bus
         self._reads = asyncio.Semaphore(READS_AT_ONCE)
 
@@ -53,7 +52,6 @@ class HeartbeatTimes:
     """When agents last reported, for operators: what cannot be read is not known."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
-        """Read on `bus`."""
         self._bus = bus
         self._clock = clock
         self._reader = HeartbeatReader(bus)

@@ -54,7 +54,6 @@ class NodeUseReader:
     """Reads heartbeats and instances, and asks the workload system by way of the notifier."""
 
     def __init__(self, bus: Bus, clock: Clock, heartbeats: HeartbeatReader) -> None:
-        """Read on `bus`."""
         self._bus = bus
         self._clock = clock
         self._heartbeats = heartbeats

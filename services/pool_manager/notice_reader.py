@@ -17,7 +17,6 @@ class NoticeReader:
     """Reads whether notices are withdrawn."""
 
     def __init__(self, bus: Bus) -> None:
-        """Read on `bus`."""
         self._bus = bus
 
     async def heard(self, node: NodeRecord) -> NodeRecord:

@@ -104,7 +104,6 @@ class PoolManager:
     """Everything the pool-manager does, put together."""
 
     def __init__(self, context: Context) -> None:
-        """Wire the parts; nothing runs yet."""
         self._context = context
         self._bus = context.bus
         self._failures = context.instruments.failures

@@ -61,7 +61,6 @@ class AcknowledgementQueue:
     """Sends acknowledgements; what is given while the connection is lost waits for its return."""
 
     def __init__(self, server: MemoryServer, link: Link) -> None:
-        """Send to `server` over `link`."""
         self._server = server
         self._link = link
         self._kept: dict[tuple[int, Word], tuple[ConsumerPlace, MemoryDelivery, float]] = {}

@@ -31,11 +31,9 @@ class Receiver(Protocol):
 
     def hand(self, delivered: Delivered) -> None:
         """Take one."""
-        ...
 
     def deleted(self) -> None:
         """Its consumer does not exist any more."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,6 @@ class MemoryServer:
     """A server that forgets everything with its process."""
 
     def __init__(self, clock: Clock) -> None:
-        """Keep time by `clock`."""
         self.state = ServerState()
         self.clock = clock
         self.on_stored: Callable[[str, Stored], None] | None = None

@@ -16,23 +16,18 @@ class Link(Protocol):
     @property
     def up(self) -> bool:
         """Whether the server can be reached now."""
-        ...
 
     async def there(self, call: str, about: str) -> None:
         """Bring a request to the server; Unavailable where it never arrives."""
-        ...
 
     async def back(self, call: str, about: str) -> None:
         """Bring the answer back; Unavailable where it is lost."""
-        ...
 
     def settles(self, word: str, about: str) -> bool:
         """Whether an acknowledgement, which has no reply, arrives."""
-        ...
 
     def arrives(self, about: str, hand_over: Callable[[], None]) -> None:
         """Hand a delivery over, now or later."""
-        ...
 
 
 class PerfectLink:

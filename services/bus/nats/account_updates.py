@@ -35,11 +35,9 @@ class Requests(Protocol):
 
     async def request(self, subject: str, data: bytes, *, timeout_seconds: float) -> Reply:
         """Send a request."""
-        ...
 
     async def request_all(self, subject: str, data: bytes, silence_seconds: float) -> list[bytes]:
         """Send a request that every server of a cluster answers."""
-        ...
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):

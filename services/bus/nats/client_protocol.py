@@ -19,16 +19,13 @@ class NatsClient(Protocol):
     @property
     def is_connected(self) -> bool:
         """Whether a server is connected now."""
-        ...
 
     @property
     def stats(self) -> dict[str, int]:
         """`reconnects`: how often it was connected again."""
-        ...
 
     def new_inbox(self) -> str:
         """A fresh reply subject."""
-        ...
 
     def subscribe(
         self,
@@ -39,11 +36,9 @@ class NatsClient(Protocol):
         pending_bytes_limit: int,
     ) -> Awaitable[Any]:
         """Subscribe with a callback."""
-        ...
 
     async def end(self, subscription: Any) -> None:
         """End a subscription once what the server had sent for it has been handed over."""
-        ...
 
     async def publish(
         self,
@@ -53,4 +48,3 @@ class NatsClient(Protocol):
         headers: dict[str, str] | None = None,
     ) -> None:
         """Publish plainly."""
-        ...

@@ -73,7 +73,6 @@ class Key:
     """A key pair."""
 
     def __init__(self, seed: str) -> None:
-        """Read a seed."""
         self.seed = seed
         self._pair = nkeys.from_seed(bytearray(seed.encode()))
         self.public: str = self._pair.public_key.decode()

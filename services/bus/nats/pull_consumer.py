@@ -106,11 +106,9 @@ class Source(Protocol):
 
     async def prepare(self) -> str:
         """Make sure that the consumer exists; return `<stream>.<consumer>`."""
-        ...
 
     def saw(self, stored: Stored) -> bool:
         """Note a message; False where it must be skipped."""
-        ...
 
     acks: bool
 
@@ -121,7 +119,6 @@ class Durable:
     acks = True
 
     def __init__(self, spec: DurableSpec) -> None:
-        """Pull from `spec`."""
         self._spec = spec
         self.in_flight_max = spec.in_flight_max
 
@@ -138,7 +135,6 @@ class Puller:
     """Keeps a pull request open and yields what arrives."""
 
     def __init__(self, connection: NatsClient, source: Source) -> None:
-        """Pull from `source` over `connection`."""
         self._connection = connection
         self._source = source
         self._arrived: asyncio.Queue[ClientMessage | None] = asyncio.Queue()

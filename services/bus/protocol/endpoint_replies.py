@@ -28,25 +28,20 @@ class ServiceRequest(Protocol):
     @property
     def subject(self) -> str:
         """On which subject it is asked."""
-        ...
 
     @property
     def data(self) -> bytes:
         """What is asked."""
-        ...
 
     @property
     def headers(self) -> dict[str, str] | None:
         """With which headers."""
-        ...
 
     async def respond(self, response: bytes) -> None:
         """Answer it."""
-        ...
 
     async def respond_error(self, code: str, description: str, data: bytes) -> None:
         """Answer it with an error."""
-        ...
 
 
 def may_answer(reply: str) -> bool:

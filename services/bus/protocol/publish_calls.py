@@ -20,7 +20,6 @@ class Storing:
     """The storing part of a bus."""
 
     def __init__(self) -> None:
-        """Nothing was stored yet."""
         self._outcomes = WriteOutcomes()
 
     @property

@@ -33,7 +33,6 @@ class WriteOutcomes:
     """What came of the last writes to each stream; times are seconds of one clock."""
 
     def __init__(self) -> None:
-        """Nothing was written yet."""
         self._refusals: dict[str, Refusals] = {}
 
     def stored(self, subject: str) -> None:

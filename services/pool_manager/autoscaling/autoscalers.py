@@ -95,7 +95,6 @@ class Autoscaler(Protocol):
 
     def recommend(self, state: PoolState) -> Recommendation:
         """Look at the pool's state; `current_nodes` where nothing should change."""
-        ...
 
 
 def stay(state: PoolState, reason: str) -> Recommendation:
@@ -131,7 +130,6 @@ class Reactive:
                 raise ValueError("scale_down_at must be less than scale_up_at")
 
     def __init__(self, *, options: Options) -> None:
-        """React as the options say."""
         self._options = options
 
     def recommend(self, state: PoolState) -> Recommendation:
@@ -183,7 +181,6 @@ class Queue:
         """How many jobs one node runs at once."""
 
     def __init__(self, *, options: Options) -> None:
-        """Count as the options say."""
         self._each = options.jobs_per_node
 
     def recommend(self, state: PoolState) -> Recommendation:
@@ -349,7 +346,6 @@ class Predictive:
         """Autoscaler that decides until there are `window` samples. Absent: 3 are enough."""
 
     def __init__(self, *, options: Options, fallback: Autoscaler | None = None) -> None:
-        """Foresee as the options say."""
         self._options = options
         self._fallback = fallback
 

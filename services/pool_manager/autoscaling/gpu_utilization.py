@@ -33,7 +33,6 @@ class PoolUtilization:
     """One pool's newest samples, and its averages so far."""
 
     def __init__(self, bus: Bus, pool: str) -> None:
-        """Follow `pool`; nothing is known yet."""
         self._bus = bus
         self._subject = subjects.telemetry_of(pool)
         self._latest: dict[str, tuple[float, float]] = {}

@@ -68,8 +68,6 @@ class MetricsSource(Protocol):
 
     async def load(self, pool: str) -> Load:
         """Ask; SourceError where there is no answer. Bounded in time by the caller as well."""
-        ...
 
     async def close(self) -> None:
         """Give back what is held."""
-        ...

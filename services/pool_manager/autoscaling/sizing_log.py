@@ -25,7 +25,6 @@ class SizingLog:
     """Logs every decision: at INFO where it is another than the one before, else at DEBUG."""
 
     def __init__(self) -> None:
-        """Nothing is logged yet."""
         self._last: dict[str, tuple[object, ...]] = {}
 
     def log(

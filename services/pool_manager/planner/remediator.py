@@ -71,7 +71,6 @@ class Remediator(Protocol):
         self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
     ) -> RemedyChoice:
         """Choose; `attempts`: those for the current fault signature, oldest first."""
-        ...
 
 
 class Replace:
@@ -81,7 +80,6 @@ class Replace:
         """It has none."""
 
     def __init__(self, *, options: Options) -> None:
-        """There is nothing to know."""
         del options
 
     def choose(
@@ -99,7 +97,6 @@ class AlertOnly:
         """It has none."""
 
     def __init__(self, *, options: Options) -> None:
-        """There is nothing to know."""
         del options
 
     def choose(
@@ -124,7 +121,6 @@ class Ladder:
         """So long an attempt counts: the same fault signature within it was not removed."""
 
     def __init__(self, *, options: Options) -> None:
-        """Climb as the options say."""
         self._tries = options.tries
         self._window = timedelta(seconds=options.window)
 

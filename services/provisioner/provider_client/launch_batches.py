@@ -50,11 +50,9 @@ class Records(Protocol[R]):
 
     async def read(self, key: str) -> Versioned[R]:
         """Return the record and its revision."""
-        ...
 
     async def write(self, key: str, record: R, revision: int) -> int:
         """Write over a revision (0: there is no record); else Conflict."""
-        ...
 
 
 class LocalRecords(dict[str, Versioned[R]]):

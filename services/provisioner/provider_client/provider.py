@@ -166,28 +166,22 @@ class Provider(Protocol):
     @property
     def name(self) -> str:
         """The name in the configuration, which pools refer to."""
-        ...
 
     @property
     def capabilities(self) -> Capabilities:
         """What the provider can do beyond the contract."""
-        ...
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Launch the instance, or return the one that this token has launched already."""
-        ...
 
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove an instance; success if there is none."""
-        ...
 
     async def list(self) -> list[Instance]:
         """Return every instance that may still cost money."""
-        ...
 
     async def close(self) -> None:
         """Close connections and threads; instances stay."""
-        ...
 
 
 @runtime_checkable
@@ -196,7 +190,6 @@ class Bootstraps(Protocol):
 
     async def bootstrap(self, instance: Instance) -> None:
         """Start the agent on the instance; idempotent."""
-        ...
 
 
 @runtime_checkable
@@ -205,7 +198,6 @@ class Reboots(Protocol):
 
     async def reboot(self, instance: Instance) -> None:
         """Begin to reboot it; INVALID if there is none. It may be called twice."""
-        ...
 
 
 @runtime_checkable
@@ -214,11 +206,9 @@ class ColdRestarts(Protocol):
 
     def can_restart_cold(self, instance: Instance) -> bool:
         """Whether this one can be."""
-        ...
 
     async def restart_cold(self, instance: Instance) -> None:
         """Switch it off and on, which may take minutes; INVALID if it cannot be. Repeatable."""
-        ...
 
 
 @runtime_checkable
@@ -227,7 +217,6 @@ class ReportsHosts(Protocol):
 
     async def report_hosts(self) -> HostReport:
         """Return what is in force now, in a bounded number of requests."""
-        ...
 
 
 @runtime_checkable
@@ -236,11 +225,9 @@ class QueuesNotices(Protocol):
 
     async def queued_notices(self) -> Sequence[QueuedNotice]:
         """Return some messages; none: there are none now."""
-        ...
 
     async def delete_notices(self, receipts: Sequence[str]) -> None:
         """Remove messages whose notices are stored."""
-        ...
 
 
 @runtime_checkable
@@ -252,7 +239,6 @@ class ReportsFaultyHosts(Protocol):
 
         False: its options say that nothing is to be reported.
         """
-        ...
 
 
 @runtime_checkable
@@ -261,7 +247,6 @@ class Prices(Protocol):
 
     async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
         """Return current prices of these types; empty if no pool names any."""
-        ...
 
 
 @runtime_checkable
@@ -270,7 +255,6 @@ class Quotas(Protocol):
 
     async def quotas(self, offerings: Sequence[Offering]) -> Sequence[OfferingQuota]:
         """Return, of those offerings that have one, the quota with the least room."""
-        ...
 
 
 @runtime_checkable
@@ -279,7 +263,6 @@ class JoinsFabric(Protocol):
 
     def joins_fabric(self, request: ProvisionRequest) -> bool:
         """Whether this launch does; ProviderError if its options are not valid."""
-        ...
 
 
 @runtime_checkable
@@ -291,7 +274,6 @@ class IdentifiesPods(Protocol):
 
         INVALID if the token is none, or of another pod than an agent's.
         """
-        ...
 
 
 @runtime_checkable
@@ -300,7 +282,6 @@ class Resumes(Protocol):
 
     async def resume(self) -> None:
         """Start the instances that stopped with the host, if any."""
-        ...
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):

@@ -157,11 +157,9 @@ class RateLimiter(Protocol):
 
     async def wait_for_slot(self, kind: str = "") -> None:
         """Return when the caller may send a request of this kind; cancelling delays no other."""
-        ...
 
     async def report_throttled(self) -> None:
         """Empty the bucket: the provider refused a request by its rate."""
-        ...
 
 
 MakeRateLimiter = Callable[[str, RequestRate], RateLimiter]

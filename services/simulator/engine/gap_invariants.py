@@ -25,7 +25,6 @@ class GapInvariants:
     """No gap waits for budget, rate, breaker or window."""
 
     def __init__(self, simulation: SimulationContext, invariants: Invariants) -> None:
-        """Report violations to `invariants`."""
         self._simulation = simulation
         self._invariants = invariants
         self._records = StoredRecords(simulation.server)

@@ -36,27 +36,22 @@ class Allowed(Protocol):
     @property
     def subjects(self) -> tuple[str, ...]:
         """What it stores."""
-        ...
 
     @property
     def max_msg_size(self) -> int:
         """Bytes of one message with its headers; -1 for no limit."""
-        ...
 
     @property
     def allow_msg_ttl(self) -> bool:
         """Whether a message may have a time to live of its own."""
-        ...
 
     @property
     def allow_msg_schedules(self) -> bool:
         """Whether a message may be a timer."""
-        ...
 
     @property
     def allow_rollup_hdrs(self) -> bool:
         """Whether a message may take the place of those before it."""
-        ...
 
 
 def check_itself(stream: Allowed, subject: str, data: bytes, headers: Mapping[str, str]) -> None:

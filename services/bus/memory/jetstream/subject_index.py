@@ -32,7 +32,6 @@ class SubjectIndex:
     """The sequences stored under each subject."""
 
     def __init__(self) -> None:
-        """Begin empty."""
         self._root = _Branch()
 
     def add(self, subject: str, sequence: int) -> dict[int, None]:

@@ -63,7 +63,6 @@ class SlurmSource:
         """For one command, or one request."""
 
     def __init__(self, *, options: Options) -> None:
-        """Ask as the options say."""
         self._options = options
         seconds = float(options.timeout)
         commands = SlurmCommands(folder=options.commands, conf=options.conf, seconds_max=seconds)
