@@ -8,9 +8,9 @@ import asyncio
 import hashlib
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from schemas.instance_records import InstanceRecord
 from schemas.node_events import RemainingWork, WorkFailed, WorkGangs, WorkloadState
@@ -26,7 +26,6 @@ from services.notifier.workload.workload_notifier import (
     NodeReference,
     NodeStateReporter,
     NodeWorkload,
-    Notifier,
     StepFailure,
     WorkloadAnswer,
     WorkloadNodeState,
@@ -39,6 +38,7 @@ from services.runtime.event_publisher import publish_event
 NODES_MAX: Final = 500
 """Nodes asked about at once; more are unhealthy only in a wave, which holds remediation."""
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 LOOK_SECONDS: Final = 5.0
 """Between two looks where the workload system does not report changes."""
@@ -52,6 +52,8 @@ FAILED_AGE_MAX: Final = timedelta(hours=1)
 """Older failures are not published of a node of which none was: it was just adopted."""
 JOINS_WITHIN: Final = timedelta(minutes=2)
 """So long after its admission a node may be unknown to its workload system: slurmd may be late."""
+GANGS: Final = "the workload system does not say which jobs share nodes; asking again"
+STATES: Final = "the workload system does not say how its nodes are; asking again"
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 PRESENT: Final = frozenset({"registered", "active", "leaving"})
 
@@ -77,6 +79,28 @@ async def nodes_by_reporter(
     return reporters
 
 
+async def answers_of_each(
+    reporters: Mapping[NodeStateReporter, dict[str, NodeReference]],
+    ask: Callable[[NodeStateReporter, Sequence[NodeReference]], Awaitable[T]],
+    failing: set[NodeStateReporter],
+    problem: str,
+) -> AsyncIterator[tuple[NodeStateReporter, dict[str, NodeReference], T]]:
+    """What each answers about its nodes; one that fails is passed over, and reported once.
+
+    `failing`: those that failed the last time.
+    """
+    for reporter, references in reporters.items():
+        try:
+            answer = await ask(reporter, list(references.values()))
+        except Exception as error:  # noqa: BLE001 - a notifier may be a third party's code
+            if reporter not in failing:
+                log.warning(problem, extra={"reason": str(error) or type(error).__name__})
+            failing.add(reporter)
+        else:
+            failing.discard(reporter)
+            yield reporter, references, answer
+
+
 class GangPublisher:
     """Compares the gangs of unhealthy nodes with the records.
 
@@ -97,7 +121,7 @@ class GangPublisher:
         self, nodes: BucketView[NodeRecord], instances: BucketView[InstanceRecord]
     ) -> None:
         """Compare for ever."""
-        failing: set[Notifier] = set()
+        failing: set[NodeStateReporter] = set()
         while True:
             await nodes.caught_up()
             await instances.caught_up()
@@ -107,18 +131,10 @@ class GangPublisher:
             }
             some = {key: nodes.records[key] for key in keys[:NODES_MAX]}
             reporters = await nodes_by_reporter(self._notifiers, some, instances.records)
-            for notifier, asked in reporters.items():
-                try:
-                    answers = await notifier.workloads(list(asked.values()))
-                    failing.discard(notifier)
-                except Exception as error:  # noqa: BLE001 - a notifier may be a third party's code
-                    if notifier not in failing:
-                        log.warning(
-                            "the workload system does not say which jobs share nodes; asking again",
-                            extra={"reason": str(error) or type(error).__name__},
-                        )
-                    failing.add(notifier)
-                    continue
+            answered = answers_of_each(
+                reporters, lambda each, asked: each.workloads(asked), failing, GANGS
+            )
+            async for _, asked, answers in answered:
                 await self._compare(nodes.records, asked, answers)
             await self._clock.sleep(LOOK_SECONDS)
 
@@ -202,18 +218,10 @@ class NodeStatePublisher:
             await asyncio.gather(nodes.caught_up(), instances.caught_up())
             present = {key: each for key, each in nodes.records.items() if each.state in PRESENT}
             reporters = await nodes_by_reporter(self._notifiers, present, instances.records)
-            for reporter, references in reporters.items():
-                try:
-                    states = await reporter.node_states(list(references.values()))
-                    failing.discard(reporter)
-                except Exception as error:  # noqa: BLE001 - a notifier may be a third party's code
-                    if reporter not in failing:
-                        log.warning(
-                            "the workload system does not say how its nodes are; asking again",
-                            extra={"reason": str(error) or type(error).__name__},
-                        )
-                    failing.add(reporter)
-                    continue
+            answered = answers_of_each(
+                reporters, lambda each, asked: each.node_states(asked), failing, STATES
+            )
+            async for reporter, references, states in answered:
                 for key, each in references.items():
                     record = nodes.records[key]
                     state = states.get(each.node) or unknown_state(record, self._clock.now())

@@ -30,7 +30,7 @@ from services.provisioner.provider_client.provider import (
 )
 from services.provisioner.provider_client.provider_errors import none_if
 from services.provisioner.providers import aws_launch
-from services.provisioner.providers.aws_clients import AwsClients
+from services.provisioner.providers.aws_clients import AwsClients, described
 from services.provisioner.providers.aws_errors import ABSENT
 from services.provisioner.providers.aws_launch import DiskOptions, EfaCards
 from services.provisioner.providers.aws_launch_requests import (
@@ -199,11 +199,9 @@ class AwsProvider:
 
     async def reboot(self, instance: Instance) -> None:
         """Reboot it; INVALID if it does not exist."""
-        described = self._call("describe_instances", InstanceIds=[instance.provider_id])
-        found = await none_if(described, *ABSENT) or {"Reservations": []}
-        states = [
-            each["State"]["Name"] for all_ in found["Reservations"] for each in all_["Instances"]
-        ]
+        asked = self._call("describe_instances", InstanceIds=[instance.provider_id])
+        found = await none_if(asked, *ABSENT) or {"Reservations": []}
+        states = [each["State"]["Name"] for each in described(found)]
         if states not in (["running"], ["pending"]):
             state = states[0] if states else "not listed"
             raise invalid(f"{instance.provider_id} cannot be rebooted: it is {state}")
@@ -217,9 +215,9 @@ class AwsProvider:
         ]
         found: list[Instance] = []
         async for page in self._clients.pages("ec2", "describe_instances", Filters=wanted):
-            for reservation in page["Reservations"]:
-                found += [_instance(each, self.options.region) for each in reservation["Instances"]]
-                self._launches.name(reservation["Instances"])
+            instances = described(page)
+            found += [_instance(each, self.options.region) for each in instances]
+            self._launches.name(instances)
         return found
 
     async def report_hosts(self) -> HostReport:

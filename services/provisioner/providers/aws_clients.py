@@ -83,6 +83,11 @@ def rate_of(what: str) -> RequestRate:
     return RATES.get(what, READ_RATE if what.startswith("describe_") else CHANGE_RATE)
 
 
+def described(answer: Any) -> list[Any]:
+    """The instances in an answer of DescribeInstances, which groups them by their requests."""
+    return [each for request in answer["Reservations"] for each in request["Instances"]]
+
+
 class AwsClients:
     """One client for each service, and one rate limiter for each action."""
 

@@ -14,7 +14,7 @@ requests and recommends few with many instances.
 import asyncio
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -25,7 +25,7 @@ from schemas.lease_records import BatchedLaunch
 from services.provisioner.instances.instance_tags import NODE_TAG, TOKEN_TAG
 from services.provisioner.provider_client.launch_batches import Batch, LaunchBatches
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.providers.aws_clients import AwsClients
+from services.provisioner.providers.aws_clients import AwsClients, described
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,8 @@ LOOK_FOR_IT: Final = ("IdempotentInstanceTerminated", "IdempotentParameterMismat
 
 Ec2Instance = Mapping[str, Any]
 """As EC2 describes it."""
+Answers = Mapping[str, Ec2Instance | Exception]
+"""Launch -> its instance, or why it has none."""
 
 # --- requests and answers: pure ------------------------------------------------------------------
 
@@ -132,15 +134,6 @@ def may_be_too_many(error: ProviderError) -> bool:
     return error.kind in MAY_BE_TOO_MANY or error.code == ADDRESSES
 
 
-def made_for(batch: Batch, launch: BatchedLaunch, answer: Mapping[str, Any]) -> Ec2Instance:
-    """Return the instance of a launch; CAPACITY if EC2 has launched fewer than requested."""
-    made = by_index(batch, answer)
-    if launch.launch not in made:
-        few = f"EC2 launched {len(made)} of {len(batch.launches)} instances of one request"
-        raise ProviderError("CAPACITY", few)
-    return made[launch.launch]
-
-
 def unnamed(made: Ec2Instance) -> BatchedLaunch | None:
     """The launch of an instance that has no tags of its own yet; None: it has, or had them always.
 
@@ -154,21 +147,12 @@ def unnamed(made: Ec2Instance) -> BatchedLaunch | None:
     return BatchedLaunch(launch="", node=node, token=token) if node else None
 
 
-def answers_of(batch: Batch, answer: Ec2Instance) -> dict[str, Ec2Instance | Exception]:
-    """Launch -> its instance, or why it has none."""
-    answers: dict[str, Ec2Instance | Exception] = {}
-    for each in batch.launches:
-        try:
-            answers[each.launch] = made_for(batch, each, answer)
-        except ProviderError as error:
-            answers[each.launch] = error
-    return answers
-
-
-def by_index(batch: Batch, answer: Mapping[str, Any]) -> dict[str, Ec2Instance]:
-    """Launch -> the instance that a request has made for it; EC2 may launch fewer than asked."""
-    made = {each.get("AmiLaunchIndex", 0): each for each in answer["Instances"]}
-    return {each.launch: made[index] for index, each in enumerate(batch.launches) if index in made}
+def answers_of(batch: Batch, instances: Iterable[Ec2Instance]) -> Answers:
+    """Launch -> its instance; CAPACITY where EC2 has launched fewer than requested."""
+    made = {each.get("AmiLaunchIndex", 0): each for each in instances}
+    few = f"EC2 launched {len(made)} of {len(batch.launches)} instances of one request"
+    lacks = ProviderError("CAPACITY", few)
+    return {each.launch: made.get(index, lacks) for index, each in enumerate(batch.launches)}
 
 
 # --- requests ------------------------------------------------------------------------------------
@@ -197,6 +181,7 @@ class _Request:
 class _Queue:
     """Launches with the same parameters."""
 
+    shape: str
     waiting: list[_Waiting] = field(default_factory=list)
     awaits_slot: bool = False
     """One request at a time waits for its slot; those that have theirs run beside each other."""
@@ -218,7 +203,7 @@ class LaunchRequests:
         self._clients = clients
         self._batches = batches
         self._queues: dict[str, _Queue] = {}
-        self._repeated: dict[str, asyncio.Task[Ec2Instance]] = {}
+        self._repeated: dict[str, asyncio.Task[Answers]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._naming: set[str] = set()
         """Instances that are given their names."""
@@ -226,11 +211,15 @@ class LaunchRequests:
 
     async def launch(self, launch: BatchedLaunch, parameters: LaunchParameters) -> Ec2Instance:
         """Return EC2's instance of a launch, made now or before."""
+        made: Ec2Instance | Exception | None
         while True:
-            batch = await self._batches.of(launch)
-            if batch is not None:
-                return made_for(batch, launch, await self._repeat(batch, parameters))
-            if (made := await self._wait(launch, parameters)) is not None:
+            if (batch := await self._batches.of(launch)) is not None:
+                made = (await self._repeat(batch, parameters))[launch.launch]
+            else:
+                made = await self._wait(launch, parameters)
+            if isinstance(made, Exception):
+                raise made
+            if made is not None:
                 return made
 
     async def close(self) -> None:
@@ -246,7 +235,7 @@ class LaunchRequests:
 
     # --- a request that was made before ---
 
-    async def _repeat(self, batch: Batch, parameters: LaunchParameters) -> Ec2Instance:
+    async def _repeat(self, batch: Batch, parameters: LaunchParameters) -> Answers:
         """Make a request again, once for all of its launches that are repeated here."""
         if batch.request not in self._repeated:
             task = asyncio.create_task(self._request(batch, parameters))
@@ -255,66 +244,63 @@ class LaunchRequests:
         # Shielded: one launch that is cancelled must not take the answer from the others.
         return await asyncio.shield(self._repeated[batch.request])
 
-    async def _request(self, batch: Batch, parameters: LaunchParameters) -> Ec2Instance:
+    async def _request(self, batch: Batch, parameters: LaunchParameters) -> Answers:
         try:
             answer = await self._clients.call("ec2", "run_instances", **parameters.request(batch))
         except ProviderError as error:
             if len(batch.launches) == 1 or error.code not in LOOK_FOR_IT:
                 raise await self._noted(batch, error, repeated=True) from error.__cause__
-            answer = await self._made_before(batch)
-        await self._note_answer(batch, answer)
-        return dict(answer)
+            return await self._take(batch, await self._made_before(batch))
+        return await self._take(batch, answer["Instances"])
 
-    async def _made_before(self, batch: Batch) -> Ec2Instance:
+    async def _made_before(self, batch: Batch) -> list[Ec2Instance]:
         """What still runs of a request that EC2 does not repeat, as one of its instances ended."""
         wanted = [
             {"Name": "client-token", "Values": [batch.request]},
             {"Name": "instance-state-name", "Values": list(ALIVE)},
         ]
-        found = await self._clients.call("ec2", "describe_instances", Filters=wanted)
-        return {"Instances": [each for all_ in found["Reservations"] for each in all_["Instances"]]}
+        return described(await self._clients.call("ec2", "describe_instances", Filters=wanted))
 
     # --- a new request ---
 
     async def _wait(
         self, launch: BatchedLaunch, parameters: LaunchParameters
-    ) -> Ec2Instance | None:
+    ) -> Ec2Instance | Exception | None:
         shape = parameters.shape
-        queue = self._queues.setdefault(shape, _Queue())
+        queue = self._queues.setdefault(shape, _Queue(shape))
         waiting = _Waiting(launch, parameters, asyncio.get_running_loop().create_future())
         queue.waiting.append(waiting)
-        self._start(shape, queue)
+        self._start(queue)
         try:
-            answer = await waiting.answer
+            return await waiting.answer
         finally:
             # A caller that is cancelled before the request is made is not in it.
             if waiting in queue.waiting:
                 queue.waiting.remove(waiting)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
-    def _start(self, shape: str, queue: _Queue) -> None:
+    def _start(self, queue: _Queue) -> None:
         if queue.awaits_slot or self._closed:
             return
         if not queue.waiting:
-            self._queues.pop(shape, None)
+            self._queues.pop(queue.shape, None)
             return
         queue.awaits_slot = True
-        task = asyncio.create_task(self._send(shape, queue))
+        self._run(self._send(queue))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, shape: str, queue: _Queue) -> None:
+    async def _send(self, queue: _Queue) -> None:
         """Make one request for those that wait when it has its slot."""
         request = _Request()
-        answers: Mapping[str, Ec2Instance | Exception] = {}
+        answers: Answers = {}
         try:
-            fill = partial(self._fill, request, shape, queue)
+            fill = partial(self._fill, request, queue)
             answer = await self._clients.call_with("ec2", "run_instances", fill)
             assert request.batch is not None
-            await self._note_answer(request.batch, answer)
-            answers = answers_of(request.batch, answer)
+            answers = await self._take(request.batch, answer["Instances"])
         except _NothingToRequestError:
             pass
         except Exception as error:  # noqa: BLE001 - each caller raises it
@@ -329,15 +315,15 @@ class LaunchRequests:
                     each.answer.set_result(answers.get(each.launch.launch))
             if not request.has_slot:
                 queue.awaits_slot = False
-                self._start(shape, queue)
+                self._start(queue)
 
-    async def _fill(self, request: _Request, shape: str, queue: _Queue) -> dict[str, Any]:
+    async def _fill(self, request: _Request, queue: _Queue) -> dict[str, Any]:
         """Choose what is launched, at the first slot; a later attempt repeats the request."""
         if not request.has_slot:
             request.has_slot, queue.awaits_slot = True, False
             if queue.waiting:
                 request.waiting = queue.take(queue.waiting[0].parameters.launches_max)
-            self._start(shape, queue)
+            self._start(queue)
             if request.waiting:
                 launches = [each.launch for each in request.waiting]
                 request.batch = await self._batches.claim(launches)
@@ -347,9 +333,7 @@ class LaunchRequests:
 
     # --- what comes of a request ---
 
-    async def _failed(
-        self, request: _Request, error: Exception
-    ) -> Mapping[str, Ec2Instance | Exception]:
+    async def _failed(self, request: _Request, error: Exception) -> Answers:
         """Return the failure of each launch; those without one ask again."""
         batch, failed = request.batch, [each.launch for each in request.waiting]
         if batch is not None and isinstance(error, ProviderError):
@@ -367,21 +351,23 @@ class LaunchRequests:
             return error
         return ProviderError("TRANSIENT", f"{UNRECORDED}: {error.message}")
 
-    async def _note_answer(self, batch: Batch, answer: Ec2Instance) -> None:
+    async def _take(self, batch: Batch, instances: Iterable[Ec2Instance]) -> Answers:
         """Free the launches that EC2 has not made, and name the others; TRANSIENT if it cannot."""
+        answers = answers_of(batch, instances)
         if len(batch.launches) == 1:
-            return
-        made = by_index(batch, answer)
-        missing = [each for each in batch.launches if each.launch not in made]
+            return answers
+        made = {each: answers[each.launch] for each in batch.launches}
         self._name(
             {
-                made[each.launch]["InstanceId"]: each
-                for each in batch.launches
-                if each.launch in made
+                found["InstanceId"]: launch
+                for launch, found in made.items()
+                if not isinstance(found, Exception)
             }
         )
+        missing = [each for each, found in made.items() if isinstance(found, Exception)]
         if missing and not await self._batches.record_refusal(batch, missing):
             raise ProviderError("TRANSIENT", f"{UNRECORDED}: EC2 launched fewer than requested")
+        return answers
 
     def name(self, listed: Iterable[Ec2Instance]) -> None:
         """Name what is listed without a name: the process that launched it may have ended."""
@@ -392,9 +378,7 @@ class LaunchRequests:
         new = {key: each for key, each in launches.items() if key not in self._naming}
         if new and not self._closed:
             self._naming |= new.keys()
-            task = asyncio.create_task(self._name_each(new))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._run(self._name_each(new))
 
     async def _name_each(self, launches: Mapping[str, BatchedLaunch]) -> None:
         """Give each instance the tags that it would have had alone.

@@ -7,7 +7,7 @@ way is idempotent; removing a machine that is gone succeeds.
 from typing import Any, Final, Literal
 
 from services.provisioner.provider_client.provider_errors import none_if
-from services.provisioner.providers.aws_clients import AwsClients
+from services.provisioner.providers.aws_clients import AwsClients, described
 from services.provisioner.providers.aws_errors import ABSENT
 from services.provisioner.providers.kubernetes_api import NODES, KubernetesApi
 from services.provisioner.providers.provider_ids import AwsInstance, parse_provider_id
@@ -28,11 +28,9 @@ class AutoScalingGroups:
 
     async def state_of(self, instance_id: str) -> MemberState:
         """Whether the instance exists, and whether a group has it."""
-        described = self._clients.call("ec2", "describe_instances", InstanceIds=[instance_id])
-        found = await none_if(described, *ABSENT) or {"Reservations": []}
-        states = {
-            each["State"]["Name"] for all_ in found["Reservations"] for each in all_["Instances"]
-        }
+        asked = self._clients.call("ec2", "describe_instances", InstanceIds=[instance_id])
+        found = await none_if(asked, *ABSENT) or {"Reservations": []}
+        states = {each["State"]["Name"] for each in described(found)}
         if states <= {"terminated"}:
             return "absent"
         if states <= LEAVING:
