@@ -19,7 +19,7 @@ def _read_words() -> dict[str, frozenset[str]]:
     for line in text.splitlines():
         name, _, words = line.partition(": ")
         found[name] |= frozenset(words.split())
-    return found
+    return dict(found)
 
 
 def _third_person(verb: str) -> str:
