@@ -69,7 +69,7 @@ RESOURCES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What was translated, for the author of the file."""
+    """Says what was translated, for the author of the file."""
 
     path: Path_
     line: int
@@ -78,7 +78,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """A configuration in current spelling."""
+    """Holds a configuration in current spelling, and what was translated."""
 
     document: Document
     notes: tuple[Note, ...] = ()
