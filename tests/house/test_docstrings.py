@@ -126,7 +126,7 @@ def added_again(patch: str, listed: Iterable[str]) -> set[str]:
 
 
 def test_docstrings_are_sentences_that_can_be_understood_alone() -> None:
-    """Outside the listed modules, no public docstring is a fragment or cites an unknown name."""
+    """Modules off the list have no public docstring that is a fragment or cites an unknown name."""
     old = set(excused())
     found = [
         offender
