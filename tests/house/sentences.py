@@ -65,13 +65,14 @@ def first_sentence(docstring: str) -> str:
 
 def _has_verb(tokens: list[str]) -> bool:
     padded = [":", *tokens, "."]
+    plural = tokens[0].endswith("s") and tokens[0] not in THIRD_PERSON
     return any(
-        _is_verb(before, word, after)
+        _is_verb(before, word, after, plural=plural)
         for before, word, after in zip(padded, tokens, padded[2:], strict=False)
     )
 
 
-def _is_verb(before: str, word: str, after: str) -> bool:
+def _is_verb(before: str, word: str, after: str, *, plural: bool) -> bool:
     if not word[0].isalpha():
         return False
     if word in AUXILIARIES or (word in CLAUSE_WORDS and after[0].isalnum()):
@@ -89,7 +90,11 @@ def _is_verb(before: str, word: str, after: str) -> bool:
         return after != "of" and not (starts and after in {",", "."})
     if word in VERBS:
         return after != "of" and (
-            starts or before[-1] == "s" or before in CLAUSE_WORDS or before in {"and", "or", "to"}
+            starts
+            or plural
+            or before[-1] == "s"
+            or before in CLAUSE_WORDS
+            or before in {"and", "or", "to"}
         )
     return starts and before != "," and after[0] == "`"
 

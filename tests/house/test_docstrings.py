@@ -200,6 +200,8 @@ def test_commits_since_the_list_and_the_work_tree_are_looked_at(tmp_path: Path) 
         ("When a node is lost, its saga begins.", None),
         ("Return the newest message under a filter.", None),
         ("Amortise the cost over a batch.", None),
+        ("Sections of any shape give settings or an error.", None),
+        ("Admits at most ten requests of each caller.", None),
         ("Records are kept for a week.", None),
         ("A clock on which each sleep takes an hour.", None),
         ("`navarch list`: prints the nodes of a pool.", None),
