@@ -290,7 +290,7 @@ async def read_node(bus: Bus, pool: str, node: str) -> NodeRecord | None:
 async def read_gpus(
     bus: Bus, pool: str, node: str, gpus: tuple[int, ...] | None = None
 ) -> tuple[GpuReference, ...]:
-    """These GPUs, or those recorded to be cordoned, with the UUIDs that the agent reported."""
+    """Return these GPUs, or those recorded as cordoned, with the UUIDs that the agent reported."""
     record = await read_node(bus, pool, node)
     uuids = {each.index: each.uuid for each in record.gpus} if record is not None else {}
     if gpus is None:
