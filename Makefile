@@ -29,7 +29,7 @@ MINUTES ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test quick conformance test-again test-real check docs format fuzz crash crash-matrix outage simulate nightly bench lock release sbom deb clean
+.PHONY: help venv demo test quick conformance test-again test-real check size docs format fuzz crash crash-matrix outage simulate nightly bench lock release sbom deb clean
 
 help: ## Show this list
 	@echo "Navarch: keeps a GPU fleet healthy. Targets:"
@@ -98,6 +98,9 @@ check: $(STAMP) ## Check format, style, types, import rules and house rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/house
+
+size: $(STAMP) ## Print lines, modules, functions and repeated passages by package; SINCE=HEAD~1: with the difference
+	@$(BIN)/python -m tests.house.size $(if $(SINCE),--since $(SINCE))
 
 docs: $(STAMP) ## Write the documentation site to build/site; a link that leads nowhere fails it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

@@ -45,7 +45,7 @@ BUS_SECONDS_MAX: Final = 5.0
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run `navarch-agent`."""
+    """Run the command `navarch-agent`."""
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 

@@ -43,7 +43,7 @@ FIRST_LOOK_SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorDependencies:
-    """Dependencies of the node monitor."""
+    """Names the dependencies of the node monitor."""
 
     clock: Clock
     gpus: GpuMonitor
@@ -322,7 +322,7 @@ class NodeMonitor:
 
 
 def must_register_again(missing: MissingEvents, since_seconds: float, *, checked: bool) -> bool:
-    """Whether the record has lost what was published `since_seconds` ago; it may only be behind.
+    """Return whether the record lacks what was published `since_seconds` ago.
 
     `checked`: the boot checks were published.
     """

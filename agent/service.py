@@ -83,7 +83,7 @@ class AgentDependencies:
 
 
 class Agent:
-    """One node's agent."""
+    """Runs everything that one node's agent does."""
 
     def __init__(self, config: AgentConfig, outside: AgentDependencies) -> None:
         self._config = config

@@ -32,7 +32,7 @@ class OpenIncident(Record, frozen=True, kw_only=True):
 
 
 class Breaker(Record, frozen=True, kw_only=True):
-    """Whether a pool's unhealthy nodes are remediated, and why not."""
+    """Records whether a pool's unhealthy nodes are remediated, and why not."""
 
     state: BreakerState = "closed"
     since: UtcTime | None = None

@@ -1,4 +1,4 @@
-"""Records of instances: bucket INSTANCES, key `<pool>.<node>`."""
+"""Declares the records of instances: bucket INSTANCES, key `<pool>.<node>`."""
 
 import msgspec
 

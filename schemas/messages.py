@@ -26,7 +26,7 @@ UNKNOWN_FIELD: Final = "Object contains unknown field"
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """Fields of every message."""
+    """Declares the fields of every message."""
 
     id: Name
     """Unique in its stream and derived from the cause, so that publishing is idempotent."""
@@ -142,14 +142,14 @@ class Codec:
 
 
 def message_type(cls: type[Message]) -> str:
-    """The type string of a message class."""
+    """Return the type string of a message class."""
     tag = cls.__struct_config__.tag
     assert isinstance(tag, str)
     return tag
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """The value of a bucket's key. Add-only, like messages."""
+    """A record is the value of a bucket's key. Add-only, like messages."""
 
 
 class RecordDecoder(LimitedDecoder[Any]):
@@ -172,5 +172,5 @@ class RecordDecoder(LimitedDecoder[Any]):
 
 
 def decoder(kind: type[Record]) -> LimitedDecoder[Any]:
-    """A decoder for one kind of record."""
+    """Return a decoder for one kind of record."""
     return RecordDecoder(kind)

@@ -1,4 +1,4 @@
-"""Events about nodes, on `navarch.v1.node.<pool>.<node>.event.<event>`, and telemetry."""
+"""Declares events about nodes, on `navarch.v1.node.<pool>.<node>.event.<event>`, and telemetry."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ Metric = Int | Float | str | bool
 
 
 class NodeEvent(Message, frozen=True, kw_only=True):
-    """Fields of every event about a node."""
+    """Declares the fields of every event about a node."""
 
     pool: Token
     node: Token
@@ -39,7 +39,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fault(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.fault"):
-    """One observed hardware event. `time` is when the host observed it."""
+    """A fault is one hardware event that a host observed. `time` is when the host observed it."""
 
     kind: FaultKind
     system: str = ""
@@ -84,7 +84,7 @@ class Registered(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.eve
 class ProviderNotice(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.provider_notice"
 ):
-    """A provider's notice about the node, or its withdrawal."""
+    """The provider gave notice about the node, or withdrew a notice."""
 
     notice: Name
     """ID of the notice; a withdrawal has the same."""
@@ -228,7 +228,7 @@ class RemainingWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class WorkRemains(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.work_remains"
 ):
-    """What a drain waits for; published when that changes, at most once a minute for each node."""
+    """A drain waits for work; published when that changes, at most once a minute for a node."""
 
     saga: str
     work: tuple[RemainingWork, ...] = ()
@@ -263,7 +263,7 @@ class WorkLeft(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.ev
 class WorkloadState(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.workload_state"
 ):
-    """What the workload system says of the node itself; published when that changes."""
+    """The workload system changed what it says of the node itself."""
 
     system: Name
     """The notifier that read it, as `kubernetes`."""
@@ -280,7 +280,7 @@ class WorkloadState(
 class WorkGangs(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.work_gangs"
 ):
-    """Which jobs of several nodes run on a node that is unhealthy or drains; all that are known."""
+    """Jobs of several nodes run on a node that is unhealthy or drains; all known ones."""
 
     gangs: tuple[Name, ...] = ()
 
@@ -398,7 +398,7 @@ class SetupRan(
 
 
 class Telemetry(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.telemetry"):
-    """One NVML sample of the whole node. `time` is when it was taken."""
+    """The agent sampled the whole node by NVML. `time` is when it was taken."""
 
     gpus: tuple[GpuSample, ...] = ()
     cpu_percent: Float | None = None

@@ -24,7 +24,7 @@ class NodeWorkQuery(
 
 
 class NodeWorkAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the pool's workload systems say, now."""
+    """Holds what the pool's workload systems say of its nodes' work at this moment."""
 
     idle: tuple[Token, ...] = ()
     """Those on which all of them say that nothing runs."""

@@ -143,7 +143,10 @@ def owner(durable: DurableSpec) -> str:
 
 
 def in_name_of(user: str, by: str) -> str:
-    """Who asks. The gateway alone says for whom: it has authenticated that caller itself."""
+    """Return who makes a request: a user, or the caller for whom the gateway asks.
+
+    The gateway alone says for whom: it has authenticated that caller itself.
+    """
     return f"{by or 'unknown'} via {user}" if user == GATEWAY else user
 
 
@@ -175,7 +178,7 @@ def inbox(role: str) -> str:
 
 
 def node_inbox(pool: str, node: str) -> str:
-    """Inbox of one node's agent."""
+    """Return the inbox of one node's agent."""
     return f"_INBOX.node.{pool}.{node}"
 
 
@@ -195,7 +198,7 @@ def pod_inbox(pool: str) -> str:
 
 
 def rules() -> dict[str, Rules]:
-    """Role -> permissions."""
+    """Return the permissions of every role, by the role's name."""
     found = {service: _service(service) for service in SERVICES}
     viewer = _viewer()
     found[VIEWER] = viewer

@@ -1,4 +1,4 @@
-"""Events about pools, on `navarch.v1.pool.<pool>.event.<event>`."""
+"""Declares events about pools, on `navarch.v1.pool.<pool>.event.<event>`."""
 
 from typing import Final, Literal
 
@@ -11,7 +11,7 @@ INCIDENT_NAMED_MAX: Final = 50
 
 
 class PoolEvent(Message, frozen=True, kw_only=True):
-    """Fields of every event about a pool."""
+    """Declares the fields of every event about a pool."""
 
     pool: Token
 
@@ -126,7 +126,7 @@ class BreakerClosed(
 class QuarantineFull(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.quarantine_full"
 ):
-    """As many unhealthy nodes as may be are quarantined: the others still take work."""
+    """The pool has as many nodes in quarantine as it may: other unhealthy nodes still take work."""
 
     status: Literal["opened", "closed"]
     quarantined: Int
@@ -187,7 +187,7 @@ class SagaOpened(
 class WouldStart(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.would_start"
 ):
-    """In observe mode: this was decided and is not performed."""
+    """Automation decided this in observe mode, and does not perform it."""
 
     kind: str
     node: str = ""

@@ -1,4 +1,4 @@
-"""Records of pools and of the fleet: bucket POOLS."""
+"""Declares the records of pools and of the fleet: bucket POOLS."""
 
 from typing import Annotated, Final, Literal
 
@@ -34,7 +34,7 @@ class FleetRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WorkloadName(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The last request about one of the workload system's names for a pool's nodes."""
+    """Records the last request about one of the workload system's names for a pool's nodes."""
 
     wanted: bool
     """Whether there is to be a node of this name."""
@@ -213,12 +213,12 @@ The server takes 1 MiB."""
 
 
 def pool_key(pool: str) -> str:
-    """Key of a pool in POOLS."""
+    """Return the key of a pool in POOLS."""
     return f"pool.{pool}"
 
 
 def removed_key(pool: str) -> str:
-    """Key of a removed pool in POOLS."""
+    """Return the key of a removed pool in POOLS."""
     return f"removed.{pool}"
 
 

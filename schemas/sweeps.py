@@ -27,7 +27,7 @@ class SweepRequest(
 
 
 class SweepLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One action of a sweep."""
+    """Describes one action of a sweep."""
 
     verb: SweepVerb
     pool: str

@@ -73,7 +73,7 @@ TOPICS: Final[dict[type, Topic]] = {
 
 
 class HistoryLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One sentence of the answer."""
+    """Holds one sentence of the answer."""
 
     at: datetime
     topic: Topic

@@ -75,7 +75,7 @@ class StoreWatch:
             await self._clock.sleep(LOOK_SECONDS)
 
     async def look(self) -> list[CurrentFailure]:
-        """Look once."""
+        """Look at the stores once."""
         refusal = await self._refusal()
         self._refusals = self._refusals + 1 if refusal else 0
         found = []

@@ -38,7 +38,7 @@ async def last_event(bus: Bus, kind: type[E], pool: str, node: str) -> E | None:
 
 
 class WorkReport:
-    """What one drain waits for."""
+    """Describes what one drain waits for."""
 
     def __init__(
         self, bus: Bus, clock: Clock, node: NodeReference, saga: str, until: datetime | None
@@ -78,7 +78,7 @@ class WorkReport:
 
 
 async def read_remaining_work(bus: Bus, pool: str, node: str, saga: str, at: datetime) -> str:
-    """What a saga's drain waits for at a moment, as last published; empty: nothing was."""
+    """Return what a saga's drain waits for at a moment, as last published; empty: nothing was."""
     remains = await last_event(bus, WorkRemains, pool, node)
     return work_words(remains, at) if remains is not None and remains.saga == saga else ""
 

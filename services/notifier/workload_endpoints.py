@@ -70,7 +70,7 @@ _nodes = decoder(NodeRecord)
 
 
 class NodeWorkEndpoint:
-    """The endpoint of one replica."""
+    """Answers which work runs on a node."""
 
     def __init__(self, notifiers: PoolNotifiers, bus: Bus) -> None:
         self._notifiers = notifiers
@@ -79,7 +79,7 @@ class NodeWorkEndpoint:
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
-        """Subject -> endpoint."""
+        """Return the endpoints, by their subjects."""
         return {subjects.query(NODE_WORK): self._answer}
 
     async def _answer(self, data: bytes, _: Headers) -> bytes:
@@ -140,7 +140,7 @@ async def _ask(notifier: Notifier, nodes: Sequence[NodeReference]) -> tuple[set[
 
 
 class JobNodesEndpoint:
-    """The endpoint of one replica."""
+    """Answers on which nodes a job runs."""
 
     def __init__(self, notifiers: PoolNotifiers, bus: Bus) -> None:
         self._notifiers = notifiers
@@ -148,7 +148,7 @@ class JobNodesEndpoint:
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
-        """Subject -> endpoint."""
+        """Return the endpoints, by their subjects."""
         return {subjects.query(JOB_NODES): self._answer}
 
     async def _answer(self, data: bytes, _: Headers) -> bytes:
@@ -219,7 +219,7 @@ def job_nodes(
 
 
 def is_called(job: str, work: RunningWork) -> bool:
-    """Whether a job, pod or actor has this ID or name: `4711`, `job 4711`, `team/pod`, `pod`."""
+    """Return whether a job, pod or actor has this ID or name: `4711`, `job 4711`, `pod`."""
     number = work.id.removeprefix("job ")
     names = {work.id, number, work.name, work.gang}
     # A task of a Slurm array, and what has its namespace before its name.
@@ -240,7 +240,7 @@ async def _ask_running(
 
 
 class WorkloadCheckEndpoint:
-    """The endpoint of one replica."""
+    """Answers requests to check a workload system."""
 
     def __init__(self, notifiers: PoolNotifiers, bus: Bus) -> None:
         self._notifiers = notifiers
@@ -248,7 +248,7 @@ class WorkloadCheckEndpoint:
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
-        """Subject -> endpoint."""
+        """Return the endpoints, by their subjects."""
         return {subjects.query(WORKLOAD_CHECK): self._answer}
 
     async def _answer(self, data: bytes, _: Headers) -> bytes:

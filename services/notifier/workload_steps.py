@@ -318,7 +318,7 @@ async def read_node(bus: Bus, pool: str, node: str) -> NodeRecord | None:
 async def read_gpus(
     bus: Bus, pool: str, node: str, gpus: tuple[int, ...] | None = None
 ) -> tuple[GpuReference, ...]:
-    """These GPUs, or those recorded to be cordoned, with the UUIDs that the agent reported."""
+    """Return these GPUs, or those recorded as cordoned, with the UUIDs that the agent reported."""
     return _gpus(await read_node(bus, pool, node), gpus)
 
 

@@ -29,7 +29,7 @@ SUMMARY_CHARS_MAX: Final = 240
 
 @dataclass(frozen=True, slots=True)
 class EventDescription:
-    """An event in words."""
+    """Describes an event in words."""
 
     subject: str
     """What the event is about: `pool/node`, a pool, a saga, a durable or a provider."""
@@ -40,7 +40,7 @@ class EventDescription:
 
     @property
     def name(self) -> str:
-        """The subject without its pool."""
+        """Return the subject without its pool."""
         return self.subject.rpartition("/")[2]
 
     @property

@@ -32,7 +32,7 @@ async def busy(bus: Bus, durables: Iterable[DurableSpec] = DURABLES) -> list[str
 
 
 async def is_settled(bus: Bus, stream: str, durable: str) -> bool:
-    """Whether a durable has dealt with everything stored so far."""
+    """Return whether a durable has dealt with everything stored so far."""
     info = await bus.admin(f"CONSUMER.INFO.{stream}.{durable}", {})
     if info["num_pending"] or info["num_ack_pending"]:
         return False

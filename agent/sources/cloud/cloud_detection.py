@@ -109,7 +109,7 @@ def notice_sources(config: AgentConfig, clock: Clock, dmi: Path = DMI) -> Sequen
 
 
 async def rack(config: AgentConfig, dmi: Path = DMI) -> str:
-    """Rack of this host: the setting, else from the cloud's metadata."""
+    """Return the rack of this host: of the setting, else of the cloud's metadata."""
     if config.rack:
         return config.rack
     cloud = detect(dmi) if config.cloud == "auto" else config.cloud

@@ -30,10 +30,10 @@ class Receiver(Protocol):
     """Takes a consumer's messages."""
 
     def hand(self, delivered: Delivered) -> None:
-        """Take one."""
+        """Take one delivered message."""
 
     def deleted(self) -> None:
-        """Its consumer does not exist any more."""
+        """End the pull, because its consumer does not exist any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class MemoryServer:
                 self._wildcards.pop(subject, None)
 
     def responders(self, subject: str) -> list[Responder]:
-        """The responders of one request: every plain one, and one of each service."""
+        """Return the responders of one request: every plain one, and one of each service."""
         found: list[Responder] = []
         for asked in (subject, *(each for each in self._wildcards if matches(each, subject))):
             known = self._responders.get(asked, [])

@@ -17,7 +17,7 @@ from services.primitives.errors import Unavailable
 
 
 class Storing:
-    """The storing part of a bus."""
+    """Declares the storing part of a bus."""
 
     def __init__(self) -> None:
         self._outcomes = WriteOutcomes()
@@ -25,7 +25,7 @@ class Storing:
     @property
     @abstractmethod
     def connected(self) -> bool:
-        """Whether the bus can be spoken to now."""
+        """Return whether the bus can be spoken to now."""
 
     def unwritable_streams(self) -> Mapping[str, str]:
         """Streams that take none of this process's writes, each with the last refusal."""

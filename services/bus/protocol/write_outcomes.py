@@ -1,4 +1,4 @@
-"""Which streams the server has stopped storing for, as the writes of this process show it.
+"""Learns from this process's writes for which streams the server has stopped storing.
 
 A server whose disk was full stops storing in each stream whose write failed, and answers no write
 to it until it is restarted; the other streams go on. Its own reports of such a stream are as
@@ -30,7 +30,7 @@ class Refusals(msgspec.Struct, frozen=True):
 
 
 class WriteOutcomes:
-    """What came of the last writes to each stream; times are seconds of one clock."""
+    """Records what came of the last writes to each stream; times are seconds of one clock."""
 
     def __init__(self) -> None:
         self._refusals: dict[str, Refusals] = {}

@@ -23,7 +23,7 @@ SWEEP_HEADERS: Final = ("action", "instance", "pool", "provider", "id", "when", 
 
 
 def age(seconds: float) -> str:
-    """An age in its two largest units."""
+    """Return an age in its two largest units."""
     whole = max(int(seconds), 0)
     parts: list[str] = []
     for unit, size in (("d", 86_400), ("h", HOUR_SECONDS), ("m", 60), ("s", 1)):
@@ -98,7 +98,7 @@ def leaks_summary(records: Sequence[Instance], now: datetime) -> str:
 
 
 def orphans_note(orphaned: Sequence[Instance]) -> str:
-    """What orphans are, what they cost, and the commands that resolve them."""
+    """Return what orphans are, what they cost, and the commands that resolve them."""
     names = " ".join(sorted(each.instance for each in orphaned)[:NAMES_MAX])
     more = f" and {len(orphaned) - NAMES_MAX} more" if len(orphaned) > NAMES_MAX else ""
     return (
@@ -109,7 +109,7 @@ def orphans_note(orphaned: Sequence[Instance]) -> str:
 
 
 def sweep_rows(answer: SweepAnswer) -> list[tuple[str, ...]]:
-    """One row per difference."""
+    """Return a table with one row per difference."""
     return [
         (
             each.verb,
@@ -125,7 +125,7 @@ def sweep_rows(answer: SweepAnswer) -> list[tuple[str, ...]]:
 
 
 def sweep_notes(answer: SweepAnswer) -> list[str]:
-    """Sentences below the table."""
+    """Return sentences below the table."""
     words = [
         f"{provider} could not be listed, and is left out of the sweep: {reason}"
         for provider, reason in sorted(answer.unlisted.items())

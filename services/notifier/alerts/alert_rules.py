@@ -1,4 +1,6 @@
-"""Which events alert operators, how urgently, under which key, and what ends an alert. Pure.
+"""Decides which events alert operators, how urgently, under which key, and what ends an alert.
+
+Pure.
 
 The text is `services.operator_text.event_text`. A condition and its end have the same key, so that
 a channel can match the end with the beginning and recognise repetitions. Every alert ends: by an
@@ -66,7 +68,7 @@ def end_by_quiet(begun: Alert, now: datetime) -> Alert:
 
 
 def may_be_unknown(record: OpenAlertRecord, now: datetime) -> bool:
-    """Whether a node's alert has lasted so long that the node has a record if it was to stay."""
+    """Return whether an alert has lasted so long that a node that was to stay has a record."""
     opened = record.opened
     of_node = opened is not None and opened.kind in ("lost", "verdict") and opened.node
     return bool(of_node) and now - record.at >= UNKNOWN_AFTER
@@ -80,7 +82,7 @@ def end_of_unknown(begun: Alert, now: datetime) -> Alert:
 
 
 def is_of_predecessor(record: OpenAlertRecord, node: NodeRecord) -> bool:
-    """Whether an alert is about the silence of an earlier machine of a node's name.
+    """Return whether an alert is about the silence of an earlier machine of a node's name.
 
     The event that the node has a successor ends it, unless what was recorded of that is lost.
     """
@@ -90,14 +92,14 @@ def is_of_predecessor(record: OpenAlertRecord, node: NodeRecord) -> bool:
 
 
 def end_of_predecessor(begun: Alert, now: datetime) -> Alert:
-    """The end of an alert about the silence of an earlier machine."""
+    """Return the end of an alert about the silence of an earlier machine."""
     text = "Another machine has joined under this name since, and it beats."
     title = f"{begun.pool}/{begun.node}: replaced"
     return _resolved(begun, title, text, f"replaced-{begun.event}", now)
 
 
 def quiet_seconds(key: str) -> float:
-    """How long an alert lasts without another event."""
+    """Return how long an alert lasts without another event."""
     return QUIET_SECONDS.get(key.partition("/")[0], QUIET_SECONDS_DEFAULT)
 
 
@@ -149,7 +151,7 @@ def store_alert(failure: CurrentFailure, now: datetime) -> Alert:
 
 
 def end_of_store_alert(begun: Alert, now: datetime) -> Alert:
-    """The end of that."""
+    """Return the end of an alert about a condition."""
     title = f"{begun.key.removeprefix(STORE_KEY)}: writable again"
     return _resolved(begun, title, "It stores again.", f"end-{begun.event}", now)
 
@@ -266,7 +268,7 @@ def ends_pool(event: Message) -> str:
 
 
 def keys_of_node(pool: str, node: str) -> tuple[str, ...]:
-    """The keys of the alerts about a node's condition."""
+    """Return the keys of the alerts about a node's condition."""
     kinds = ("health", "lost", "operator", "saga-failed")
     return tuple(f"{kind}/{pool}/{node}" for kind in kinds)
 
@@ -277,7 +279,7 @@ def _of_saga(saga: str) -> tuple[str, ...]:
 
 
 def ending_subjects(event: Message) -> tuple[str, ...]:
-    """Where the events that end the alert about this one are published."""
+    """Return where the events that end the alert about this one are published."""
     facts: tuple[str, ...] = ("verdict", "terminated", "returned", "uncordoned")
     match event:
         case n.Verdict(pool=pool, node=node) | n.Lost(pool=pool, node=node):

@@ -140,7 +140,7 @@ FAULTS_OF: Final[dict[str, frozenset[str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedFault:
-    """One fault, and its target."""
+    """Describes one fault, and its target."""
 
     kind: FaultKind
     target: str = ""

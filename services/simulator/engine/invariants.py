@@ -1,4 +1,4 @@
-"""What must hold after every step of any simulation.
+"""Checks what must hold after every step of any simulation.
 
 The truth is the state of the simulated cloud, workload system and machines; what the services have
 recorded is compared with it. The first violation ends the run.
@@ -148,7 +148,7 @@ class Invariants:
 
     @property
     def restored(self) -> bool:
-        """Whether everything was ever set back together."""
+        """Return whether everything was ever set back together."""
         return self.restores > 0
 
     def heartbeats_lost(self) -> None:
@@ -424,7 +424,7 @@ class Invariants:
         return next((e for e in sagas if e.params.node == name), self._removals.by.get(name))
 
     def drain_is_over(self, saga: SagaStarted) -> bool:
-        """Whether a saga waits for the work no longer, whatever is left of it."""
+        """Return whether a saga waits for the work no longer, whatever is left of it."""
         return saga.params.drain == "immediate" or saga.saga in self._drains_expired
 
     def forget(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What the operators of a simulated fleet were alerted about, and what must hold of that."""
+"""Records the alerts of a simulated fleet's operators, and checks what must hold of them."""
 
 import shlex
 from collections import Counter
@@ -98,14 +98,14 @@ class SimulatedOperators:
 
 
 class SimulatedAlertChannel:
-    """The alert channel plugin."""
+    """Records alerts as a channel plugin."""
 
     name = "simulated"
     repeat_seconds = 0.0
     """Operators do not forget."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """None."""
+        """Declares that the channel has no options."""
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
         del options, clock

@@ -136,11 +136,11 @@ class SimulatedCloud:
         return [each.instance for each in self.machines.values()]
 
     def count(self, name: str) -> int:
-        """How many machines of a name exist."""
+        """Return how many machines of a name exist."""
         return self._names[name]
 
     def running(self, name: str) -> int:
-        """How many machines of a name exist and are not stopped."""
+        """Return how many machines of a name exist and are not stopped."""
         named = (each for each in self.machines.values() if each.instance.name == name)
         return sum(not each.stopped for each in named)
 
@@ -178,7 +178,7 @@ class SimulatedCloud:
         return instance
 
     def existing(self, selector: OfferingSelector) -> int:
-        """How many machines of these offerings exist, those that are being removed included."""
+        """Return how many machines of these offerings exist, with those that are being removed."""
         return sum(map(selector.covers, map(offering_of, self.machines.values())))
 
     def add(self, instance: Instance, provider: str = "") -> None:
@@ -246,7 +246,7 @@ class SimulatedProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of this simulation's cloud."""
+        """Return the capabilities of this simulation's cloud."""
         return Capabilities(
             idempotency_token=self._cloud.idempotent,
             spot=True,
@@ -310,7 +310,7 @@ class SimulatedProvider:
         await self._take_time()
 
     def can_restart_cold(self, instance: Instance) -> bool:
-        """Whether machines can be switched off and on: all, or none."""
+        """Return whether machines can be switched off and on: all, or none."""
         del instance
         return self._cloud.restarts_cold
 

@@ -1,4 +1,4 @@
-"""One simulated fleet: the real services over a simulated cloud, machines and workload system.
+"""Runs the real services over a simulated cloud, machines and workload system.
 
 Fuzz campaigns, scenarios and stress runs drive it. The invariants are checked after every step.
 """
@@ -75,7 +75,7 @@ TAIL_LINES: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSetup:
-    """What a fleet starts with."""
+    """Describes what a fleet starts with."""
 
     settings: Settings
     spec_of: Callable[[Instance], MachineSpec] = lambda _: MachineSpec()
@@ -108,7 +108,7 @@ class Violation:
 
 
 class SimulatedFleet:
-    """The services and everything around them. Used inside a virtual loop."""
+    """Runs the services and everything around them. Used inside a virtual loop."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class SimulatedFleet:
             self.workload.begin(self.machines)
 
     def power_off(self) -> None:
-        """Power off every machine; their instances still exist."""
+        """Switch off every machine; their instances still exist."""
         for node in list(self.machines.nodes.values()):
             self.machines.power_off(node)
 
@@ -363,7 +363,7 @@ class SimulatedFleet:
 
     @property
     def defects(self) -> list[str]:
-        """Why services ended by themselves."""
+        """Return why services ended by themselves."""
         return [
             f"{each.name} ended by itself: {text}"
             for each in self.services

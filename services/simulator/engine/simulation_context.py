@@ -1,4 +1,4 @@
-"""What one simulation shares: clock, randomness, server, history, processes and records.
+"""Holds what one simulation shares: clock, randomness, server, history, processes, records.
 
 The services load the simulated cloud and workload system as plugins, which find their simulation
 here.
@@ -55,21 +55,21 @@ STEP_SECONDS: Final = 0.000_001
 
 
 class StoredRecords:
-    """The buckets of one server."""
+    """Reads the buckets of one server."""
 
     def __init__(self, server: MemoryServer) -> None:
         self._server = server
 
     def pool(self, name: str) -> PoolRecord | None:
-        """A pool's record."""
+        """Return a pool's record."""
         return self._latest(POOLS, pool_key(name), _pools)
 
     def instance(self, key: str) -> InstanceRecord | None:
-        """An instance's record."""
+        """Return an instance's record."""
         return self._latest(INSTANCES, key, _instances)
 
     def node(self, key: str) -> NodeRecord | None:
-        """A node's record."""
+        """Return a node's record."""
         return self._latest(NODES, key, _nodes)
 
     def node_revision(self, key: str) -> int:
@@ -79,16 +79,16 @@ class StoredRecords:
         return stored.sequence if stored is not None else 0
 
     def has_log(self, saga: str) -> bool:
-        """Whether anything of a saga's log is stored."""
+        """Return whether anything of a saga's log is stored."""
         stream = self._server.state.streams.get(SAGAS.name)
         return stream is not None and stream.last(subjects.saga_tree(saga)) is not None
 
     def instances(self) -> list[InstanceRecord]:
-        """Every instance's record."""
+        """Return every instance's record."""
         return list(self._all(INSTANCES, _instances))
 
     def nodes(self) -> Iterator[NodeRecord]:
-        """Every node's record, in the order of recording."""
+        """Yield every node's record, in the order of recording."""
         return self._all(NODES, _nodes)
 
     def live_nodes(self) -> Iterator[NodeRecord]:
@@ -96,11 +96,11 @@ class StoredRecords:
         return (each for each in self.nodes() if each.state != "terminated")
 
     def health_of(self, key: str) -> HealthRecord | None:
-        """A node's health record."""
+        """Return a node's health record."""
         return self._latest(HEALTH, key, _health)
 
     def health(self) -> Iterator[HealthRecord]:
-        """Every node's health record."""
+        """Yield every node's health record."""
         return self._all(HEALTH, _health)
 
     def _latest(self, bucket: BucketSpec, key: str, of: LimitedDecoder[T]) -> T | None:
@@ -131,7 +131,7 @@ def _decode(of: LimitedDecoder[T], data: bytes) -> T:
 
 
 class SimulationContext:
-    """The context of one simulation."""
+    """Holds the context of one simulation."""
 
     def __init__(self, seed: str, history: RunHistory | None = None) -> None:
         self.seed = seed
@@ -154,7 +154,7 @@ class SimulationContext:
         """Plugins look up `cloud` and `workload` here."""
 
     def chance(self, what: str) -> random.Random:
-        """A random source for one use, independent of all others."""
+        """Return a random source for one use, independent of all others."""
         return random.Random(f"{self.seed}/{what}")  # noqa: S311 - repeatable is the point
 
     def clock_of(self, name: str) -> VirtualClock:
@@ -165,7 +165,7 @@ class SimulationContext:
         return self._clocks[name]
 
     def now(self) -> float:
-        """Virtual seconds since the start."""
+        """Return the virtual seconds since the start."""
         return asyncio.get_running_loop().time()
 
     def note(self, what: str) -> None:
@@ -179,7 +179,7 @@ class SimulationContext:
 
 
 class SimulatedProcess(TaskOwner):
-    """One process from its start to its end.
+    """Follows one process from its start to its end.
 
     A crash ends every task of the process between two effects: what was stored before stays, and
     nothing follows. The remaining tasks of a dead process reach nothing.
@@ -243,7 +243,7 @@ class SimulatedProcess(TaskOwner):
 
     @property
     def stalled_now(self) -> bool:
-        """Whether it stalls."""
+        """Return whether the process stalls."""
         return self._stalled_until > self.simulation.now()
 
     def stall(self, seconds: float) -> None:
@@ -275,7 +275,7 @@ class SimulatedProcess(TaskOwner):
 
     @property
     def up(self) -> bool:
-        """Whether the server can be reached now."""
+        """Return whether the server can be reached now."""
         return not self.dead and not self.simulation.network.is_cut(self.name)
 
     async def there(self, call: str, about: str) -> None:
@@ -322,7 +322,7 @@ class SimulatedProcess(TaskOwner):
         raise Unavailable(f"{about}: no answer in {TIMEOUT_SECONDS:g} s")
 
     def settles(self, word: str, about: str) -> bool:
-        """Whether an acknowledgement, which no caller waits for, arrives."""
+        """Return whether an acknowledgement, which no caller waits for, arrives."""
         del word, about
         share = self.simulation.network.lost_acks.get(self.name, 0.0)
         return not share or self._chance.random() >= share

@@ -78,7 +78,7 @@ class _Future(asyncio.Future[Any]):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop in virtual time.
+    """Runs an event loop in virtual time.
 
     Its own heap of timers replaces the inherited one: timers of the same moment run in the order in
     which they were set, and comparing them costs no call.
@@ -97,7 +97,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.set_task_factory(self._make)
 
     def time(self) -> float:
-        """Seconds since the start."""
+        """Return seconds since the start."""
         return self._now
 
     def call_at(  # type: ignore[override]
@@ -188,7 +188,7 @@ class VirtualClock:
         self._skew = timedelta(seconds=skew_seconds)
 
     def now(self) -> datetime:
-        """The moment, in UTC."""
+        """Return the virtual time, in UTC."""
         found = moment(asyncio.get_running_loop().time())
         return found + self._skew if self._skew else found
 
@@ -197,13 +197,13 @@ class VirtualClock:
         return asyncio.get_running_loop().time()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for so many virtual seconds."""
         await asyncio.sleep(seconds)
 
 
 @lru_cache(maxsize=MOMENTS_MAX)
 def moment(seconds: float) -> datetime:
-    """The time so many seconds after the start."""
+    """Return the time so many seconds after the start."""
     return EPOCH + timedelta(seconds=seconds)
 
 

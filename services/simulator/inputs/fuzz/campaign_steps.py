@@ -1,4 +1,7 @@
-"""What a fuzz campaign consists of: a fleet, drawn here, and the steps that happen to it. Pure."""
+"""Declares what a fuzz campaign consists of: a drawn fleet, and the steps that happen to it.
+
+Pure.
+"""
 
 from dataclasses import dataclass, replace
 from random import Random
@@ -27,7 +30,7 @@ RACK_SHARE: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorAction:
-    """A request of an operator."""
+    """Describes a request of an operator."""
 
     verb: OperatorVerb
     nodes: int = 0
@@ -58,7 +61,7 @@ class CampaignStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetShape:
-    """The size and settings of a fleet."""
+    """Describes the size and settings of a fleet."""
 
     nodes: int
     order: Literal["terminate_first", "provision_first"]
