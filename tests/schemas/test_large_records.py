@@ -18,13 +18,13 @@ from schemas.messages import (
 
 
 class Small(Record, frozen=True, kw_only=True):
-    """A record of this release."""
+    """The record that this release knows."""
 
     text: str = ""
 
 
 class Later(Record, frozen=True, kw_only=True):
-    """The same of a newer release."""
+    """The record that a newer release writes."""
 
     text: str = ""
     more: int = 7
@@ -33,7 +33,7 @@ class Later(Record, frozen=True, kw_only=True):
 @pytest.mark.parametrize("length", [0, COMPRESSED_FROM_BYTES - 100, 4 * COMPRESSED_FROM_BYTES])
 @pytest.mark.parametrize("of", [decoder(Small), LimitedDecoder(Small)])
 def test_a_record_is_read_as_it_was_written(length: int, of: LimitedDecoder[Small]) -> None:
-    """Whatever its size, from bytes and as a part of another document."""
+    """Decoding returns the record, from bytes and from a part of another document."""
     record = Small(text="x" * length)
     data = encode_record(record)
 
@@ -62,6 +62,6 @@ def test_a_compressed_record_of_a_newer_release_is_read() -> None:
     ids=["empty", "damaged", "cut off", "too large"],
 )
 def test_what_cannot_be_decompressed_is_refused(data: bytes) -> None:
-    """As any other record that cannot be read."""
+    """The decoder raises its own error, as for any other record that cannot be read."""
     with pytest.raises(msgspec.DecodeError):
         decoder(Small).decode(data)

@@ -1,7 +1,7 @@
-"""How many calls to the bus lie one after the other between a fault and the order to cordon.
+"""Calls to the bus between a fault and the order to cordon are counted, and bounded.
 
-Each costs a round trip, and a write a flush of the disk as well, so their number bounds how soon a
-node with a fatal fault takes no more work. In virtual time, where every call takes the same and
+Each of them costs a round trip, and a write a flush of the disk as well, so their number bounds how
+soon a node with a fatal fault takes no more work. In virtual time, where every call takes the same and
 nothing else takes any, the time from the fault to the order is that number.
 """
 
@@ -29,13 +29,13 @@ class AtOnce(random.Random):
     """Draws the shortest time for every call of the workload system."""
 
     def random(self) -> float:
-        """The least."""
+        """Return the least."""
         return 0.0
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_fault_is_ordered_to_be_cordoned_within_so_many_round_trips(replicas: int) -> None:
-    """Three faults one after the other, each on another node."""
+    """Three nodes fail one after the other, and none waits for more calls than the bound."""
 
     async def play() -> list[float]:
         simulation, _ = await started(replace(SMALL, nodes=3, replicas=replicas))
