@@ -6,6 +6,8 @@ field never changes its type or meaning. Unknown fields are ignored; an unknown 
 (`UnknownType`), not an error; a known type with invalid content is `Invalid`, with the reason.
 """
 
+import gzip
+import zlib
 from collections.abc import Iterable
 from typing import Any, Final, Generic, TypeVar
 
@@ -52,6 +54,12 @@ class _Envelope(msgspec.Struct):
     type: str
 
 
+GZIP_MAGIC: Final = b"\x1f\x8b"
+COMPRESSED_FROM_BYTES: Final = 256 * 1024
+"""A larger record is stored compressed: `nats kv get POOLS pool.NAME --raw | gunzip` shows it."""
+COMPRESSION_LEVEL: Final = 1
+DECOMPRESSED_BYTES_MAX: Final = 16 * 1024 * 1024
+
 _envelope = msgspec.json.Decoder(_Envelope)
 _encoder = msgspec.json.Encoder(enc_hook=encode_hook)
 
@@ -61,6 +69,28 @@ def encode(message: msgspec.Struct) -> bytes:
     return _encoder.encode(message)
 
 
+def encode_record(record: "Record") -> bytes:
+    """Encode a record as a bucket keeps it: as JSON, or as compressed JSON where it is large."""
+    plain = encode(record)
+    if len(plain) < COMPRESSED_FROM_BYTES:
+        return plain
+    return gzip.compress(plain, COMPRESSION_LEVEL, mtime=0)
+
+
+def _plain(data: bytes | msgspec.Raw) -> bytes | msgspec.Raw:
+    """Decompress a large record; raise msgspec.DecodeError where that fails."""
+    if bytes(memoryview(data)[: len(GZIP_MAGIC)]) != GZIP_MAGIC:
+        return data
+    inflating = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        plain = inflating.decompress(data, DECOMPRESSED_BYTES_MAX)
+    except zlib.error as error:
+        raise msgspec.DecodeError(f"not gzip: {error}") from error
+    if not inflating.eof:
+        raise msgspec.DecodeError(f"cut off, or beyond {DECOMPRESSED_BYTES_MAX} bytes")
+    return plain
+
+
 class LimitedDecoder(Generic[S]):
     """Decodes one kind of value, and refuses date-times outside the limits."""
 
@@ -68,10 +98,16 @@ class LimitedDecoder(Generic[S]):
         """Decode `kind`."""
         self._decoder = msgspec.json.Decoder(kind, dec_hook=decode_hook)
 
-    def decode(self, data: bytes) -> S:
+    def decode(self, data: bytes | msgspec.Raw) -> S:
         """Decode JSON; raise msgspec.DecodeError with the reason."""
         try:
             return limited(self._decoder.decode(data))
+        except msgspec.DecodeError:
+            # Looked at only here, because almost everything is plain JSON.
+            plain = _plain(data)
+            if plain is data:
+                raise
+            return self.decode(plain)
         except (UnicodeDecodeError, RecursionError) as error:
             raise msgspec.DecodeError(str(error)) from error
 
@@ -124,14 +160,14 @@ class RecordDecoder(LimitedDecoder[Any]):
         super().__init__(kind)
         self._kind = kind
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes | msgspec.Raw) -> Any:
         """Decode JSON; what this release does not know of a record is left out."""
         try:
             return super().decode(data)
         except msgspec.ValidationError as error:
             if UNKNOWN_FIELD not in str(error):
                 raise
-        known = without_unknown(msgspec.json.decode(data), self._kind)
+        known = without_unknown(msgspec.json.decode(_plain(data)), self._kind)
         return super().decode(msgspec.json.encode(known))
 
 

@@ -127,9 +127,11 @@ class Coordinator:
         *,
         cause: str,
         headers: Mapping[str, str],
+        steps_after: Awaitable[object] | None = None,
     ) -> bool:
         """Begin a saga and its first step; False where its log already has a beginning.
 
+        `steps_after`: what must have come about before the first step begins; it goes on meanwhile.
         After a restored backup an operator may have published again what was set aside of a log
         that is gone: what lies before the beginning is skipped by every reader.
         """
@@ -153,6 +155,8 @@ class Coordinator:
         else:
             raise Retry(f"{saga}: its log cannot be begun after entry {last}")
         self._keep(fold(None, entry, sequence, headers))
+        if steps_after is not None:
+            await steps_after
         await self.advance(saga)
         return True
 

@@ -143,6 +143,8 @@ class SimulationContext:
         self.fatal_messages = FatalMessages()
         self.watchers: list[Callable[[str, Stored], None]] = []
         """Called with stream and message after every write."""
+        self.latency_seconds: float | None = None
+        """How long every call takes, while deliveries take no time; None: both are drawn."""
         self.skew_seconds = 0.0
         """How wrong a clock can be, in seconds; the server's is right."""
         self.reconnected_at = 0.0
@@ -283,7 +285,9 @@ class SimulatedProcess(TaskOwner):
         if self.stalled_now:
             await self._running()
         network, chance = self.simulation.network, self._chance
-        seconds = chance.random() * LATENCY_SECONDS_MAX
+        seconds = self.simulation.latency_seconds
+        if seconds is None:
+            seconds = chance.random() * LATENCY_SECONDS_MAX
         if slow := network.slow.get(self.name):
             seconds += chance.random() * slow
         await asyncio.sleep(seconds)
@@ -327,7 +331,9 @@ class SimulatedProcess(TaskOwner):
         """Hand a delivery over a little later, after those before it."""
         del about
         loop = asyncio.get_running_loop()
-        at = loop.time() + self._chance.random() * LATENCY_SECONDS_MAX
+        at = loop.time()
+        if self.simulation.latency_seconds is None:
+            at += self._chance.random() * LATENCY_SECONDS_MAX
         self._arrival = max(at, self._arrival + STEP_SECONDS, self._stalled_until)
         loop.call_at(self._arrival, hand_over, context=self.context)
 
