@@ -20,7 +20,6 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -132,14 +131,11 @@ async def receiving() -> AsyncIterator[Receiver]:
         Route("/drain", receiver.drain, methods=["POST"]),
         Route("/drained", receiver.drained),
     ]
-    config = uvicorn.Config(
-        Starlette(routes=routes), port=0, log_config=None, lifespan="off", access_log=False
-    )
-    bound = config.bind_socket()
+    bound = socket.create_server(("127.0.0.1", 0))
     # Without it a response body waits until the header is acknowledged.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     receiver.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-    server = WebServer(config)
+    server = WebServer(Starlette(routes=routes))
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     yield receiver
     server.should_exit = server.force_exit = True

@@ -116,8 +116,13 @@ def _open(url: str) -> dict[str, ConnectOptions]:
 def _configure(directory: Path) -> Path:
     """Write what `navarch nats-config write` writes, and the server's TLS; return its file."""
     now = datetime.now(UTC)
-    where = {"store": str(directory), "listen": "127.0.0.1:4222", "http": "127.0.0.1:8222"}
-    write(directory, "bench", now, hosts=["127.0.0.1", "localhost"], **where)
+    write(
+        *(directory, "bench", now),
+        hosts=["127.0.0.1", "localhost"],
+        store=str(directory),
+        listen="127.0.0.1:4222",
+        http="127.0.0.1:8222",
+    )
     for role in (permissions.OPERATOR, permissions.ADMIN):
         add_user(directory, role, role, now, timedelta(days=1))
     write_agent(directory, POOL, NODE, now, timedelta(days=1))
