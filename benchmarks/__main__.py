@@ -76,7 +76,7 @@ def _parts(arguments: argparse.Namespace) -> dict[str, Part]:
     cordon = Effort(max(1, faults // FAULTS_PER_ROUND), 600.0)
     return {
         "cordon": Part(
-            f"{faults} faults under the telemetry of {AGENTS} agents",
+            f"faults under the telemetry of {AGENTS} agents",
             cordon_latency,
             lambda: cordon_latency.measure(cordon, min(faults, FAULTS_PER_ROUND), AGENTS),
             lambda: cordon_latency.measure(Effort(3, 40.0), QUICK_FAULTS, AGENTS),

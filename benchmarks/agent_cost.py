@@ -17,18 +17,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from agent.sources.kernel_log_reader import BUSY_PAUSE_SECONDS
 from benchmarks.comparison import medians
 from benchmarks.machine import cpu_seconds, resident_bytes
-from benchmarks.scripted_fleet import HEARTBEAT_SECONDS, HEARTBEAT_TTL_SECONDS
-from benchmarks.served import connect, serving
+from benchmarks.served import serving
 from benchmarks.telemetry_publisher import sample
 from schemas import subjects
 from schemas.messages import encode
-from schemas.node_records import HeartbeatRecord, node_key
-from schemas.topology import EVENTS, HEARTBEATS
+from schemas.node_records import HeartbeatRecord
+from schemas.topology import EVENTS
 from services.bus.nats.nats_bus import NatsBus
-from services.primitives.inotify import Inotify
 from services.provisioner.providers.local_gpus import (
     build_library,
     kmsg_record,
@@ -81,7 +78,9 @@ class Host:
 
     async def start(self, sample_seconds: int) -> None:
         """Start the agent, and its floor."""
-        for command in (("agent",), ("benchmarks.agent_cost", str(sample_seconds))):
+        sizes = (len(encode(sample(self.node, 1))), len(encode(_beat(self.node))))
+        floor = ("benchmarks.bare_agent", str(sample_seconds), *map(str, sizes))
+        for command in (("agent",), floor):
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", *command),
                 env=self._environment | {"NAVARCH_SAMPLE_INTERVAL": f"{sample_seconds}s"},
@@ -112,6 +111,12 @@ class Host:
         if self.lines % FAULT_EVERY_LINES == 0:
             text = "NVRM: Xid (PCI:0000:61:00): 31, pid=91, name=python, Ch 00000008, MMU Fault"
         return kmsg_record(self.lines, self.lines * 625, text, priority=4)
+
+
+def _beat(node: str) -> HeartbeatRecord:
+    return HeartbeatRecord(
+        pool=POOL, node=node, instance=node, boot_id=BOOT, time=datetime.now(UTC)
+    )
 
 
 @asynccontextmanager
@@ -165,37 +170,3 @@ async def measure(seconds: float) -> dict[str, Any]:
         "agent_storm_faults_published": len(faults),
         "agent_seconds": round(lasted),
     }
-
-
-async def _floor(sample_seconds: float) -> None:
-    """Do what an agent does, with no logic between."""
-    node, kernel_log = os.environ["NAVARCH_NODE"], Path(os.environ["NAVARCH_KMSG"])
-    bus = await connect(os.environ["NAVARCH_NATS_URL"], "floor")
-    changes, loop = Inotify(kernel_log.parent), asyncio.get_running_loop()
-    with kernel_log.open("rb", buffering=0) as log:  # noqa: ASYNC230 - the loop has only begun
-
-        def read() -> None:
-            changes.drain()
-            log.read()
-            loop.remove_reader(changes.fd)
-            loop.call_later(BUSY_PAUSE_SECONDS, loop.add_reader, changes.fd, read)
-
-        async def beat() -> None:
-            name = f"{node}-floor"
-            record = encode(HeartbeatRecord(pool=POOL, node=name, time=datetime.now(UTC)))
-            while True:
-                await bus.put(
-                    HEARTBEATS, node_key(POOL, name), record, ttl_seconds=HEARTBEAT_TTL_SECONDS
-                )
-                await asyncio.sleep(HEARTBEAT_SECONDS)
-
-        loop.add_reader(changes.fd, read)
-        beating = asyncio.ensure_future(beat())
-        data = encode(sample(node, 1))
-        while not beating.done():
-            await bus.publish(subjects.telemetry(POOL, f"{node}-floor"), data)
-            await asyncio.sleep(sample_seconds)
-
-
-if __name__ == "__main__":
-    asyncio.run(_floor(float(sys.argv[1])))

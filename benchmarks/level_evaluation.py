@@ -34,9 +34,9 @@ from services.runtime.tracing import Tracing
 
 NODES: Final = 1_000
 EFFORT: Final = Effort(3, 120.0)
-BATCHES: Final = 3
+BATCHES: Final = 6
 """Of each round."""
-BATCH_SAMPLES: Final = 5_000
+BATCH_SAMPLES: Final = 2_500
 """Published in less time than a lease lasts, because no lease is renewed meanwhile."""
 AT_ONCE: Final = 256
 WARM: Final = NODES
