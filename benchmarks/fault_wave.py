@@ -36,7 +36,9 @@ LARGE_EFFORT: Final = Effort(2, 120.0)
 WARM_UP: Final = 20
 """Nodes of the first wave, which is not counted; from it the relays have their sizes."""
 POLL_SECONDS: Final = 0.25
-WAVE_SECONDS_MAX: Final = 900.0
+WAIT_SECONDS: Final = 60.0
+WAIT_SECONDS_EACH: Final = 0.2
+"""For each node more."""
 XID: Final = 79
 BUDGET: Final = {"max_unavailable": "100%", "max_replacements": "unlimited"}
 HEALTH: Final = {"incident": {"hold": "0s"}}
@@ -112,7 +114,7 @@ class Chains:
 
     async def wait(self, stream: str, filter_: str, count: int) -> None:
         """Wait until so many messages are stored."""
-        async with asyncio.timeout(WAVE_SECONDS_MAX):
+        async with asyncio.timeout(WAIT_SECONDS + count * WAIT_SECONDS_EACH):
             while len(await self._bus.read(stream, filter_, after=self._after[stream])) < count:  # noqa: ASYNC110
                 await asyncio.sleep(POLL_SECONDS)
 

@@ -230,7 +230,8 @@ async def relaying(bus: NatsBus, options: Options, *, agent_here: bool) -> Async
         async with asyncio.timeout(READY_SECONDS_MAX):
             for process in processes:
                 assert process.stdout is not None
-                await process.stdout.readline()
+                if not await process.stdout.readline():
+                    raise RuntimeError("a relay has ended at its start")
         yield relay
     finally:
         if running is not None:
