@@ -30,7 +30,7 @@ from services.bus.nats.nats_bus import NatsBus
 FLEET: Final = 600
 WAVES: Final = (200, 600)
 JOINING: Final = 500
-EFFORT: Final = Effort(5, 300.0)
+EFFORT: Final = Effort(5, 200.0)
 LARGE_WAVES: Final = (1_000, 5_000)
 LARGE_EFFORT: Final = Effort(2, 120.0)
 WARM_UP: Final = 20
