@@ -21,7 +21,7 @@ from schemas.topology import HEARTBEATS, NODES
 from services.bus.nats.nats_bus import NatsBus
 
 SIZES: Final = {"small": 2, "medium": 2_000, "large": 10_000}
-EFFORT: Final = Effort(9, 60.0)
+EFFORT: Final = Effort(9, 20.0)
 AT_ONCE: Final = 500
 POOL: Final = "training"
 GPUS: Final = 8
