@@ -13,7 +13,7 @@ WORSE_MIN: Final = 1.25
 """A ratio that has grown by this factor is worse."""
 FLOOR_WORSE_MIN: Final = 1.15
 """A floor that has grown by this factor, the machine's own speed taken out, is a defect."""
-RATES: Final = ("_per_second", "_per_cpu_second")
+RATES: Final = ("per_second", "per_cpu_second")
 """Ends of the names of figures of which more is better."""
 FLOOR: Final = "_floor"
 RATIO: Final = "_ratio"
@@ -27,7 +27,7 @@ QUICK: Final = (
         for count in (200, 600)
         for what in ("last_cordon", "last_replacement_started")
     ),
-    "telemetry_ingest_samples_per_second",
+    "telemetry_ingest_samples_per_cpu_second",
     "listing_medium_bus_seconds",
 )
 """The figures of the hot paths, whose ratios may not become worse."""

@@ -34,7 +34,7 @@ AT_ONCE = 256
 DECODED = 20_000
 WAIT_SECONDS = 30.0
 INVALID = "bench_invalid"
-RATE: Final = "telemetry_ingest_samples_per_second"
+RATES: Final = ("telemetry_ingest_samples_per_second", "telemetry_ingest_samples_per_cpu_second")
 EFFORT: Final = Effort(5, 120.0)
 
 
@@ -70,16 +70,15 @@ async def measure(effort: Effort = EFFORT) -> dict[str, Any]:
         rounds = []
         for _ in effort.numbers():
             samples, fleet = _samples(bus)
-            rate, cores, lost = await _follow(bus, samples.record)
-            floor, _, floor_lost = await _follow(bus, lambda _: None)
+            rates, lost = await _follow(bus, samples.record)
+            floors, floor_lost = await _follow(bus, lambda _: None)
             figures = {
-                RATE: rate,
-                "telemetry_ingest_cores": cores,
+                **rates,
                 "telemetry_lost": lost + floor_lost,
                 "telemetry_nodes": len(fleet.samples),
                 "telemetry_decode_samples_per_second": _decode(),
             }
-            rounds.append((figures, {RATE: floor}))
+            rounds.append((figures, floors))
     return medians(rounds) | {
         "telemetry_lost": sum(figures["telemetry_lost"] for figures, _ in rounds),
         "telemetry_samples": NODES * EACH,
@@ -87,8 +86,8 @@ async def measure(effort: Effort = EFFORT) -> dict[str, Any]:
     }
 
 
-async def _follow(bus: NatsBus, take: Callable[[Stored], None]) -> tuple[float, float, int]:
-    """Read the stream to its end; return samples per second, cores used and samples missing."""
+async def _follow(bus: NatsBus, take: Callable[[Stored], None]) -> tuple[dict[str, float], int]:
+    """Read the stream to its end; return both rates, and how many samples are missing."""
     expected, ingested = NODES * EACH, 0
     used, start = time.process_time(), time.perf_counter()
     following = bus.follow(TELEMETRY.name, [subjects.TELEMETRY], "all")
@@ -99,9 +98,10 @@ async def _follow(bus: NatsBus, take: Callable[[Stored], None]) -> tuple[float, 
                 ingested += 1
                 if ingested == expected:
                     break
-    seconds = time.perf_counter() - start
-    cores = (time.process_time() - used) / seconds
-    return round(ingested / seconds), round(cores, 2), expected - ingested
+    taken = time.perf_counter() - start, time.process_time() - used
+    return {
+        name: round(ingested / each) for name, each in zip(RATES, taken, strict=True)
+    }, expected - ingested
 
 
 def _decode() -> int:

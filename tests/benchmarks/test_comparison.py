@@ -85,7 +85,10 @@ def test_a_figure_outside_the_quick_set_or_without_a_committed_ratio_does_not_fa
 
 
 @given(
-    st.sampled_from(["x_seconds", "x_per_second"]), POSITIVE, st.floats(1.1, 50), st.floats(1.1, 9)
+    st.sampled_from(["x_seconds", "seconds", "x_per_second", "per_second"]),
+    POSITIVE,
+    st.floats(1.1, 50),
+    st.floats(1.1, 9),
 )
 def test_a_ratio_grows_with_the_cost(name: str, floor: float, ratio: float, factor: float) -> None:
     """For times and rates alike a ratio is how many times the floor's cost is paid."""
