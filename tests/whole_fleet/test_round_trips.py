@@ -1,8 +1,8 @@
 """Calls to the bus between a fault and the order to cordon are counted, and bounded.
 
 Each of them costs a round trip, and a write a flush of the disk as well, so their number bounds how
-soon a node with a fatal fault takes no more work. In virtual time, where every call takes the same and
-nothing else takes any, the time from the fault to the order is that number.
+soon a node with a fatal fault takes no more work. In virtual time, where every call takes the same
+and nothing else takes any, the time from the fault to the order is that number.
 """
 
 import asyncio
