@@ -89,7 +89,7 @@ class Host:
             self._processes.append(process)
 
     async def stop(self) -> None:
-        """Stop both."""
+        """Stop the agent and its server."""
         for process in self._processes:
             if process.returncode is None:
                 process.terminate()

@@ -1,4 +1,4 @@
-"""The floor of an agent's cost: its messages and its kernel log, with no logic between.
+"""A bare agent sends an agent's messages and reads its kernel log, with no logic between.
 
 `python -m benchmarks.bare_agent SECONDS SAMPLE_BYTES HEARTBEAT_BYTES` reads the environment of an
 agent. It is a module of its own because its memory is measured: it loads the agent's client alone.

@@ -1,4 +1,4 @@
-"""What a figure costs beside its floor, and which costs have grown: functions of values alone.
+"""Pure functions compare what a figure costs with its floor, and report which costs have grown.
 
 The floor is the least that the same machine needs, in the same run, for the same messages with no
 logic between. Times of two machines differ by two and more, so the ratio of a figure to its floor
@@ -47,7 +47,7 @@ def rounded(value: float) -> float:
 
 
 def beside_floor(name: str, measured: float, floor: float) -> dict[str, float]:
-    """Return `X`, `X_floor` and `X_ratio`: how many times the floor's cost the figure's is."""
+    """Return a figure, its floor, and how many times the floor's cost the figure's is."""
     ratio = floor / measured if is_rate(name) else measured / floor
     return {name: measured, f"{name}{FLOOR}": floor, f"{name}{RATIO}": rounded(ratio)}
 
@@ -85,12 +85,12 @@ class Verdict(NamedTuple):
 
     @property
     def worse(self) -> bool:
-        """Whether the ratio has grown by a quarter."""
+        """Return whether the ratio has grown by a quarter."""
         return self.committed is not None and self.ratio >= WORSE_MIN * self.committed
 
     @property
     def text(self) -> str:
-        """The verdict in a word or two."""
+        """Return the verdict in a word or two."""
         if self.committed is None:
             return "new"
         return f"{'worse' if self.worse else 'ok'} ({self.ratio / self.committed - 1:+.0%})"

@@ -104,7 +104,7 @@ class Chains:
 
     @classmethod
     async def begin(cls, bus: NatsBus, *streams: str) -> "Chains":
-        """Begin now."""
+        """Count messages and seconds from now on."""
         return cls(bus, {each: await bus.last_sequence(each) for each in streams}, time.time())
 
     async def last_seconds(self, stream: str, filter_: str) -> float:

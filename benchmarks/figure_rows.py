@@ -1,10 +1,10 @@
-"""What is printed of the figures, in this order, and the aims that a figure has of its own."""
+"""The table names the figures that are printed, in order, and the aims that some of them have."""
 
 from typing import Final, NamedTuple
 
 
 class Row(NamedTuple):
-    """One figure."""
+    """A row says how one figure is printed."""
 
     label: str
     name: str

@@ -1,4 +1,4 @@
-"""How long `navarch list` takes, from the shell's point of view, over the bus and over HTTP.
+"""The time that `navarch list` takes is measured from the shell, over the bus and over HTTP.
 
 Small: two nodes. Medium: 2,000, large: 10,000, of one pool. The pool-manager and the gateway are
 real; the nodes are records and heartbeats. Each figure is the median of the runs, and the first run

@@ -47,7 +47,7 @@ PROVISIONER: Final = "provisioner"
 
 
 class Rule(NamedTuple):
-    """Who takes a message, and what that role stores upon it, one after the other."""
+    """A rule says which role takes a message, and what it stores then, one after the other."""
 
     role: str
     then: tuple[str, ...]
@@ -99,7 +99,7 @@ ACK_SECONDS: Final = 600.0
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a relay process is started with."""
+    """A relay process is started with these values."""
 
     url: str
     sizes: dict[str, int]
@@ -140,7 +140,7 @@ def durables(role: str) -> list[DurableSpec]:
 
 
 async def no_order(node: str) -> None:
-    """Order nothing."""
+    """Leave the order to others."""
     del node
 
 

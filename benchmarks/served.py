@@ -1,4 +1,4 @@
-"""What several benchmarks run: a server with the topology, a service, a command that is timed."""
+"""Several benchmarks run a server with the topology, a service, or a command that is timed."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ READY_SECONDS_MAX: Final = 60.0
 
 
 class Effort(NamedTuple):
-    """How much a measurement may do."""
+    """Limits bound how much a measurement may do."""
 
     rounds: int
     seconds: float

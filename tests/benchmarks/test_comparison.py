@@ -1,4 +1,4 @@
-"""What a figure costs beside its floor, and which growth is reported: values in, values out."""
+"""A figure is compared with its floor, and growth of a quarter is reported."""
 
 import ast
 import json
@@ -91,7 +91,7 @@ def test_a_figure_outside_the_quick_set_or_without_a_committed_ratio_does_not_fa
     st.floats(1.1, 9),
 )
 def test_a_ratio_grows_with_the_cost(name: str, floor: float, ratio: float, factor: float) -> None:
-    """For times and rates alike a ratio is how many times the floor's cost is paid."""
+    """A ratio is how many times the floor's cost is paid, for times and rates alike."""
     cheap, dear = (figures(name, floor, ratio=each) for each in (ratio, ratio * factor))
     assert cheap[f"{name}_ratio"] == pytest.approx(ratio, rel=1e-3)
     assert dear[f"{name}_ratio"] > cheap[f"{name}_ratio"]

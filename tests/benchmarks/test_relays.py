@@ -12,7 +12,7 @@ LAUNCH = LaunchSpec(fleet="f", provider="fake", instance_type="t", gpu_count=8)
 
 
 def relayed(first: str) -> list[str]:
-    """What the relays store upon a message, one after the other."""
+    """Return what the relays store upon a message, one after the other."""
     stored, waiting = [], [first]
     while waiting:
         if rule := RULES.get(waiting.pop()):
