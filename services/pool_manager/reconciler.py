@@ -272,9 +272,8 @@ class Reconciler:
         fresh = {saga: each for saga, each in record.open.items() if saga not in self._begun}
         if not fresh:
             return
-        counted = asyncio.ensure_future(self._store.record_openings(record))
-        starts = (self._start(record, saga, each, counted) for saga, each in fresh.items())
-        await asyncio.gather(counted, *starts)
+        await self._store.record_openings(record)
+        await asyncio.gather(*(self._start(record, saga, each) for saga, each in fresh.items()))
 
     def forget_begun(self) -> None:
         """Begin open sagas again whose logs may be lost."""
@@ -283,26 +282,14 @@ class Reconciler:
     async def begin_again(self, record: PoolRecord, saga: str) -> None:
         """Begin a saga of the record although this process may have begun it: its log is lost."""
         self._begun.discard(saga)
-        await self._start(record, saga, record.open[saga], None)
+        await self._start(record, saga, record.open[saga])
 
-    async def _start(
-        self,
-        record: PoolRecord,
-        saga: str,
-        opened: OpenSaga,
-        counted: "asyncio.Future[None] | None",
-    ) -> None:
-        """Begin a saga; its first step begins once its opening is counted outside of POOLS."""
+    async def _start(self, record: PoolRecord, saga: str, opened: OpenSaga) -> None:
         async with self._starts:
             params = saga_params(self._store.fleet, record, opened)
             headers = {TRACEPARENT: opened.trace} if opened.trace else current_headers()
             if await self._coordinator().start(
-                saga,
-                opened.kind,
-                params,
-                cause=opened.fault or opened.cause,
-                headers=headers,
-                steps_after=counted,
+                saga, opened.kind, params, cause=opened.fault or opened.cause, headers=headers
             ):
                 log_saga(record, saga, opened)
             self._begun.add(saga)

@@ -127,7 +127,6 @@ class Coordinator:
         *,
         cause: str,
         headers: Mapping[str, str],
-        steps_after: Awaitable[object] | None = None,
     ) -> bool:
         """Begin a saga and its first step; False where its log already has a beginning.
 
@@ -155,8 +154,6 @@ class Coordinator:
         else:
             raise Retry(f"{saga}: its log cannot be begun after entry {last}")
         self._keep(fold(None, entry, sequence, headers))
-        if steps_after is not None:
-            await steps_after
         await self.advance(saga)
         return True
 
