@@ -130,7 +130,6 @@ class Coordinator:
     ) -> bool:
         """Begin a saga and its first step; False where its log already has a beginning.
 
-        `steps_after`: what must have come about before the first step begins; it goes on meanwhile.
         After a restored backup an operator may have published again what was set aside of a log
         that is gone: what lies before the beginning is skipped by every reader.
         """

@@ -22,7 +22,7 @@ TRIP_SECONDS = 0.001
 SETTLED_SECONDS = 100.0
 TRIPS_MAX = 12
 """The calls: the fault; HEALTH; the verdict; NODES; a snapshot; the fleet's claims; the pool; its
-openings; the saga; what may have changed since; the cordon's command; the command's log and the node."""
+openings; the saga; what may have changed since; the cordon's command; its log and the node."""
 
 
 class AtOnce(random.Random):
