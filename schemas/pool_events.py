@@ -329,6 +329,21 @@ class InstanceLeaked(
     dollars_per_hour: Float = 0.0
 
 
+class InstanceIdCorrected(
+    PoolEvent,
+    frozen=True,
+    kw_only=True,
+    tag="io.navarch.provisioner.event.v1.instance_id_corrected",
+):
+    """A node's only instance is listed under another ID, and its record has that ID now."""
+
+    instance: str
+    provider: str
+    provider_id: str
+    previous: str
+    """The ID that its record had."""
+
+
 class LaunchRefused(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.launch_refused"
 ):
@@ -376,6 +391,7 @@ POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
     SagaOverdue,
     OperatorNeeded,
     InstanceLeaked,
+    InstanceIdCorrected,
     LaunchRefused,
     LaunchWaiting,
 )
@@ -403,6 +419,7 @@ FACTS: dict[type[PoolEvent], str] = {
     SagaOverdue: "saga-overdue",
     OperatorNeeded: "operator-needed",
     InstanceLeaked: "instance-leaked",
+    InstanceIdCorrected: "instance-id-corrected",
     LaunchRefused: "launch-refused",
     LaunchWaiting: "launch-waiting",
 }

@@ -37,9 +37,9 @@ from services.provisioner.offerings.offering_store import OfferingStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.removal.kept_instances import is_kept, keep
 from services.provisioner.removal.orphans import Orphans
 from services.provisioner.removal.remover import Remover
-from services.provisioner.removal.sweep_decisions import is_kept, keep
 from services.provisioner.time_limits import TimeLimits
 from services.saga.participant import Action, Command, StepFailure
 from services.saga.saga_log import read_state

@@ -15,7 +15,7 @@ from schemas.topology import NODES, POOLS
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.removal.sweep_decisions import KEPT_FOR, KEPT_MAX, keep, kept_seconds
+from services.provisioner.removal.kept_instances import KEPT_FOR, KEPT_MAX, keep, kept_seconds
 from services.provisioner.removal.sweeper import Sweeper
 from services.saga.saga_log import append
 from tests.provisioner.provisioner_parts import (

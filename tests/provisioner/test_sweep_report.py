@@ -47,7 +47,7 @@ def reported(
         ),
         (
             sighting({KEY: record("running")}, (instance(), instance("i-2"))),
-            *("terminate", "its record names i-1", 0),
+            *("note", "i-1 and i-2 have its name; which is the node is not known", 0),
         ),
         (
             sighting({KEY: record("terminating", provider_id="i-1")}, (instance(),)),

@@ -55,8 +55,8 @@ def test_a_running_node_is_not_removed_because_another_name_shows_it_too():
     assert swept("aws-too", listed("i-1")) == ()
 
 
-def test_another_instance_of_its_name_elsewhere_is_one_too_many():
-    """That a launch was tried at two providers and made two is what the rule is for."""
+def test_another_instance_of_its_name_elsewhere_may_be_the_node():
+    """A launch was tried at two providers and made two: which of them serves is not known."""
     [action] = swept("lambda", listed("x-7"))
-    assert action.kind == "remove-surplus"
+    assert action.kind == "note-unclear"
     assert (action.provider, action.instance.provider_id) == ("lambda", "x-7")

@@ -182,9 +182,9 @@ def find_adoptable(record: InstanceRecord, listed: Iterable[Instance]) -> Instan
 class Settlement:
     """What happens to an instance just launched or adopted, and the record to write."""
 
-    outcome: Literal["running", "surplus", "removed", "kept"]
+    outcome: Literal["running", "surplus", "removed", "kept", "doubtful"]
     """It is recorded; another one is recorded, so remove it; its removal was requested
-    meanwhile; it was left to an operator meanwhile."""
+    meanwhile; it was left to an operator meanwhile; another record has this ID."""
     record: InstanceRecord
 
 
@@ -194,12 +194,16 @@ def settle(
     now: datetime,
     provider: str,
     requested: InstanceRecord | None = None,
+    held_by: str = "",
 ) -> Settlement:
     """Decide what happens to an instance just launched or adopted, by the current record.
 
     `provider` has it: if the record names another one by now, it is surplus. `requested`: the
-    record with the offering that it was requested from; None: it was adopted.
+    record with the offering that it was requested from; None: it was adopted. `held_by`: the
+    record that has this ID already, so that the answer is not about this launch.
     """
+    if held_by:
+        return Settlement("doubtful", record)
     # Two names of the configuration may lead into one account.
     same = bool(record.provider_id) and record.provider_id == made.provider_id
     if record.state == "orphaned":

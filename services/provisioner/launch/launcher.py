@@ -353,6 +353,8 @@ class Launcher:
         if not made.adopted:
             await self._allocator.record_success(progress.allocation)
         settled = Settlement("running", requested)
+        made_record = replace(requested, provider_id=instance.provider_id)
+        held_by = await self._store.other_holder(key, made_record)
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             nonlocal settled
@@ -362,6 +364,7 @@ class Launcher:
                 self._clock.now(),
                 requested.provider,
                 None if made.adopted else requested,
+                held_by,
             )
             return settled.record
 
@@ -370,6 +373,10 @@ class Launcher:
         if made.adopted and record.offering == progress.allocation.target.offering:
             await self._allocator.record_success(progress.allocation)
         match settled.outcome:
+            case "doubtful":
+                progress.in_doubt = True
+                wrong = f"{requested.provider} answered with {instance.provider_id}"
+                raise ProviderError("TRANSIENT", f"{wrong}, which is the instance of {held_by}")
             case "surplus":
                 await self._remover.remove_unrecorded(requested.provider, instance.provider_id)
                 if record.state == "intended":

@@ -25,6 +25,7 @@ from services.provisioner.provider_client.provider import (
     HostReport,
     IdentifiesPods,
     Instance,
+    NamesInstances,
     Prices,
     Provider,
     ProvisionRequest,
@@ -73,7 +74,13 @@ class ProviderCalls:
     async def provision(self, request: ProvisionRequest, *, timeout_seconds: float) -> Instance:
         """Launch an instance, or raise ProviderError."""
         made = await self._call("provision", self.provider.provision(request), timeout_seconds)
-        return usable(made, self.provider.name)
+        return self._usable(made)
+
+    def canonical_id(self, provider_id: str) -> str:
+        """Return the form of an ID by which this provider's instances are compared."""
+        if provider_id and isinstance(self.provider, NamesInstances):
+            return self.provider.canonical_id(provider_id)
+        return provider_id
 
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove an instance, or raise ProviderError."""
@@ -182,7 +189,14 @@ class ProviderCalls:
 
     async def _list(self, _: str) -> InstanceList:
         found = await self._call("list", self.provider.list(), self._timeout)
-        return InstanceList(usable(each, self.provider.name) for each in found)
+        return InstanceList(map(self._usable, found))
+
+    def _usable(self, instance: Instance) -> Instance:
+        found = usable(instance, self.provider.name)
+        canonical = self.canonical_id(found.provider_id)
+        if canonical == found.provider_id:
+            return found
+        return msgspec.structs.replace(found, provider_id=canonical)
 
     async def _call(self, what: str, call: Awaitable[T], timeout_seconds: float) -> T:
         name = self.provider.name

@@ -57,6 +57,10 @@ class Orphans:
         match action.kind:
             case "keep-orphan":
                 await self.keep(key, action.provider, action.instance, action.why)
+            case "adopt-joined":
+                await self.adopt_joined(key, action.provider, action.instance)
+            case "retire-joined":
+                await self.retire_joined(key, action.why)
             case "orphan-departed":
                 await self._keep_departed(action)
             case "adopt-orphan":

@@ -13,8 +13,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, Literal
 
-from msgspec.structs import replace
-
 from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
 from schemas.names import TOKEN, node_serial
@@ -26,51 +24,15 @@ from services.provisioner.instances.instance_decisions import (
     find_adoptable,
     instance_of,
     instances_of,
-    mark_terminating,
     may_be_hidden,
     why_out_of_region,
 )
 from services.provisioner.provider_client.instance_list import InstanceList
 from services.provisioner.provider_client.provider import Capabilities, Instance
+from services.provisioner.removal.kept_instances import kept_seconds
 
-KEPT_FOR: Final = timedelta(minutes=20)
-"""It costs money meanwhile; and it is removed well before it would count as a leak."""
-KEPT_MAX: Final = 3
-"""Of one pool: as many as are refused in a row before an operator is asked, by default."""
-REASON: Final = "refused for its hardware; kept until another node of its pool is admitted"
 FLEET_SUFFIX: Final = re.compile(r"-[0-9a-f]{6}")
 """What distinguishes the fleet ID of one store from those of earlier stores of the same fleet."""
-
-
-def keep(
-    record: InstanceRecord, of_its_pool: Iterable[InstanceRecord], now: datetime
-) -> InstanceRecord | None:
-    """The record of a refused instance that is kept for now; None: it must go at once.
-
-    Many clouds hand out the host first that was freed last: given back at once, a machine whose
-    hardware is on the denylist would be the next launch's, too. It is removed once another node of
-    its pool has been admitted, and after a while in any case.
-    """
-    kept = sum(is_kept(each, now) for each in of_its_pool if each.instance != record.instance)
-    if record.state != "running" or kept >= KEPT_MAX:
-        return None
-    return replace(mark_terminating(record, now, REASON), kept_until=now + KEPT_FOR)
-
-
-def is_kept(record: InstanceRecord, now: datetime) -> bool:
-    """Whether an instance that must go is kept."""
-    until = record.kept_until
-    return record.state == "terminating" and until is not None and now < until
-
-
-def kept_seconds(record: InstanceRecord, admitted_at: datetime | None, now: datetime) -> float:
-    """How much longer it is kept; `admitted_at`: when its pool last admitted a node."""
-    if record.kept_until is None or not is_kept(record, now):
-        return 0.0
-    since = record.terminating_at or record.intended_at
-    if admitted_at is not None and admitted_at > since:
-        return 0.0
-    return (record.kept_until - now).total_seconds()
 
 
 def is_of_fleet(tag: str, fleet: str, name: str) -> bool:
@@ -83,7 +45,14 @@ RemovalKind = Literal[
     "remove-unexpected", "remove-surplus", "retry-removal", "confirm-removal", "end-launch"
 ]
 RecordKind = Literal[
-    "adopt-instance", "restore-record", "mark-listed", "mark-unlisted", "mark-down", "mark-up"
+    "adopt-instance",
+    "restore-record",
+    "correct-id",
+    "note-unclear",
+    "mark-listed",
+    "mark-unlisted",
+    "mark-down",
+    "mark-up",
 ]
 OrphanKind = Literal[
     "keep-orphan", "orphan-departed", "adopt-orphan", "terminate-orphan", "forget-instance"
@@ -96,6 +65,8 @@ retry-removal, confirm-removal: a removal is overdue, and its instance is listed
 end-launch: a launch has no instance, and its node is gone: its record was rolled back.
 adopt-instance: record the instance of an unfinished launch.
 restore-record: write the record of a node in service, or of one whose instance others removed.
+correct-id: a node's only machine is listed under another ID than its record has.
+note-unclear: several machines have one name, and which of them is the node is not known.
 mark-listed, mark-unlisted: a running instance's record must say whether its provider lists it.
 mark-down, mark-up: and whether it runs, as its provider reports.
 keep-orphan: record an instance that a lost store knew, and leave it alone.
@@ -152,6 +123,10 @@ class SweepInput:
     """Keys of nodes that NODES knows as not terminated."""
     departed: frozenset[str] = frozenset()
     """Keys of nodes that NODES knows as terminated."""
+    canonical: Mapping[str, str] = field(default_factory=dict)
+    """Key of a record -> its ID in the form in which its provider lists it, where that differs."""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Key of a node of which several machines are listed -> the address that its agent reports."""
     unrecorded: Mapping[str, NodeRecord] = field(default_factory=dict)
     """Nodes in service that others have made, and of whose instance there is no record."""
     admitted: Mapping[str, datetime] = field(default_factory=dict)
@@ -214,10 +189,9 @@ def _decide_instance(seen: SweepInput, provider: str, instance: Instance) -> Swe
         why = "it has this fleet's tag and no node's name"
         return action("remove-surplus", why=why, waits_seconds=waits)
     if record is not None and record.offering is not None and record.provider != provider:
-        if instance.provider_id == record.provider_id:
-            return None  # two names of the configuration may lead into one account
-        why = f"its record is of {record.provider}"
-        return action("remove-surplus", why=why, waits_seconds=waits)
+        # Two names of the configuration may lead into one account; a launch has not ended yet.
+        same = instance.provider_id == record.provider_id
+        return None if same else _decide_running(seen, provider, instance, record)
     if record is None and key in seen.living:
         return action("restore-record", why="its node is in service, and its record is lost")
     if record is None:
@@ -239,19 +213,73 @@ def _decide_instance(seen: SweepInput, provider: str, instance: Instance) -> Swe
 def _decide_running(
     seen: SweepInput, provider: str, instance: Instance, record: InstanceRecord
 ) -> SweepAction | None:
-    """An instance that has the name of a running one."""
+    """Decide on an instance that has the name of a running one."""
     key = node_key(record.pool, record.instance)
     action = partial(SweepAction, key=key, provider=provider, instance=instance)
     if record.provider_id != instance.provider_id:
-        waits = _grace_of_listed(seen, provider, instance)
-        why = f"its record names {record.provider_id}"
-        return action("remove-surplus", why=why, waits_seconds=waits)
+        return _decide_differing(seen, provider, instance, record)
     if key in seen.departed:
         waits = _grace_left(seen, record.running_at or record.intended_at)
         return action("orphan-departed", why=DEPARTED, waits_seconds=waits)
     if (down := down_reason(instance)) != record.down_reason:
         return action("mark-down" if down else "mark-up", why=down or "it runs again")
     return None
+
+
+def _decide_differing(
+    seen: SweepInput, provider: str, instance: Instance, record: InstanceRecord
+) -> SweepAction | None:
+    """Decide on an instance that has a running one's name, and another ID than its record.
+
+    An ID alone proves nothing: providers spell them in several ways, and answer with wrong ones.
+    """
+    key = node_key(record.pool, record.instance)
+    waits = _grace_of_listed(seen, provider, instance)
+    action = partial(SweepAction, key=key, provider=provider, instance=instance)
+    recorded = seen.canonical.get(key, record.provider_id)
+    listed = machines_named(seen, record)
+    serves = serving_machine(listed.values(), seen.addresses.get(key, ""))
+    if record.state != "running" or record.provider not in seen.listed:
+        return None
+    if instance.status == "stopping":
+        return None
+    if serves is None:
+        why = f"{' and '.join(sorted(listed))} have its name; which is the node is not known"
+        return action("note-unclear", why=why, waits_seconds=waits)
+    if serves.provider_id != instance.provider_id:
+        surplus = serves.provider_id == recorded
+        why = f"its record names {record.provider_id}, which serves"
+        return action("remove-surplus", why=why, waits_seconds=waits) if surplus else None
+    if key in seen.departed:
+        return action("orphan-departed", why=DEPARTED, waits_seconds=waits)
+    why = f"it is the only machine of its name, and its record names {record.provider_id}"
+    if instance.provider_id == recorded:
+        return action("correct-id", why=why)
+    return action("correct-id", why=why, waits_seconds=waits) if key in seen.living else None
+
+
+def machines_named(seen: SweepInput, record: InstanceRecord) -> dict[str, Instance]:
+    """Return the machines that have the name of a record, by ID; no matter who lists them."""
+    name = record.pool, record.instance
+    found = (
+        each
+        for listed in seen.listed.values()
+        for each in InstanceList.of(listed).by_name.get(name, ())
+        if each.status != "stopping" and is_of_fleet(each.fleet, seen.fleet, seen.fleet_name)
+    )
+    return {each.provider_id: each for each in found}
+
+
+def serving_machine(machines: Iterable[Instance], address: str) -> Instance | None:
+    """Return which of the machines of one name is the node; None: that is not known.
+
+    One that is stopped serves nothing; of the others it is the one with its agent's address.
+    """
+    found = list(machines)
+    found = [each for each in found if each.status in ADOPTABLE_STATUSES] or found
+    if len(found) > 1 and address:
+        found = [each for each in found if each.address == address]
+    return found[0] if len(found) == 1 else None
 
 
 def _decide_joined(seen: SweepInput, provider: str, instance: Instance) -> SweepAction | None:

@@ -7,6 +7,9 @@ from schemas.sweeps import SweepLine, SweepVerb
 from services.provisioner.removal.sweep_decisions import REMOVALS, SweepAction, SweepKind
 
 OBSERVES: Final = "its pool is in observe mode (`mode: observe`)"
+UNCLEAR: Final = (
+    "an operator finds out which machine serves, and ends the other one at its provider"
+)
 TOO_MANY: Final = "one sweep removes no more unexpected instances; the next one continues"
 VERBS: Final[Mapping[SweepKind, SweepVerb]] = {
     "remove-unexpected": "terminate",
@@ -18,6 +21,8 @@ VERBS: Final[Mapping[SweepKind, SweepVerb]] = {
     "restore-record": "adopt",
     "adopt-joined": "adopt",
     "retire-joined": "forget",
+    "correct-id": "note",
+    "note-unclear": "note",
     "mark-down": "note",
     "mark-up": "note",
     "mark-listed": "note",
@@ -63,6 +68,8 @@ def _held_back(action: SweepAction, observes: Callable[[str], bool], *, due: boo
         return orphan_remedy(action.instance.name)
     if action.waits_seconds:
         return ""
+    if action.kind == "note-unclear":
+        return UNCLEAR
     if action.kind in REMOVALS and observes(action.instance.pool):
         return OBSERVES
     return "" if due else TOO_MANY

@@ -6,32 +6,26 @@ instances, nor a launch in progress.
 """
 
 import asyncio
+import dataclasses
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
-from schemas.messages import decoder
-from schemas.node_records import NodeRecord, node_key
+from schemas.node_records import node_key
 from schemas.pool_records import (
     FLEET_KEY,
     FleetRecord,
-    PoolRecord,
-    RemovedPool,
-    pool_key,
-    removed_key,
 )
 from schemas.sweeps import SweepRequest
-from schemas.topology import INSTANCES, NODES, POOLS
-from services.bus.bucket_mirror import readable
+from schemas.topology import POOLS
 from services.bus.leases import Lease, repeat_while_held
-from services.bus.port import Bus, Entry
+from services.bus.port import Bus
 from services.bus.record_bucket import RecordBucket
 from services.primitives.clock import Clock
 from services.primitives.errors import NavarchError
@@ -46,6 +40,7 @@ from services.provisioner.instances.instance_store import Change, InstanceStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.removal.id_corrections import IdCorrections, Report, report_nothing
 from services.provisioner.removal.orphans import Orphans
 from services.provisioner.removal.remover import Remover
 from services.provisioner.removal.sweep_decisions import (
@@ -54,11 +49,9 @@ from services.provisioner.removal.sweep_decisions import (
     SweepInput,
     decide_sweep,
     due_actions,
-    is_kept,
     is_named,
-    is_of_fleet,
-    is_unrecorded,
 )
+from services.provisioner.removal.sweep_readings import SweepReadings
 from services.provisioner.time_limits import TimeLimits
 
 log = logging.getLogger(__name__)
@@ -71,10 +64,6 @@ WHOLE_SECONDS: Final = 300.0
 
 NOTHING: Final = SweepRequest()
 
-_node: Final = decoder(NodeRecord)
-_pool: Final = decoder(PoolRecord)
-_removed: Final = decoder(RemovedPool)
-
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
@@ -86,14 +75,6 @@ class SweepPlan:
     fleet_known: bool
     unlisted: Mapping[str, str]
     """Provider -> why it could not be listed."""
-
-
-class NodesSeen(NamedTuple):
-    """Nodes in service, those that are gone, and those whose instance has no record."""
-
-    living: frozenset[str] = frozenset()
-    departed: frozenset[str] = frozenset()
-    unrecorded: Mapping[str, NodeRecord] = {}
 
 
 class Sweeper:
@@ -110,10 +91,12 @@ class Sweeper:
         observes: Callable[[str], bool] = lambda _: False,
         *,
         fleet_name: str = "",
+        report: Report = report_nothing,
     ) -> None:
         """`observes`: whether a pool is in observe mode, so that nothing of it is removed.
 
-        `fleet_name` is the configured one: instances of its earlier stores are orphans.
+        `fleet_name` is the configured one: instances of its earlier stores are orphans. What needs
+        an operator goes to `report`.
         """
         self._bus = bus
         self._fleet_records = RecordBucket(bus, POOLS, FleetRecord)
@@ -125,6 +108,8 @@ class Sweeper:
         self.observes = observes
         self._fleet_name = fleet_name
         self._orphans = Orphans(bus, clock, store, remover)
+        self._readings = SweepReadings(bus, clock, providers, limits, fleet_name)
+        self._ids = IdCorrections(bus, clock, store, report)
         self._first_seen: dict[tuple[str, str], datetime] = {}
         self._one_sweep = asyncio.Lock()
         self._whole_at = 0.0
@@ -159,6 +144,7 @@ class Sweeper:
                 self._whole_at = began + WHOLE_SECONDS
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one(action)) for action in plan.due]
+            self._ids.report(plan.due)
             return plan, [each.result() for each in tasks]
 
     async def plan(self, request: SweepRequest = NOTHING, *, whole: bool = True) -> SweepPlan:
@@ -181,12 +167,12 @@ class Sweeper:
         }
         self._remember(listed, now)
         fleet_id = self._fleet_records.decode(fleet).id if fleet is not None else ""
-        nodes = await self._nodes(fleet_id, listed, records, left_alone, whole=whole)
+        nodes = await self._readings.nodes(fleet_id, listed, records, left_alone, whole=whole)
         seen = SweepInput(
             fleet=fleet_id,
             fleet_name=self._fleet_name,
-            records_since=await self._records_since(fleet),
-            serials=await self._serials(),
+            records_since=await self._readings.records_since(fleet),
+            serials=await self._readings.serials(),
             adopt=frozenset(request.adopt),
             terminate=frozenset(request.terminate),
             records=records,
@@ -196,40 +182,17 @@ class Sweeper:
             living=nodes.living,
             departed=nodes.departed,
             unrecorded=nodes.unrecorded,
-            admitted=await self._admitted(records.values(), now),
+            admitted=await self._readings.admitted(records.values(), now),
+            canonical=self._readings.canonical(records),
             now=now,
             grace=timedelta(seconds=self._limits.sweep_grace_seconds),
         )
+        several = [each.key for each in decide_sweep(seen) if each.kind == "note-unclear"]
+        if several:
+            seen = dataclasses.replace(seen, addresses=await self._readings.addresses(several))
         differences = decide_sweep(seen)
         due = due_actions(differences, self._limits.sweep_removals_max)
         return SweepPlan(differences, due, bool(fleet_id), unlisted)
-
-    async def _admitted(
-        self, records: Iterable[InstanceRecord], now: datetime
-    ) -> dict[str, datetime]:
-        """When each pool with instances that are kept last admitted a node."""
-        found: dict[str, datetime] = {}
-        for pool in sorted({each.pool for each in records if is_kept(each, now)}):
-            entries = await self._bus.entries(NODES, f"{pool}.>")
-            times = [node.admitted_at for _, node in readable(entries, _node) if node.admitted_at]
-            found |= {pool: max(times)} if times else {}
-        return found
-
-    async def _serials(self) -> dict[str, int]:
-        """The highest number that each pool has given; read after the lists, like the records."""
-        removed = readable(await self._bus.entries(POOLS, removed_key("*")), _removed)
-        found = {entry.key.partition(".")[2]: record.serial for entry, record in removed}
-        for _, pool in readable(await self._bus.entries(POOLS, pool_key("*")), _pool):
-            found[pool.name] = max(pool.serial, found.get(pool.name, 0))
-        return found
-
-    async def _records_since(self, fleet: Entry | None) -> datetime | None:
-        """When INSTANCES was created, if after the fleet: what is older may have had a record."""
-        if fleet is None:
-            return None
-        info = await self._bus.admin(f"STREAM.INFO.KV_{INSTANCES.name}", {})
-        created = datetime.fromisoformat(info["created"])
-        return created if created > fleet.time else None
 
     async def _list(self) -> tuple[dict[str, list[Instance]], dict[str, str]]:
         """Return each provider's list, and for those that could not be listed the reason."""
@@ -260,49 +223,6 @@ class Sweeper:
             for key in shown:
                 self._first_seen.setdefault(key, now)
 
-    async def _nodes(
-        self,
-        fleet: str,
-        listed: dict[str, list[Instance]],
-        records: dict[str, InstanceRecord],
-        left_alone: Collection[str],
-        *,
-        whole: bool,
-    ) -> NodesSeen:
-        """The nodes of which records and lists disagree.
-
-        A listed instance has no record, one that is running or was to be launched long ago is not
-        listed, or one that others have made is neither recorded nor listed.
-        """
-        old = self._clock.now() - timedelta(seconds=self._limits.sweep_grace_seconds)
-        can = {name: self._providers.get(name).provider.capabilities for name in listed}
-        shown = {
-            node_key(each.pool, each.name)
-            for provider, instances in listed.items()
-            for each in instances
-            if can[provider].adopts or is_of_fleet(each.fleet, fleet, self._fleet_name)
-        }
-        wanted = {
-            key
-            for key, each in records.items()
-            if each.provider in listed
-            and (each.state == "running" or (each.state == "intended" and each.intended_at < old))
-        }
-        keys = (shown - records.keys()) | (wanted if whole else wanted - shown)
-        adopts = any(each.adopts for each in can.values())
-        if not keys and not adopts:
-            return NodesSeen()
-        entries = await self._bus.entries(NODES)
-        nodes = {each.key: each.value for each in entries}
-        known = keys & nodes.keys()
-        living = frozenset(key for key in known if _in_service(nodes[key]))
-        unrecorded = {
-            entry.key: node
-            for entry, node in (readable(entries, _node) if adopts else ())
-            if entry.key not in left_alone and is_unrecorded(node, records.get(entry.key))
-        }
-        return NodesSeen(living, frozenset(known - living), unrecorded)
-
     async def _perform(self, action: SweepAction) -> bool:
         """Perform an action; False if an instance that should go is still listed."""
         key, provider, instance = action.key, action.provider, action.instance
@@ -318,12 +238,10 @@ class Sweeper:
                 | "adopt-orphan"
                 | "terminate-orphan"
                 | "forget-instance"
+                | "adopt-joined"
+                | "retire-joined"
             ):
                 return await self._orphans.perform(action)
-            case "adopt-joined":
-                await self._orphans.adopt_joined(key, provider, instance)
-            case "retire-joined":
-                await self._orphans.retire_joined(key, action.why)
             case "remove-unexpected" | "end-launch":
                 await self._store.change(key, self._must_go(action))
                 return await self._remover.try_removal(key)
@@ -331,6 +249,8 @@ class Sweeper:
                 return await self._remove_surplus(action)
             case "retry-removal" | "confirm-removal":
                 return await self._remover.try_removal(key)
+            case "correct-id":
+                await self._ids.correct(action)
             case "mark-down" | "mark-up":
                 down = down_reason(instance)
                 await self._store.change(key, lambda record: self._mark_down(record, down))
@@ -398,12 +318,3 @@ class Sweeper:
 
     def _new_record(self, provider: str, instance: Instance) -> InstanceRecord:
         return record_from_tags(provider, instance, self._clock.now())
-
-
-def _in_service(value: bytes) -> bool:
-    """Whether a node's record says that it is in service; an unreadable one may be."""
-    try:
-        state: str = _node.decode(value).state
-    except msgspec.DecodeError:
-        return True
-    return state != "terminated"
