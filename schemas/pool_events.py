@@ -4,6 +4,7 @@ from typing import Final, Literal
 
 from schemas.enums import Action, BreakerCause, IncidentScope, LaunchRefusal, Refusal
 from schemas.messages import Codec, Message
+from schemas.proposed_removals import RemovalGate
 from schemas.value_limits import Float, Int, Seconds, Token, UtcTime
 
 INCIDENT_NAMED_MAX: Final = 50
@@ -329,6 +330,19 @@ class InstanceLeaked(
     dollars_per_hour: Float = 0.0
 
 
+class RemovalAnswered(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.removal_answered"
+):
+    """The removal of a machine was proposed that no order means: it may go, or is held back."""
+
+    instance: str
+    provider: str
+    provider_id: str
+    gate: RemovalGate = ""
+    """What holds it back; empty: nothing."""
+    reason: str = ""
+
+
 class InstanceIdCorrected(
     PoolEvent,
     frozen=True,
@@ -391,6 +405,7 @@ POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
     SagaOverdue,
     OperatorNeeded,
     InstanceLeaked,
+    RemovalAnswered,
     InstanceIdCorrected,
     LaunchRefused,
     LaunchWaiting,
@@ -419,6 +434,7 @@ FACTS: dict[type[PoolEvent], str] = {
     SagaOverdue: "saga-overdue",
     OperatorNeeded: "operator-needed",
     InstanceLeaked: "instance-leaked",
+    RemovalAnswered: "removal-answered",
     InstanceIdCorrected: "instance-id-corrected",
     LaunchRefused: "launch-refused",
     LaunchWaiting: "launch-waiting",

@@ -13,7 +13,7 @@ its step is given up, `watch` stops it too, and no result is expected.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -100,6 +100,8 @@ class Command:
     """The entry's id: the cause of whatever follows."""
     deadline: datetime | None = None
     """When the coordinator gives the step up; the action is cancelled then."""
+    revision: int = 0
+    """Of the saga's log when the command was found to be open."""
     deliveries: int = 1
     """More than one: an earlier try was cut short, and may have come into effect."""
 
@@ -216,6 +218,7 @@ class Participant:
             return
         if open_command.stopped and stop is not None:
             stop.set()
+        command = replace(command, revision=open_command.sequence)
         result = await self._perform(action, command, stop)
         if result is not None:
             await self._answer(result, open_command.sequence, undo=undo)

@@ -6,7 +6,8 @@ from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering
 from schemas.saga_params import LaunchSpec
 from services.provisioner.provider_client.provider import Instance
-from services.provisioner.removal.sweep_decisions import SweepInput, decide_sweep, due_actions
+from services.provisioner.removal.sweep_actions import SweepInput
+from services.provisioner.removal.sweep_decisions import decide_sweep, due_actions
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(hours=1)

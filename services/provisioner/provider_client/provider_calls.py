@@ -15,6 +15,7 @@ import msgspec
 
 from schemas.launch_offers import Market, Offering
 from schemas.offering_records import OfferingPrice, OfferingQuota
+from schemas.termination_orders import TerminationOrder
 from schemas.value_limits import Address, Identifier
 from services.primitives.coalesce import Joined
 from services.primitives.redaction import redacted
@@ -82,9 +83,10 @@ class ProviderCalls:
             return self.provider.canonical_id(provider_id)
         return provider_id
 
-    async def terminate(self, provider_id: str) -> None:
-        """Begin to remove an instance, or raise ProviderError."""
-        await self._call("terminate", self.provider.terminate(provider_id), self._timeout)
+    async def terminate(self, order: TerminationOrder) -> None:
+        """Begin to remove the instances of an order, or raise ProviderError."""
+        for each in order.provider_ids:
+            await self._call("terminate", self.provider.terminate(each), self._timeout)
 
     async def bootstrap(self, instance: Instance, *, timeout_seconds: float) -> None:
         """Start the agent on the instance, if it does not start by itself."""

@@ -80,7 +80,8 @@ def parse_provider_id(text: str) -> CloudInstance | None:
 
 _AWS_FORMS: Final = re.compile(r"(?:.*[/:])?(i-[0-9a-f]{8,17})", re.ASCII | re.IGNORECASE)
 _GOOGLE_FORMS: Final = re.compile(
-    rf"(?:.*/)?(?!instances/)(?P<zone>{_NAME})/(?:instances/)?(?P<name>{_NAME})", re.ASCII | re.IGNORECASE
+    rf"(?:.*/)?(?!instances/)(?P<zone>{_NAME})/(?:instances/)?(?P<name>{_NAME})",
+    re.ASCII | re.IGNORECASE,
 )
 
 

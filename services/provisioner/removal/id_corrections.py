@@ -13,7 +13,7 @@ from schemas.pool_events import InstanceIdCorrected
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.removal.sweep_decisions import SweepAction
+from services.provisioner.removal.sweep_actions import SweepAction
 from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from schemas.instance_records import InstanceRecord
+from schemas.termination_orders import Authority
 from services.provisioner.instances.instance_decisions import mark_terminating
 
 KEPT_FOR: Final = timedelta(minutes=20)
@@ -17,7 +18,7 @@ REASON: Final = "refused for its hardware; kept until another node of its pool i
 
 
 def keep(
-    record: InstanceRecord, of_its_pool: Iterable[InstanceRecord], now: datetime
+    record: InstanceRecord, of_its_pool: Iterable[InstanceRecord], now: datetime, by: Authority
 ) -> InstanceRecord | None:
     """The record of a refused instance that is kept for now; None: it must go at once.
 
@@ -28,7 +29,7 @@ def keep(
     kept = sum(is_kept(each, now) for each in of_its_pool if each.instance != record.instance)
     if record.state != "running" or kept >= KEPT_MAX:
         return None
-    return replace(mark_terminating(record, now, REASON), kept_until=now + KEPT_FOR)
+    return replace(mark_terminating(record, now, by, REASON), kept_until=now + KEPT_FOR)
 
 
 def is_kept(record: InstanceRecord, now: datetime) -> bool:

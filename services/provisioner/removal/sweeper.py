@@ -8,7 +8,7 @@ instances, nor a launch in progress.
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -23,6 +23,7 @@ from schemas.pool_records import (
     FleetRecord,
 )
 from schemas.sweeps import SweepRequest
+from schemas.termination_orders import Authority, SurplusInstance
 from schemas.topology import POOLS
 from services.bus.leases import Lease, repeat_while_held
 from services.bus.port import Bus
@@ -35,6 +36,7 @@ from services.provisioner.instances.instance_decisions import (
     mark_terminating,
     record_from_tags,
     settle,
+    with_surplus,
 )
 from services.provisioner.instances.instance_store import Change, InstanceStore
 from services.provisioner.provider_client.provider import Instance
@@ -42,15 +44,10 @@ from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.removal.id_corrections import IdCorrections, Report, report_nothing
 from services.provisioner.removal.orphans import Orphans
+from services.provisioner.removal.proposals import GATED, Proposals
 from services.provisioner.removal.remover import Remover
-from services.provisioner.removal.sweep_decisions import (
-    REMOVALS,
-    SweepAction,
-    SweepInput,
-    decide_sweep,
-    due_actions,
-    is_named,
-)
+from services.provisioner.removal.sweep_actions import REMOVALS, SweepAction, SweepInput
+from services.provisioner.removal.sweep_decisions import decide_sweep, due_actions
 from services.provisioner.removal.sweep_readings import SweepReadings
 from services.provisioner.time_limits import TimeLimits
 
@@ -63,6 +60,9 @@ WHOLE_SECONDS: Final = 300.0
 """Between two sweeps that read NODES whole, for instances that run on without their node."""
 
 NOTHING: Final = SweepRequest()
+HELD_BACK: Final = "held removals"
+KEPT: Final = frozenset({"keep-orphan", "keep-unnamed", "note-unclear"})
+"""What each sweep finds again, and leaves alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,8 @@ class Sweeper:
         self._orphans = Orphans(bus, clock, store, remover)
         self._readings = SweepReadings(bus, clock, providers, limits, fleet_name)
         self._ids = IdCorrections(bus, clock, store, report)
+        self._publish = report
+        self.proposals = Proposals(bus, clock)
         self._first_seen: dict[tuple[str, str], datetime] = {}
         self._one_sweep = asyncio.Lock()
         self._whole_at = 0.0
@@ -129,11 +131,12 @@ class Sweeper:
         began = self._clock.monotonic()
         whole = request is not None or began >= self._whole_at
         limit = asyncio.Semaphore(ACTIONS_AT_ONCE_MAX)
+        by = operator_authority(request or NOTHING, self._clock.now())
 
         async def one(action: SweepAction) -> str:
             async with limit:
                 try:
-                    return "done" if await self._perform(action) else "not removed yet"
+                    return "done" if await self._perform(action, by) else "not removed yet"
                 except NavarchError as error:
                     log.warning("left for the next sweep", extra={"reason": str(error)})
                     return str(error)
@@ -144,7 +147,7 @@ class Sweeper:
                 self._whole_at = began + WHOLE_SECONDS
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one(action)) for action in plan.due]
-            self._ids.report(plan.due)
+            self._report(plan.due)
             return plan, [each.result() for each in tasks]
 
     async def plan(self, request: SweepRequest = NOTHING, *, whole: bool = True) -> SweepPlan:
@@ -223,15 +226,26 @@ class Sweeper:
             for key in shown:
                 self._first_seen.setdefault(key, now)
 
-    async def _perform(self, action: SweepAction) -> bool:
+    def _report(self, due: Sequence[SweepAction]) -> None:
+        """Report what an operator must look at."""
+        self._ids.report(due)
+        proposed = [each for each in due if each.kind in GATED]
+        self._publish(HELD_BACK, self.proposals.report(proposed))
+
+    async def _perform(self, action: SweepAction, operator: Authority) -> bool:
         """Perform an action; False if an instance that should go is still listed."""
         key, provider, instance = action.key, action.provider, action.instance
-        if action.kind in REMOVALS and self.observes(instance.pool):
+        observed = action.kind in REMOVALS and self.observes(instance.pool)
+        if observed and not action.by_operator:
             await self._remover.publish_observed(provider, instance, action.why)
             return True
-        if action.kind != "keep-orphan":
+        if action.kind not in KEPT:
             log.info("sweep", extra={"action": action.kind, "on": str(action)})
         match action.kind:
+            case "keep-unnamed":
+                return not action.by_operator or await self._remover.remove_unnamed(
+                    provider, instance, operator
+                )
             case (
                 "keep-orphan"
                 | "orphan-departed"
@@ -241,31 +255,44 @@ class Sweeper:
                 | "adopt-joined"
                 | "retire-joined"
             ):
-                return await self._orphans.perform(action)
-            case "remove-unexpected" | "end-launch":
-                await self._store.change(key, self._must_go(action))
+                return await self._orphans.perform(action, operator)
+            case "remove-unexpected" | "remove-surplus":
+                return await self._remove(action, operator)
+            case "remove-late" | "end-launch":
+                await self._store.change(key, self._must_go(action, None))
                 return await self._remover.try_removal(key)
-            case "remove-surplus":
-                return await self._remove_surplus(action)
+            case "retry-surplus":
+                return await self._remover.remove_surplus(key)
             case "retry-removal" | "confirm-removal":
                 return await self._remover.try_removal(key)
             case "correct-id":
                 await self._ids.correct(action)
-            case "mark-down" | "mark-up":
-                down = down_reason(instance)
-                await self._store.change(key, lambda record: self._mark_down(record, down))
-            case "adopt-instance" | "restore-record" | "mark-listed" | "mark-unlisted":
+            case "note-unclear":
+                pass
+            case _:
                 await self._store.change(key, lambda record: self._correct(action, record))
         return True
 
-    async def _remove_surplus(self, action: SweepAction) -> bool:
-        """Remove an instance, unless a launch has recorded it since; False: not accepted."""
-        instance = action.instance
-        if is_named(instance):
-            record = await self._store.get(action.key)
-            if record is not None and record.provider_id == instance.provider_id:
-                return True
-        return await self._remover.remove_unrecorded(action.provider, instance.provider_id)
+    async def _remove(self, action: SweepAction, operator: Authority) -> bool:
+        """Remove what no order means, by a command or a proof; False: it is held back."""
+        key = action.key
+        by = operator if action.by_operator else await self.proposals.authority(action)
+        if by is None:
+            return False
+        if action.kind == "remove-unexpected":
+            await self._store.change(key, self._must_go(action, by))
+            return await self._remover.try_removal(key)
+        one = SurplusInstance(
+            provider=action.provider, provider_id=action.instance.provider_id, authority=by
+        )
+
+        def beside(found: InstanceRecord | None) -> InstanceRecord | None:
+            # A launch may have recorded it since.
+            same = found is None or found.provider_id == one.provider_id
+            return None if same or found is None else with_surplus(found, one)
+
+        await self._store.change(key, beside)
+        return await self._remover.remove_surplus(key)
 
     def _mark_down(self, record: InstanceRecord | None, reason: str) -> InstanceRecord | None:
         if record is None or record.state != "running":
@@ -275,6 +302,8 @@ class Sweeper:
 
     def _correct(self, action: SweepAction, record: InstanceRecord | None) -> InstanceRecord | None:
         """Return the corrected record; None if it has changed since the sweep read it."""
+        if action.kind in ("mark-down", "mark-up"):
+            return self._mark_down(record, down_reason(action.instance))
         if action.kind == "restore-record":
             earlier = record is not None and record.state == "terminated"
             if record is not None and not (earlier and not action.instance.provider_id):
@@ -289,32 +318,42 @@ class Sweeper:
             return None
         return settle(record, action.instance, self._clock.now(), action.provider).record
 
-    def _must_go(self, action: SweepAction) -> Change:
-        """The change of a record by which its instance, if there is one, is removed."""
+    def _must_go(self, action: SweepAction, by: Authority | None) -> Change:
+        """Return the change by which an instance, if there is one, is removed.
+
+        `by`: a new order; None: that of the record, or of its launch.
+        """
         if action.kind == "end-launch":
             return self._end_launch
-        return self._record_unexpected(action.provider, action.instance)
+        return self._record_unexpected(action.provider, action.instance, by)
 
     def _end_launch(self, record: InstanceRecord | None) -> InstanceRecord | None:
         """Have it go; its request may still be under way, so lists say when there is nothing."""
         if record is None or record.state != "intended":
             return None
-        return mark_terminating(record, self._clock.now())
+        now = self._clock.now()
+        return mark_terminating(record, now, Authority(kind="launch", saga=record.saga, at=now))
 
-    def _record_unexpected(self, provider: str, instance: Instance) -> Change:
+    def _record_unexpected(self, provider: str, instance: Instance, by: Authority | None) -> Change:
         """Record that it must go, so that operators see it until it is gone."""
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             now = self._clock.now()
-            if record is None:
+            if record is None and by is not None:
                 found = mark_listed(self._new_record(provider, instance), instance, now)
-                return mark_terminating(found, now, "no record of it")
-            if record.state == "terminated":
+                return mark_terminating(found, now, by, "no record of it")
+            if record is not None and record.state == "terminated":
                 # The record of a cancelled launch names no provider.
-                return mark_listed(replace(record, provider=provider), instance, now)
+                return mark_listed(replace(record, provider=provider), instance, now, by)
             return None
 
         return decide
 
     def _new_record(self, provider: str, instance: Instance) -> InstanceRecord:
         return record_from_tags(provider, instance, self._clock.now())
+
+
+def operator_authority(request: SweepRequest, now: datetime) -> Authority:
+    """Return the authority of an operator's command."""
+    names = " ".join(request.terminate)
+    return Authority(kind="operator", request=f"sweep --terminate {names}", by=request.by, at=now)
