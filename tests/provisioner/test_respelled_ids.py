@@ -1,5 +1,6 @@
 """A provider that lists nodes under other IDs costs none of them."""
 
+import dataclasses
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -31,7 +32,9 @@ from tests.provisioner.provisioner_parts import (
     record_fleet,
     recorded,
     request,
+    serve_pool_manager,
     steps,
+    terminate,
 )
 
 NODES_COUNT = 5
@@ -69,8 +72,12 @@ class Respelled:
         return replace(made, provider_id=self.answers or made.provider_id)
 
     async def terminate(self, provider_id: str) -> None:
-        """End what is listed under this ID."""
-        await self._real.terminate(self._real_ids.get(provider_id, provider_id))
+        """End what is listed under this ID; another one is not known."""
+        if self.respell is None:
+            await self._real.terminate(provider_id)
+        else:
+            await self.list()
+            await self._real.terminate(self._real_ids.get(provider_id, "none"))
 
 
 class Canonical(Respelled):
@@ -227,3 +234,24 @@ async def test_of_two_machines_of_one_name_none_is_terminated_where_neither_is_k
     for _ in range(2):
         await sweeper.sweep()
     assert (reports.kinds, real.calls("terminate")) == (kinds, [])
+
+
+async def test_a_node_that_is_removed_while_its_ids_change_does_not_live_on(bus: NatsBus) -> None:
+    """Its order means an ID that is no longer listed: what is listed instead is proposed."""
+    await record_fleet(bus)
+    await serve_pool_manager(bus)
+    real = fake()
+    provider, reports = Respelled(real), Reports()
+    limits = dataclasses.replace(QUICK, accepted_within_seconds=0.1)
+    parts = steps(bus, provider, limits)  # type: ignore[arg-type]
+    await parts.provision(provision("web-1"))
+    await in_service(bus, "web-1", "leaving")
+    provider.respell = lambda at, ids: f"new-{ids[at]}"
+    await parts.terminate(terminate("web-1"))
+    sweeper = sweeping(bus, provider, reports)
+    await sweeper.sweep()
+    assert [each.gate for each in sweeper.proposals.held.values()] == ["occupied"]
+    await in_service(bus, "web-1", "terminated")
+    for _ in range(2):
+        await sweeper.sweep()
+    assert ((await recorded(bus)).state, await provider.list()) == ("terminated", [])

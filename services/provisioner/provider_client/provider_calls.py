@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Market, Offering
 from schemas.offering_records import OfferingPrice, OfferingQuota
 from schemas.termination_orders import TerminationOrder
@@ -82,6 +83,13 @@ class ProviderCalls:
         if provider_id and isinstance(self.provider, NamesInstances):
             return self.provider.canonical_id(provider_id)
         return provider_id
+
+    def canonical_record(self, record: InstanceRecord) -> InstanceRecord:
+        """Return a record of an earlier release or answer with its IDs in that form."""
+        ids = self.canonical_id(record.provider_id), tuple(map(self.canonical_id, record.ordered))
+        if ids == (record.provider_id, record.ordered):
+            return record
+        return msgspec.structs.replace(record, provider_id=ids[0], ordered=ids[1])
 
     async def terminate(self, order: TerminationOrder) -> None:
         """Begin to remove the instances of an order, or raise ProviderError."""

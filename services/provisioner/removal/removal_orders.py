@@ -15,6 +15,7 @@ from services.provisioner.instances.instance_decisions import (
     ERROR_CHARS_MAX,
     TERMINATING_STATES,
     authority_of,
+    instances_of,
     may_be_hidden,
 )
 from services.provisioner.provider_client.instance_list import InstanceList
@@ -119,7 +120,8 @@ def is_absent(
     became known or, without one, after the launch was given up.
     """
     index = InstanceList.of(listed)
-    if ordered_instances(record, index) or may_be_hidden(record, index.hidden_prefixes):
+    # Also what the order does not mean: it may be the same machine under another ID.
+    if instances_of(record, index) or may_be_hidden(record, index.hidden_prefixes):
         return False
     known_at = record.running_at if record.provider_id else None
     return asked_at - (known_at or record.terminating_at or record.intended_at) >= lag

@@ -116,17 +116,18 @@ class Remover:
         if record is None or record.state not in TERMINATING_STATES:
             return None
         result, judged = await self._terminate(key, record, again=again)
+        ids = {record.provider_id, judged.provider_id}
         if result is not None:
             await self._record_attempt(key, record, result)
             return result
 
         def gone(now: InstanceRecord | None) -> InstanceRecord | None:
             # What was launched since is not missing from an earlier list.
-            known = now is not None and now.provider_id == judged.provider_id
+            known = now is not None and now.provider_id in ids
             return now and (mark_terminated(now, self._clock.now()) if known else now)
 
         now = await self._store.change(key, gone)
-        if now is not None and now.provider_id != judged.provider_id:
+        if now is not None and now.provider_id not in ids:
             return NotRemoved(f"{now.provider_id} was launched meanwhile")
         return None
 
@@ -149,7 +150,7 @@ class Remover:
         """
         try:
             calls = self._providers.get(provider)
-            can = calls.provider.capabilities
+            can, record = calls.provider.capabilities, calls.canonical_record(record)
             if unseen := why_out_of_region(record, can):
                 return NotRemoved(unseen, "INVALID"), record
             lag = timedelta(seconds=can.list_lag_seconds)

@@ -25,13 +25,14 @@ from services.provisioner.instances.instance_decisions import (
     down_reason,
     find_adoptable,
     instance_of,
+    instances_of,
     may_be_hidden,
     why_out_of_region,
 )
 from services.provisioner.provider_client.instance_list import InstanceList
 from services.provisioner.provider_client.provider import Capabilities, Instance
 from services.provisioner.removal.kept_instances import kept_seconds
-from services.provisioner.removal.removal_orders import is_late, ordered_instances
+from services.provisioner.removal.removal_orders import is_late, is_ordered, ordered_instances
 from services.provisioner.removal.sweep_actions import (
     COMMANDED,
     DEPARTED,
@@ -144,6 +145,9 @@ def _decide_instance(seen: SweepInput, provider: str, instance: Instance) -> Swe
     if record.state == "intended" and find_adoptable(record, seen.listed[provider]) == instance:
         why = "it was launched, and the launch was not finished"
         return action("adopt-instance", why=why, waits_seconds=waits)
+    if record.state in TERMINATING_STATES and not is_ordered(record, instance):
+        why = f"its record has {', '.join(record.ordered)} removed, which is another"
+        return action("remove-surplus", why=why, waits_seconds=waits)
     return _decide_running(seen, provider, instance, record) if record.state == "running" else None
 
 
@@ -357,6 +361,8 @@ def _judge_removal(
         return "retry-removal", why
     if ordered_instances(record, instances):
         return "retry-removal", f"it should be gone, and is listed{error}"
+    if instances_of(record, instances):
+        return "retry-removal", f"another machine of its name is listed{error}"
     if listed:
         why = f"its provider could not list the place where it ran, so it may still exist{error}"
         return "retry-removal", why

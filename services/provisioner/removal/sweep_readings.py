@@ -47,15 +47,23 @@ class SweepReadings:
         self._limits = limits
         self._fleet_name = fleet_name
 
-    def canonical(self, records: Mapping[str, InstanceRecord]) -> dict[str, str]:
-        """Return the records' IDs in the form in which lists have them, where that differs."""
-        calls = self._providers.calls
-        found = {
-            key: calls[each.provider].canonical_id(each.provider_id)
-            for key, each in records.items()
-            if each.provider_id and each.provider in calls
-        }
-        return {key: each for key, each in found.items() if each != records[key].provider_id}
+    def canonical(
+        self, found: Mapping[str, InstanceRecord]
+    ) -> tuple[dict[str, InstanceRecord], dict[str, str]]:
+        """Return the records with their IDs in the form in which lists have them.
+
+        Those of running ones beside them, since these are corrected.
+        """
+        records, running = dict(found), dict[str, str]()
+        for key, each in found.items():
+            calls = self._providers.calls.get(each.provider)
+            if calls is None or (compared := calls.canonical_record(each)) is each:
+                continue
+            if each.state == "running":
+                running[key] = compared.provider_id
+            else:
+                records[key] = compared
+        return records, running
 
     async def addresses(self, keys: Iterable[str]) -> dict[str, str]:
         """Return the address that the agent of each node reported last, if it reported any."""

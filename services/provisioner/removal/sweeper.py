@@ -161,7 +161,8 @@ class Sweeper:
         listed, unlisted = await self._list()
         # Read after the lists: an intention is recorded before its provider is called.
         found = await self._store.all_keys()
-        records = {key: record for key, record in found.items() if record is not None}
+        raw = {key: record for key, record in found.items() if record is not None}
+        records, canonical = self._readings.canonical(raw)
         # An instance whose record cannot be read is neither unexpected nor gone: it is left alone.
         left_alone = {key for key, record in found.items() if record is None}
         listed = {
@@ -186,7 +187,7 @@ class Sweeper:
             departed=nodes.departed,
             unrecorded=nodes.unrecorded,
             admitted=await self._readings.admitted(records.values(), now),
-            canonical=self._readings.canonical(records),
+            canonical=canonical,
             now=now,
             grace=timedelta(seconds=self._limits.sweep_grace_seconds),
         )
