@@ -33,9 +33,9 @@ def is_ordered(record: InstanceRecord, instance: Instance) -> bool:
     It means the IDs that it names. That of a launch in doubt knows none and means all that carries
     its token; what has the name of another node is never meant.
     """
-    mine = (instance.pool, instance.name) == (record.pool, record.instance)
-    if not mine and is_of_node(instance, record.launch.fleet):
+    if is_of_other_node(record, instance):
         return False
+    mine = (instance.pool, instance.name) == (record.pool, record.instance)
     by_launch = authority_of(record).kind == "launch" or not record.provider_id
     if by_launch and mine and instance.fleet == record.launch.fleet:
         # Not every provider lists tokens.
@@ -55,10 +55,17 @@ def is_late(record: InstanceRecord, instance: Instance) -> bool:
     return is_ordered(record, instance)
 
 
-def is_of_node(instance: Instance, fleet: str) -> bool:
-    """Whether a listed instance carries the name of a node of a fleet."""
+def is_of_other_node(record: InstanceRecord, instance: Instance) -> bool:
+    """Whether a listed instance carries the name of another node of the record's fleet."""
+    fleet, name = record.launch.fleet, (instance.pool, instance.name)
     named = TOKEN.match(instance.pool) and TOKEN.match(instance.name)
-    return bool(named) and bool(fleet) and instance.fleet == fleet
+    other = bool(fleet) and instance.fleet == fleet and name != (record.pool, record.instance)
+    return other and bool(named)
+
+
+def remaining_instances(record: InstanceRecord, listed: Iterable[Instance]) -> list[Instance]:
+    """Return the listed instances of a record, ordered or not; an ID may be another node's now."""
+    return [each for each in instances_of(record, listed) if not is_of_other_node(record, each)]
 
 
 def ordered_instances(record: InstanceRecord, listed: Iterable[Instance]) -> list[Instance]:
@@ -71,13 +78,18 @@ def ordered_instances(record: InstanceRecord, listed: Iterable[Instance]) -> lis
     return [each for each in found.values() if is_ordered(record, each)]
 
 
-def order_of(record: InstanceRecord, provider: str, listed: Iterable[Instance]) -> TerminationOrder:
-    """Return the order for the next attempt: without what is being removed, or another node's."""
+def order_of(
+    record: InstanceRecord, provider: str, listed: Iterable[Instance], *, only_listed: bool = False
+) -> TerminationOrder:
+    """Return the order for the next attempt: without what is being removed, or another node's.
+
+    `only_listed`: another record has its ID, too, so that the list must show whose it is.
+    """
     mine = ordered_instances(record, listed)
     index = InstanceList.of(listed).by_id
     stopping = {each.provider_id for each in mine if each.status == "stopping"}
     known = record.ordered or ((record.provider_id,) if record.provider_id else ())
-    unseen = [each for each in known if each not in index]
+    unseen = [each for each in known if each not in index and not only_listed]
     ids = (*unseen, *sorted(each.provider_id for each in mine))
     return TerminationOrder(
         provider=provider,
@@ -121,7 +133,7 @@ def is_absent(
     """
     index = InstanceList.of(listed)
     # Also what the order does not mean: it may be the same machine under another ID.
-    if instances_of(record, index) or may_be_hidden(record, index.hidden_prefixes):
+    if remaining_instances(record, index) or may_be_hidden(record, index.hidden_prefixes):
         return False
     known_at = record.running_at if record.provider_id else None
     return asked_at - (known_at or record.terminating_at or record.intended_at) >= lag

@@ -25,14 +25,18 @@ from services.provisioner.instances.instance_decisions import (
     down_reason,
     find_adoptable,
     instance_of,
-    instances_of,
     may_be_hidden,
     why_out_of_region,
 )
 from services.provisioner.provider_client.instance_list import InstanceList
 from services.provisioner.provider_client.provider import Capabilities, Instance
 from services.provisioner.removal.kept_instances import kept_seconds
-from services.provisioner.removal.removal_orders import is_late, is_ordered, ordered_instances
+from services.provisioner.removal.removal_orders import (
+    is_late,
+    is_ordered,
+    ordered_instances,
+    remaining_instances,
+)
 from services.provisioner.removal.sweep_actions import (
     COMMANDED,
     DEPARTED,
@@ -361,7 +365,7 @@ def _judge_removal(
         return "retry-removal", why
     if ordered_instances(record, instances):
         return "retry-removal", f"it should be gone, and is listed{error}"
-    if instances_of(record, instances):
+    if remaining_instances(record, instances):
         return "retry-removal", f"another machine of its name is listed{error}"
     if listed:
         why = f"its provider could not list the place where it ran, so it may still exist{error}"
