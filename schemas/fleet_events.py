@@ -55,6 +55,9 @@ FailureKind = Literal[
     "sink-refused",
     "configuration-refused",
     "workload-system-away",
+    "instance-unclear",
+    "provider-ids-changed",
+    "removal-held",
 ]
 
 

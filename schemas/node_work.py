@@ -28,6 +28,8 @@ class NodeWorkAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     idle: tuple[Token, ...] = ()
     """Those on which all of them say that nothing runs."""
+    absent: tuple[Token, ...] = ()
+    """Others on which nothing runs or is placed: a system does not know them, or drained them."""
     unknown: str = ""
     """Why nothing is known of the others, or of some of them; empty: they have work."""
 

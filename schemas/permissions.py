@@ -121,6 +121,7 @@ TRIES: Final = subjects.query("workload-check")
 SERVICE_QUERIES: Final = (
     subjects.query("adopt-node"),
     subjects.query("disconnect-node"),
+    subjects.query("propose-removal"),
     subjects.query("retire-node"),
     f"{subjects.query('sweep-now')}.*",
     TRIES,

@@ -4,6 +4,7 @@ from typing import Final, Literal
 
 from schemas.enums import Action, BreakerCause, IncidentScope, LaunchRefusal, Refusal
 from schemas.messages import Codec, Message
+from schemas.proposed_removals import RemovalGate
 from schemas.value_limits import Float, Int, Seconds, Token, UtcTime
 
 INCIDENT_NAMED_MAX: Final = 50
@@ -329,6 +330,34 @@ class InstanceLeaked(
     dollars_per_hour: Float = 0.0
 
 
+class RemovalAnswered(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.removal_answered"
+):
+    """The removal of a machine was proposed that no order means: it may go, or is held back."""
+
+    instance: str
+    provider: str
+    provider_id: str
+    gate: RemovalGate = ""
+    """What holds it back; empty: nothing."""
+    reason: str = ""
+
+
+class InstanceIdCorrected(
+    PoolEvent,
+    frozen=True,
+    kw_only=True,
+    tag="io.navarch.provisioner.event.v1.instance_id_corrected",
+):
+    """A node's only instance is listed under another ID, and its record has that ID now."""
+
+    instance: str
+    provider: str
+    provider_id: str
+    previous: str
+    """The ID that its record had."""
+
+
 class LaunchRefused(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.launch_refused"
 ):
@@ -376,6 +405,8 @@ POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
     SagaOverdue,
     OperatorNeeded,
     InstanceLeaked,
+    RemovalAnswered,
+    InstanceIdCorrected,
     LaunchRefused,
     LaunchWaiting,
 )
@@ -403,6 +434,8 @@ FACTS: dict[type[PoolEvent], str] = {
     SagaOverdue: "saga-overdue",
     OperatorNeeded: "operator-needed",
     InstanceLeaked: "instance-leaked",
+    RemovalAnswered: "removal-answered",
+    InstanceIdCorrected: "instance-id-corrected",
     LaunchRefused: "launch-refused",
     LaunchWaiting: "launch-waiting",
 }

@@ -88,6 +88,7 @@ class NodeWorkEndpoint:
     async def idle(self, query: NodeWorkQuery) -> NodeWorkAnswer:
         """The nodes on which every workload system of the pool says that nothing runs."""
         idle, unknown = set(query.nodes), list[str]()
+        free = set(query.nodes)
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 systems = [
@@ -99,44 +100,50 @@ class NodeWorkEndpoint:
                 reading = (self._read(query.pool, each) for each in asked)
                 references = await asyncio.gather(*reading)
                 for each in systems:
-                    found, why = await _ask(each, references)
+                    found, drained, why = await _ask(each, references)
                     idle &= found
+                    free &= found | drained
                     unknown += [why] if why else []
         except Exception as error:  # noqa: BLE001 - a notifier may be a third party's code
             reason = str(error) or f"no answer within {ANSWER_SECONDS_MAX:g} s"
             return NodeWorkAnswer(unknown=reason)
-        return NodeWorkAnswer(idle=tuple(sorted(idle)), unknown="; ".join(unknown))
+        return NodeWorkAnswer(
+            idle=tuple(sorted(idle)), absent=tuple(sorted(free - idle)), unknown="; ".join(unknown)
+        )
 
     async def _read(self, pool: str, node: str) -> NodeReference:
         async with self._reads:
             return await read_reference(self._bus, pool, node)
 
 
-async def _ask(notifier: Notifier, nodes: Sequence[NodeReference]) -> tuple[set[str], str]:
-    """The nodes that have no work, and why nothing is known of some.
+async def _ask(
+    notifier: Notifier, nodes: Sequence[NodeReference]
+) -> tuple[set[str], set[str], str]:
+    """The nodes that have no work, those that get none, and why nothing is known of some.
 
     One in service of which it is said that no work will be placed there is not known to the
     workload system, or another has cordoned it.
     """
     if not isinstance(notifier, RunningWorkReporter) or not notifier.reports_running:
-        return set(), f"{notifier.name} does not say what runs on a node in service"
+        return set(), set(), f"{notifier.name} does not say what runs on a node in service"
     answers = await notifier.workloads(nodes)
     idle: set[str] = set()
-    unknown: list[str] = []
+    drained: set[str] = set()
+    unsure: list[str] = []
     for each in nodes:
         match answers.get(each.node):
             case NodeWorkload(drained=False, running=(), total=0, unsure=False):
                 idle.add(each.node)
-            case NodeWorkload(drained=True) | NodeWorkload(unsure=True):
-                unknown.append(each.node)
-            case NodeWorkload():
+            case NodeWorkload(drained=True):
+                drained.add(each.node)
+            case NodeWorkload(unsure=False):
                 pass
-            case StepFailure() | None:
-                unknown.append(each.node)
-    if not unknown:
-        return idle, ""
+            case NodeWorkload() | StepFailure() | None:
+                unsure.append(each.node)
+    if not (unknown := sorted({*drained, *unsure})):
+        return idle, drained, ""
     named = first_of(unknown, NAMED_MAX)
-    return idle, f"{notifier.name} does not know what runs on {named}"
+    return idle, drained, f"{notifier.name} does not know what runs on {named}"
 
 
 class JobNodesEndpoint:

@@ -48,6 +48,7 @@ from services.pool_manager.price_watch import PriceWatch
 from services.pool_manager.queries import Queries
 from services.pool_manager.reconciler import TIMER_OWNER, Reconciler
 from services.pool_manager.remediator_plugins import Remediators
+from services.pool_manager.removal_proposals import RemovalProposals
 from services.pool_manager.requests import pool_apply
 from services.pool_manager.requests.request_decisions import decide, saga_asked_about
 from services.pool_manager.requests.request_replies import (
@@ -218,12 +219,12 @@ class PoolManager:
                 ).endpoints(),
                 **self._hardware.endpoints(),
                 **self._adoption.endpoints(),
+                **RemovalProposals(self._bus, self._clock, self.store).endpoints(),
             },
             close=self._close,
         )
 
     async def _close(self) -> None:
-        """Give back what is held."""
         await self._finder.close()
         await self._lease.release()
 

@@ -100,6 +100,8 @@ class Command:
     """The entry's id: the cause of whatever follows."""
     deadline: datetime | None = None
     """When the coordinator gives the step up; the action is cancelled then."""
+    revision: int = 0
+    """Of the saga's log when the command was found to be open."""
     deliveries: int = 1
     """More than one: an earlier try was cut short, and may have come into effect."""
     prepared: Any = None
@@ -233,6 +235,7 @@ class Participant:
         command = replace(command, prepared=prepared)
         if open_command.stopped and stop is not None:
             stop.set()
+        command = replace(command, revision=open_command.sequence)
         result = await self._perform(action, command, stop)
         if result is not None:
             await self._answer(result, open_command.sequence, undo=undo)

@@ -71,14 +71,22 @@ CloudFault = Literal[
     "old_hardware",
     "other_rack",
     "preemption",
+    "respelled_ids",
+    "listed_twice",
+    "empty_list",
+    "wrong_answer",
 ]
-"""lost_answer: a launch takes effect and its answer is lost; launch_cut_off: the replica that
-launches loses its connection until the launch takes effect; slow_removal: machines that are being
-removed stay so until it ends; fixed_capacity: the cloud has `count` machines, and those that are
-being removed count; reported_quota: the account may have `count` machines, which the cloud
-reports, and it refuses more; never_boots: the next machines never boot; boot_failure: their boot
-checks fail; old_hardware: they have the hardware that was terminated last; other_rack: they are in
-racks of their own; preemption: the cloud announces that it takes some of its machines."""
+"""respelled_ids: lists show machines under other IDs (`message`: case, form, unknown, swapped);
+listed_twice: they show each twice; empty_list: they succeed and show nothing; wrong_answer: the
+next `count` launches are answered with an ID that no machine has, or another one's (`message`:
+unknown, borrowed); lost_answer: a launch takes effect and its answer is lost; launch_cut_off:
+the replica that launches loses its connection until the launch takes effect; slow_removal:
+machines that are being removed stay so until it ends; fixed_capacity: the cloud has `count`
+machines, and those that are being removed count; reported_quota: the account may have `count`
+machines, which the cloud reports, and it refuses more; never_boots: the next machines never
+boot; boot_failure: their boot checks fail; old_hardware: they have the hardware that was
+terminated last; other_rack: they are in racks of their own; preemption: the cloud announces that
+it takes some of its machines."""
 WorkloadFault = Literal[
     "network",
     "endless_drain",

@@ -81,6 +81,12 @@ class SimulatedOperators:
         """The keys of the open alerts about streams that take no writes."""
         return [key for key in self.open if key.startswith("store-unwritable/")]
 
+    def held(self) -> list[str]:
+        """The provider IDs of machines that operators were alerted to be held back."""
+        prefix = "removal-held/instance "
+        keys = (each.removeprefix(prefix) for each in self.open if each.startswith(prefix))
+        return [each.partition(" at ")[0] for each in keys]
+
     def set_aside(self) -> list[str]:
         """The keys of the open alerts about messages that were set aside."""
         return [key for key in self.open if key.startswith("message-set-aside/")]

@@ -25,6 +25,7 @@ from services.provisioner.provider_client.provider import (
     ProvisionRequest,
 )
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.simulator.engine.listed_ids import ListedIds
 from services.simulator.engine.offering_selector import ANYWHERE, OfferingSelector
 from services.simulator.engine.simulation_context import (
     CURRENT_SIMULATION,
@@ -120,6 +121,7 @@ class SimulatedCloud:
     """The account may have so many machines of these offerings, as the cloud reports."""
     place_elsewhere: Callable[[int], None] = lambda _: None
     """Places so many of the next machines in racks of their own."""
+    ids: ListedIds = field(default_factory=ListedIds)
     on_rebooted: Callable[[Instance], None] | None = None
     """Set where the cloud can reboot a machine."""
     restarts_cold: bool = False
@@ -217,9 +219,27 @@ class SimulatedCloud:
             self.simulation.note(f"cloud has {machine.instance.name} ({provider_id}) no more")
             self.on_gone(machine.instance)
 
+    def real_id(self, provider: str, provider_id: str) -> str:
+        """The machine that an ID means to a provider now."""
+        return self.ids.real(provider_id, self.ids_at(provider), self.simulation.now())
+
+    def ids_at(self, provider: str) -> list[str]:
+        """The IDs of the machines of a provider."""
+        return [key for key, each in self.machines.items() if each.provider == provider]
+
     def list_for(self, provider: str) -> list[Instance]:
-        """The machines that a provider's list shows."""
-        now = self.simulation.now()
+        """The machines that a provider's list shows, under the IDs that it shows."""
+        now, ids = self.simulation.now(), self.ids
+        if now < ids.empty_until:
+            return []
+        listed = ids.listed(self.ids_at(provider), now)
+        shown = [
+            msgspec.structs.replace(each, provider_id=listed[each.provider_id])
+            for each in self._shown_to(provider, now)
+        ]
+        return shown * 2 if now < ids.twice_until else shown
+
+    def _shown_to(self, provider: str, now: float) -> list[Instance]:
         return [
             msgspec.structs.replace(
                 each.instance, status="stopping" if each.stopping else "stopped"
@@ -287,14 +307,15 @@ class SimulatedProvider:
         await self._process.effect("a launch")
         await self._take_time()
         await self._fail(call_failure, "after", "hang-after")
-        return made
+        answer = self._cloud.ids.answer(made.provider_id, self._cloud.ids_at(self.name))
+        return msgspec.structs.replace(made, provider_id=answer)
 
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove a machine."""
         await self._take_time()
         call_failure = self._cloud.call_failure("terminate")
         await self._fail(call_failure, "before", "hang")
-        self._cloud.end(provider_id)
+        self._cloud.end(self._cloud.real_id(self.name, provider_id))
         await self._process.effect("a termination")
         await self._take_time()
         await self._fail(call_failure, "after", "hang-after")
@@ -303,8 +324,10 @@ class SimulatedProvider:
         """Reboot a machine."""
         await self._take_time()
         existing = {each.provider_id for each in self._cloud.instances()}
-        if self._cloud.on_rebooted is None or instance.provider_id not in existing:
+        real = self._cloud.real_id(self.name, instance.provider_id)
+        if self._cloud.on_rebooted is None or real not in existing:
             raise ProviderError("INVALID", f"there is no instance {instance.provider_id} to reboot")
+        instance = self._cloud.machines[real].instance
         self._cloud.on_rebooted(instance)
         await self._process.effect("a reboot")
         await self._take_time()

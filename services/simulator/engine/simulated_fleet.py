@@ -45,6 +45,7 @@ from services.simulator.engine.market_invariants import (
     InterruptionInvariants,
     MarketInvariants,
 )
+from services.simulator.engine.order_invariants import OrderInvariants
 from services.simulator.engine.quarantine_invariants import QuarantineInvariants
 from services.simulator.engine.renewal_invariants import IdleInvariants, RenewalInvariants
 from services.simulator.engine.restart_invariants import RestartInvariants, WorkloadInvariants
@@ -157,7 +158,7 @@ class SimulatedFleet:
             for number in range(1, setup.replicas + 1)
         ]
         RefusedWrites(simulation, self.operators, self.services, self.invariants)
-        self._endings: list[Callable[[Instance], None]] = [self.invariants.on_ending]
+        self._endings = self._ending_rules()
         self._resets: list[Callable[[str], None]] = []
         """What must hold when Navarch resets a machine."""
         self.gangs = self._gangs()
@@ -296,6 +297,10 @@ class SimulatedFleet:
         self.machines.appear(instance)
         self.faults.on_made(instance.name)
 
+    def _ending_rules(self) -> list[Callable[[Instance], None]]:
+        orders = OrderInvariants(self.simulation, self.machines, self.invariants)
+        return [self.invariants.on_ending, orders.on_ending]
+
     def _on_ending(self, instance: Instance) -> None:
         for each in self._endings:
             each(instance)
@@ -340,13 +345,13 @@ class SimulatedFleet:
 
         self.operator.spawn(publish())
 
-    def adopt(self, orphans: Sequence[str]) -> None:
-        """Adopt instances as `navarch sweep --adopt` does, one command at a time."""
-        if self._adopts:
+    def resolve(self, orphans: Sequence[str], held: Sequence[str]) -> None:
+        """Run `navarch sweep` that adopts orphans, and removes what is held; one at a time."""
+        if self._adopts or not (orphans or held):
             return
         self._adopts = True
-        self.simulation.note(f"the operator adopts {', '.join(orphans)}")
-        data = encode(SweepRequest(adopt=tuple(orphans)))
+        self.simulation.note(f"the operator adopts {orphans}, and removes {held}")
+        data = encode(SweepRequest(adopt=tuple(orphans), terminate=tuple(held)))
 
         async def sweep() -> None:
             subject = subjects.order(SWEEP_NOW, "operator")
@@ -356,7 +361,7 @@ class SimulatedFleet:
                 )
                 reply_data(reply)
             except NavarchError as error:
-                self.simulation.note(f"nothing is adopted: {error}")
+                self.simulation.note(f"the sweep failed: {error}")
             self._adopts = False
 
         self.operator.spawn(sweep())

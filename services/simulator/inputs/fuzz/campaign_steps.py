@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, Literal
 
-from services.simulator.engine.fault_kinds import InjectedFault
+from services.simulator.engine.fault_kinds import CLOUD, FaultKind, InjectedFault
+from services.simulator.engine.listed_ids import ANSWERS, SPELLINGS
 
 ZONES: Final = ("zone-a", "zone-b")
 OperatorVerb = Literal[
@@ -242,3 +243,11 @@ def _expiring(chance: Random, shape: FleetShape) -> FleetShape:
     if shape.adopted:  # its group may grow by two, and a successor of other names be waited for
         each, nodes = each + 90, nodes + 2
     return replace(shape, expire_after_seconds=max(200.0, each * nodes))
+
+
+def wrong_ids(chance: Random) -> InjectedFault:
+    """Draw a cloud whose lists or answers name machines by other IDs."""
+    kind: FaultKind = chance.choice(("respelled_ids", "wrong_answer", "listed_twice"))
+    which = chance.choice(ANSWERS if kind == "wrong_answer" else SPELLINGS)
+    seconds = chance.uniform(30, 180)
+    return InjectedFault(kind=kind, target=CLOUD, seconds=seconds, message=which)

@@ -37,6 +37,7 @@ from services.simulator.inputs.fuzz.campaign_steps import (
     OperatorVerb,
     Withdrawal,
     draw_shape,
+    wrong_ids,
 )
 
 FATAL: Final = (79, 79, 79, 48, 95)
@@ -438,6 +439,7 @@ _DRAWS: Final[list[Callable[[Random], Any]]] = [
     lambda c: _fault(
         "terminate_error", CLOUD, effect=c.choice(("before", "after", "hang", "hang-after"))
     ),
+    wrong_ids,
     lambda _: _fault("deleted"),
     lambda c: _fault("network", WORKLOAD, seconds=c.uniform(1, 40)),
     lambda c: _fault("no_drain_status", WORKLOAD, seconds=c.uniform(1, 60)),

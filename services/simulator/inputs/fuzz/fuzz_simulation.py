@@ -200,8 +200,7 @@ class FuzzSimulation:
             self._publish("replace", node=name)
         for saga in self.fleet.operators.stuck():
             self._publish("retry", saga=saga)
-        if orphans := self.fleet.at_rest.orphans():
-            self.fleet.adopt(orphans)
+        self.fleet.resolve(self.fleet.at_rest.orphans(), self.fleet.operators.held())
         for name in self.fleet.at_rest.cordoned_elsewhere():
             self._publish("cordon", node=name, reason=REASON)
             self._invariants.left_cordoned[name] = None

@@ -43,6 +43,7 @@ COUNTED: Final = frozenset(
         "other_rack",
         "repeated_facts",
         "flood",
+        "wrong_answer",
     }
 )
 PLACED: Final = frozenset(
