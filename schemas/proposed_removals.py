@@ -1,4 +1,4 @@
-"""What the provisioner proposes to remove, and what the pool-manager answers."""
+"""The provisioner proposes removals to the pool-manager, which answers them."""
 
 from typing import Final, Literal
 
@@ -30,7 +30,7 @@ class RemovalProposal(
 
 
 class RemovalAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Whether it may be removed."""
+    """Return whether it may be removed."""
 
     gate: RemovalGate = ""
     """Empty: it may be, within half a minute."""

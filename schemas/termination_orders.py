@@ -1,4 +1,4 @@
-"""What lets a provider be asked to terminate an instance: an order, and who decided on it."""
+"""An order lets a provider be asked to terminate an instance, and says who decided on it."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ be on it."""
 
 
 class Authority(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who decided that an instance is terminated."""
+    """An authority says who decided that an instance is terminated."""
 
     kind: AuthorityKind
     saga: str = ""

@@ -40,7 +40,7 @@ _proposal: Final = msgspec.json.Decoder(RemovalProposal)
 
 
 class RemovalProposals:
-    """The endpoint of one replica."""
+    """Serve the endpoint of one replica."""
 
     def __init__(self, bus: Bus, clock: Clock, store: Store) -> None:
         self._bus = bus

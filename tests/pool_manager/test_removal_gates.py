@@ -1,4 +1,4 @@
-"""Whether a machine that no order means may be removed: what holds it back, and what does not."""
+"""The gates hold back the removal of a machine that no order means."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -67,7 +67,7 @@ RECENT = (NOW - timedelta(minutes=1),) * GRANTED_MAX
 def test_what_holds_a_removal_back(
     proposal: RemovalProposal, facts: dict[str, Any], expected: str
 ) -> None:
-    """What cannot be read counts as occupied; `max_unavailable` and drains hold nothing."""
+    """A reading that fails counts as occupied; `max_unavailable` and drains hold nothing."""
     values: dict[str, Any] = {"pool": POOL, "now": NOW}
     answer = decide_removal(proposal, ProposalFacts(**(values | facts)))
     assert answer.gate == expected
@@ -75,7 +75,7 @@ def test_what_holds_a_removal_back(
 
 
 def test_an_open_saga_about_its_name_holds_it() -> None:
-    """Whether it brings the node or takes it away, the machine may be that saga's."""
+    """The machine may be that saga's, whether it brings the node or takes it away."""
     for about in ({"node": "web-1"}, {"new_node": "web-1"}):
         saga = OpenSaga(kind="replace", since=NOW, **about)
         facts = ProposalFacts(pool=replace(POOL, open={"s": saga}), now=NOW)

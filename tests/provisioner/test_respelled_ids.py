@@ -57,7 +57,7 @@ class Respelled:
         return getattr(self._real, name)
 
     async def list(self) -> list[Instance]:
-        """Every instance, under its new ID."""
+        """Return every instance, under its new ID."""
         found = await self._real.list()
         ids = [each.provider_id for each in found]
         if self.respell is not None:
@@ -90,7 +90,7 @@ class Canonical(Respelled):
 
 
 class Reports:
-    """What a sweep reports to operators."""
+    """Return what a sweep reports to operators."""
 
     def __init__(self) -> None:
         self.found: dict[str, list[CurrentFailure]] = {}
@@ -101,7 +101,7 @@ class Reports:
 
     @property
     def kinds(self) -> list[str]:
-        """What fails now."""
+        """Return what fails now."""
         return [each.failure for each in self.found.get("instance IDs", [])]
 
 
@@ -112,7 +112,7 @@ async def in_service(bus: NatsBus, node: str, state: NodeState = "active") -> No
 
 
 def sweeping(bus: NatsBus, provider: Any, reports: Reports) -> Sweeper:
-    """One replica's sweep."""
+    """Return one replica's sweep."""
     parts = steps(bus, provider)
     return Sweeper(
         *(bus, SystemClock(), InstanceStore(bus), providers(provider), parts.remover, QUICK),
@@ -121,7 +121,7 @@ def sweeping(bus: NatsBus, provider: Any, reports: Reports) -> Sweeper:
 
 
 async def corrections(bus: NatsBus) -> list[InstanceIdCorrected]:
-    """The events about corrected IDs."""
+    """Return the events about corrected IDs."""
     stored = await bus.read(EVENTS.name, subjects.pool_event_wildcard("instance-id-corrected"))
     found = [pool_codec.decode(each.data) for each in stored]
     return [each for each in found if isinstance(each, InstanceIdCorrected)]
@@ -237,7 +237,7 @@ async def test_of_two_machines_of_one_name_none_is_terminated_where_neither_is_k
 
 
 async def test_a_node_that_is_removed_while_its_ids_change_does_not_live_on(bus: NatsBus) -> None:
-    """Its order means an ID that is no longer listed: what is listed instead is proposed."""
+    """An order means an ID that is no longer listed: what is listed instead is proposed."""
     await record_fleet(bus)
     await serve_pool_manager(bus)
     real = fake()

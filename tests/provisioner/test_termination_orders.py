@@ -60,7 +60,7 @@ CALLERS: Final = {
 
 
 def calls_of_terminate(path: Path) -> list[str]:
-    """The calls of a method `terminate` in a file, but those of processes."""
+    """Return the calls of a method `terminate` in a file, but those of processes."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     calls = [each.func for each in ast.walk(tree) if isinstance(each, ast.Call)]
     found = [each for each in calls if isinstance(each, ast.Attribute) and each.attr == "terminate"]
@@ -68,7 +68,7 @@ def calls_of_terminate(path: Path) -> list[str]:
 
 
 def test_one_place_asks_a_provider_to_terminate() -> None:
-    """And it has nothing else to ask with than an order."""
+    """The one caller has nothing else to ask with than an order."""
     found = {
         str(path): calls
         for path in sorted(Path("services").rglob("*.py"))
@@ -103,7 +103,7 @@ def test_an_order_means_the_ids_that_it_names(
 
 
 def test_a_successor_of_the_same_name_is_another() -> None:
-    """What others make has no fleet, so a removal finds it by its ID alone."""
+    """A machine that others make has no fleet, so a removal finds it by its ID alone."""
     made = launch()
     mine = record("terminating", provider_id="i-1", launch=replace(made, fleet=""))
     listed = (instance("i-1", fleet="", status="stopping"), instance("i-2", fleet=""))
@@ -134,14 +134,14 @@ class Stopped:
         return getattr(self._real, name)
 
     async def list(self) -> list[Instance]:
-        """Every instance."""
+        """Return every instance."""
         found = await self._real.list()
         stopped = {True: "stopped", False: "running"}
         return [replace(each, status=stopped[each.provider_id == self._id]) for each in found]
 
 
 def sweeping(bus: NatsBus, provider: FakeProvider, reports: Reports | None = None) -> Sweeper:
-    """One replica's sweep."""
+    """Return one replica's sweep."""
     remover = steps(bus, provider).remover
     return Sweeper(
         *(bus, SystemClock(), InstanceStore(bus), providers(provider), remover, QUICK),
@@ -226,7 +226,7 @@ async def test_what_no_order_means_is_held_back_and_an_operator_may_end_it(
 
 
 async def test_a_machine_that_is_held_back_for_ten_minutes_is_reported(bus: NatsBus) -> None:
-    """With its gate and its price; one that is gone is reported no more."""
+    """A held removal is shown with its gate and its price; one that is gone is shown no more."""
     await record_fleet(bus)
     provider = fake(dollars_per_hour=2.0)
     await provider.provision(request("web-1"))

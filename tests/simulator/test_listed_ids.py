@@ -12,7 +12,7 @@ IDS = ("sim-1", "sim-2", "sim-3")
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_an_id_means_the_machine_that_is_listed_under_it(spelling: Spelling) -> None:
-    """Until the spelling ends; then each ID means its own machine again."""
+    """Each ID means its own machine again once the spelling ends."""
     ids = ListedIds()
     ids.spell(spelling, IDS, until=10.0)
     shown = ids.listed(IDS, 5.0)
@@ -23,7 +23,7 @@ def test_an_id_means_the_machine_that_is_listed_under_it(spelling: Spelling) -> 
 
 
 def test_a_wrong_answer_is_given_once() -> None:
-    """It names no machine, or another one."""
+    """The answer names no machine, or another one."""
     ids = ListedIds(answers=["unknown", "borrowed"])
     found = [ids.answer("sim-3", IDS) for _ in range(3)]
     assert found == ["unknown-sim-3", "sim-1", "sim-3"]

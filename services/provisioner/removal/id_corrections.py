@@ -33,7 +33,7 @@ def report_nothing(observer: str, found: Iterable[CurrentFailure]) -> None:
 
 
 class IdCorrections:
-    """The corrections of one replica."""
+    """Start the corrections of one replica."""
 
     def __init__(self, bus: Bus, clock: Clock, store: InstanceStore, report: Report) -> None:
         self._bus = bus

@@ -33,13 +33,13 @@ def keep(
 
 
 def is_kept(record: InstanceRecord, now: datetime) -> bool:
-    """Whether an instance that must go is kept."""
+    """Return whether an instance that must go is kept."""
     until = record.kept_until
     return record.state == "terminating" and until is not None and now < until
 
 
 def kept_seconds(record: InstanceRecord, admitted_at: datetime | None, now: datetime) -> float:
-    """How much longer it is kept; `admitted_at`: when its pool last admitted a node."""
+    """Return how much longer it is kept; `admitted_at`: when its pool last admitted a node."""
     if record.kept_until is None or not is_kept(record, now):
         return 0.0
     since = record.terminating_at or record.intended_at

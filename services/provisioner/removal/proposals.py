@@ -39,7 +39,7 @@ _answer: Final = msgspec.json.Decoder(RemovalAnswer)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What holds a machine back."""
+    """A held removal says what holds its machine back."""
 
     action: SweepAction
     gate: RemovalGate
@@ -48,7 +48,7 @@ class Held:
 
 
 class Proposals:
-    """The proposals of one replica."""
+    """Start the proposals of one replica."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
         self._bus = bus

@@ -28,7 +28,7 @@ person renews it, and the next try succeeds."""
 
 
 def is_ordered(record: InstanceRecord, instance: Instance) -> bool:
-    """Whether the order of a record, which may be carried out already, means an instance.
+    """Return whether the order of a record, perhaps carried out already, means an instance.
 
     It means the IDs that it names. That of a launch in doubt knows none and means all that carries
     its token; what has the name of another node is never meant.
@@ -44,7 +44,7 @@ def is_ordered(record: InstanceRecord, instance: Instance) -> bool:
 
 
 def is_late(record: InstanceRecord, instance: Instance) -> bool:
-    """Whether an order that was carried out means an instance that is listed nevertheless.
+    """Return whether an order that was carried out means an instance that is listed still.
 
     Providers may give an ID again: what was made after its end is another instance.
     """
@@ -56,7 +56,7 @@ def is_late(record: InstanceRecord, instance: Instance) -> bool:
 
 
 def is_of_other_node(record: InstanceRecord, instance: Instance) -> bool:
-    """Whether a listed instance carries the name of another node of the record's fleet."""
+    """Return whether a listed instance has the name of another node of the record's fleet."""
     fleet, name = record.launch.fleet, (instance.pool, instance.name)
     named = TOKEN.match(instance.pool) and TOKEN.match(instance.name)
     other = bool(fleet) and instance.fleet == fleet and name != (record.pool, record.instance)
@@ -118,7 +118,7 @@ def order_of_surplus(record: InstanceRecord, surplus: SurplusInstance) -> Termin
 
 
 def is_stopping(record: InstanceRecord, listed: Iterable[Instance]) -> bool:
-    """Whether the provider lists instances of this record, and is removing all of them."""
+    """Return whether the provider lists instances of this record, and is removing them all."""
     mine = ordered_instances(record, listed)
     return bool(mine) and all(each.status == "stopping" for each in mine)
 
@@ -126,7 +126,7 @@ def is_stopping(record: InstanceRecord, listed: Iterable[Instance]) -> bool:
 def is_absent(
     record: InstanceRecord, listed: Iterable[Instance], asked_at: datetime, lag: timedelta
 ) -> bool:
-    """Whether a list that was started at `asked_at` proves that the instance is gone.
+    """Return whether a list that was started at `asked_at` proves that the instance is gone.
 
     It must be late enough that even a lagging list would show the instance: `lag` after its ID
     became known or, without one, after the launch was given up.
@@ -157,7 +157,7 @@ def count_removal_attempt(
 def is_leak(
     record: InstanceRecord, kind: ProviderErrorKind | None, now: datetime, after: timedelta
 ) -> bool:
-    """Whether it is a leak: the removal takes too long, or no repetition of it can succeed."""
+    """Return whether it leaks: the removal takes too long, or no repetition can succeed."""
     if record.state != "terminating":
         return False
     waited = now - (record.terminating_at or record.intended_at)
@@ -167,7 +167,7 @@ def is_leak(
 def may_go_on(
     record: InstanceRecord, now: datetime, *, accepted: bool, waits_seconds: float
 ) -> bool:
-    """Whether a saga need not wait any longer for a removal; the sweep goes on with it.
+    """Return whether a saga need not wait any longer for a removal, with which the sweep goes on.
 
     `accepted`: the provider is removing it, and `waits_seconds` is the wait for its capacity;
     otherwise that for the provider to accept.

@@ -1,4 +1,4 @@
-"""What a sweep compares, and what it does about one difference. Pure."""
+"""A sweep compares these values, and does one of these things about a difference. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,7 +66,7 @@ COMMANDED: Final = REMOVALS | {"note-unclear", "keep-unnamed"}
 
 @dataclass(frozen=True, slots=True)
 class SweepAction:
-    """What a sweep does about one difference, and why."""
+    """An action says what a sweep does about one difference, and why."""
 
     kind: SweepKind
     key: str
@@ -84,7 +84,7 @@ class SweepAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepInput:
-    """What the sweep decides on.
+    """The sweep decides on these values.
 
     The providers were listed *before* the records were read: as an intention is recorded before its
     provider is called, an instance without a record does not belong to a launch in progress.

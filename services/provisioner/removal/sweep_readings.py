@@ -36,7 +36,7 @@ class NodesSeen(NamedTuple):
 
 
 class SweepReadings:
-    """The reads of one replica's sweep."""
+    """Start the reads of one replica's sweep."""
 
     def __init__(
         self, bus: Bus, clock: Clock, providers: Providers, limits: TimeLimits, fleet_name: str
@@ -79,7 +79,7 @@ class SweepReadings:
     async def admitted(
         self, records: Iterable[InstanceRecord], now: datetime
     ) -> dict[str, datetime]:
-        """When each pool with instances that are kept last admitted a node."""
+        """Return when each pool with instances that are kept last admitted a node."""
         found: dict[str, datetime] = {}
         for pool in sorted({each.pool for each in records if is_kept(each, now)}):
             entries = await self._bus.entries(NODES, f"{pool}.>")

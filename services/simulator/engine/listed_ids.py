@@ -1,4 +1,4 @@
-"""Under which IDs a simulated cloud lists its machines, and answers launches. Pure."""
+"""A simulated cloud lists its machines, and answers launches, under these IDs. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ LIED_SECONDS: Final = 60.0
 
 @dataclass(slots=True)
 class ListedIds:
-    """What a cloud's lists and answers do with IDs, until each moment."""
+    """The faults say what a cloud's lists and answers do with IDs, until each moment."""
 
     spelling: Spelling = ""
     spelled_until: float = 0.0
@@ -59,7 +59,7 @@ class ListedIds:
         self.answers.clear()
 
     def lied(self, now: float) -> bool:
-        """Whether an absence may have been concluded from a list that showed nothing."""
+        """Return whether an absence may have been concluded from a list that showed nothing."""
         return bool(self.empty_until) and now < self.empty_until + LIED_SECONDS
 
     def _spelled(self, spelling: Spelling, real: str) -> str:

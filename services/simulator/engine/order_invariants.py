@@ -1,4 +1,4 @@
-"""What must hold of each termination: by whose order it is, where an agent beats."""
+"""Each termination of a machine whose agent beats must have an order of its own node."""
 
 from typing import Final
 
@@ -36,7 +36,7 @@ class OrderInvariants:
 
 
 def may_end(record: InstanceRecord | None) -> bool:
-    """Whether the record of a node has an order that may end a beating machine."""
+    """Return whether the record of a node has an order that may end a beating machine."""
     if record is None:
         return False
     orders = [record.authority, *(each.authority for each in record.surplus)]

@@ -224,7 +224,7 @@ class SimulatedCloud:
         return self.ids.real(provider_id, self.ids_at(provider), self.simulation.now())
 
     def ids_at(self, provider: str) -> list[str]:
-        """The IDs of the machines of a provider."""
+        """Return the IDs of the machines of a provider."""
         return [key for key, each in self.machines.items() if each.provider == provider]
 
     def list_for(self, provider: str) -> list[Instance]:

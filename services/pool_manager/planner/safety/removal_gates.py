@@ -20,7 +20,7 @@ WINDOW: Final = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalFacts:
-    """What is known when a removal is proposed."""
+    """The gates look at these values when a removal is proposed."""
 
     pool: PoolRecord | None
     removed: bool = False
@@ -63,7 +63,7 @@ def decide_removal(proposal: RemovalProposal, facts: ProposalFacts) -> RemovalAn
 
 
 def why_occupied(proposal: RemovalProposal, facts: ProposalFacts) -> str:
-    """Why work may be on a machine; empty: none can be."""
+    """Return why work may be on a machine; empty: none can be."""
     name, node = proposal.node, facts.node
     if (facts.pool is not None and name in busy(facts.pool)) or (node is not None and node.saga):
         return f"a saga about {name} has not ended: `navarch saga list` shows it"
