@@ -44,6 +44,7 @@ NodeFault = Literal[
     "repeated_facts",
     "false_report",
     "flood",
+    "second_machine",
 ]
 """power_off: the machine is dead and its instance still exists; stopped: the same, and the cloud
 lists it as stopped; preemption: the cloud announces that it takes the node; retirement: the same,
@@ -54,7 +55,7 @@ while; credentials_expired: its credentials expire soon, and are renewed `second
 later; flapping: it stops `count` times, and beats in between; repeated_facts: its agent
 publishes its last facts again, in any order; false_report: its kernel log shows an XID, and nothing
 is broken; flood: its agent publishes `count` facts within `seconds`, all different, and garbage
-among them."""
+among them; second_machine: another machine registers `count` times under its ID."""
 CloudFault = Literal[
     "no_capacity",
     "no_quota",

@@ -43,6 +43,7 @@ COUNTED: Final = frozenset(
         "other_rack",
         "repeated_facts",
         "flood",
+        "second_machine",
     }
 )
 PLACED: Final = frozenset(
@@ -73,6 +74,7 @@ PARAM_OF: Final[dict[str, frozenset[str]]] = {
         "credentials_expired",
         "repeated_facts",
         "flood",
+        "second_machine",
         "false_report",
     },
     **dict.fromkeys(PLACE_KEYS, PLACED),
