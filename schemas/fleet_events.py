@@ -55,6 +55,7 @@ FailureKind = Literal[
     "sink-refused",
     "configuration-refused",
     "workload-system-away",
+    "list-empty",
 ]
 
 

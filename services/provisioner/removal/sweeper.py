@@ -46,6 +46,7 @@ from services.provisioner.instances.instance_store import Change, InstanceStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.removal.empty_lists import empty_lists
 from services.provisioner.removal.orphans import Orphans
 from services.provisioner.removal.remover import Remover
 from services.provisioner.removal.sweep_decisions import (
@@ -60,12 +61,14 @@ from services.provisioner.removal.sweep_decisions import (
     is_unrecorded,
 )
 from services.provisioner.time_limits import TimeLimits
+from services.runtime.failure_register import FailureRegister
 
 log = logging.getLogger(__name__)
 
 LEASE_NAME: Final = "provisioner.sweep"
 ACTIONS_AT_ONCE_MAX: Final = 16
 """Actions of one sweep that are performed concurrently."""
+LISTS: Final = "lists"
 WHOLE_SECONDS: Final = 300.0
 """Between two sweeps that read NODES whole, for instances that run on without their node."""
 
@@ -110,10 +113,12 @@ class Sweeper:
         observes: Callable[[str], bool] = lambda _: False,
         *,
         fleet_name: str = "",
+        failures: FailureRegister | None = None,
     ) -> None:
         """`observes`: whether a pool is in observe mode, so that nothing of it is removed.
 
-        `fleet_name` is the configured one: instances of its earlier stores are orphans.
+        `fleet_name` is the configured one: instances of its earlier stores are orphans. Lists that
+        lack everything are reported to `failures`.
         """
         self._bus = bus
         self._fleet_records = RecordBucket(bus, POOLS, FleetRecord)
@@ -124,6 +129,7 @@ class Sweeper:
         self._limits = limits
         self.observes = observes
         self._fleet_name = fleet_name
+        self._failures = failures
         self._orphans = Orphans(bus, clock, store, remover)
         self._first_seen: dict[tuple[str, str], datetime] = {}
         self._one_sweep = asyncio.Lock()
@@ -137,7 +143,13 @@ class Sweeper:
             self.sweep,
             every_seconds=self._limits.sweep_interval_seconds,
             look_seconds=self._limits.sweep_look_seconds,
+            on_lost=self._forget_lists,
         )
+
+    def _forget_lists(self) -> None:
+        """Another replica looks at the lists, and reports what they lack."""
+        if self._failures is not None:
+            self._failures.update(LISTS, ())
 
     async def sweep(self, request: SweepRequest | None = None) -> tuple[SweepPlan, list[str]]:
         """Sweep once; return the plan and the outcome of each of its actions."""
@@ -179,6 +191,8 @@ class Sweeper:
             name: [each for each in shown if node_key(each.pool, each.name) not in left_alone]
             for name, shown in listed.items()
         }
+        if self._failures is not None:
+            self._failures.update(LISTS, empty_lists(records.values(), listed, now))
         self._remember(listed, now)
         fleet_id = self._fleet_records.decode(fleet).id if fleet is not None else ""
         nodes = await self._nodes(fleet_id, listed, records, left_alone, whole=whole)
