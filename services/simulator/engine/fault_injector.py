@@ -100,7 +100,7 @@ class FaultInjector:
                 self._destroyer.inject(fault)
             case _ if fault.kind == "crash":
                 self._crash(fault)
-            case _ if fault.kind == "stall":
+            case _ if fault.kind in ("stall", "freeze"):
                 self._stall(fault)
             case _ if fault.kind == "fatal_message":
                 armed = self._simulation.fatal_messages.armed
@@ -135,6 +135,7 @@ class FaultInjector:
         for each in self._services:
             if each.process is not None:
                 each.process.dies_after = each.process.stalls_after = None
+                each.process.freezes_after = None
             each.start()
 
     def on_made(self, name: str) -> None:
@@ -301,7 +302,9 @@ class FaultInjector:
         seconds = STALL_SECONDS if fault.seconds is None else fault.seconds
         if process is None or process.dead:
             return
-        if fault.after_effects:
+        if fault.kind == "freeze":
+            process.freezes_after = fault.lease, fault.after_effects, seconds
+        elif fault.after_effects:
             process.stalls_after = process.effects + fault.after_effects, seconds
         else:
             process.stall(seconds)

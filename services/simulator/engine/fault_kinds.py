@@ -96,6 +96,7 @@ late_work: work leaves only when it is evicted; returning_work: work that has le
 ServiceFault = Literal[
     "crash",
     "stall",
+    "freeze",
     "network",
     "lost_requests",
     "lost_answers",
@@ -104,7 +105,9 @@ ServiceFault = Literal[
     "fatal_message",
 ]
 """fatal_message: the next message that the service handles ends every process that handles it;
-stall: the process makes no call and gets no answer for a while, and loses its leases; slow:
+stall: the process makes no call and gets no answer for a while, and loses its leases; freeze:
+the same to all that it does, timers included, from between any two awaits on, after it has written
+a lease; slow:
 `share` is the longest delay of each call, in seconds."""
 StoreLoss = Literal[
     "stream_deleted",
@@ -170,7 +173,10 @@ class InjectedFault:
     """Of `refused_writes`, and of what is lost of a store."""
     durable: str = ""
     after_effects: int = 0
-    """Of `crash` and `stall`: it occurs after so many effects; 0: at once."""
+    """Of `crash` and `stall`: it occurs after so many effects; 0: at once. Of `freeze`: in which
+    of the process's next calls."""
+    lease: str = ""
+    """Of `freeze`: how the name of the lease begins."""
     selector: OfferingSelector = ANYWHERE
 
     def __str__(self) -> str:
@@ -187,6 +193,8 @@ class InjectedFault:
         parts.append(f"{self.effect} its effect" if self.effect != "before" else "")
         parts.append(f"x{self.count}" if self.count > 1 else "")
         parts.append(f"{self.share:.2f}" if self.share else "")
-        parts.append(f"after {self.after_effects} effects" if self.after_effects else "")
+        unit = "calls" if self.kind == "freeze" else "effects"
+        parts.append(f"after {self.after_effects} {unit}" if self.after_effects else "")
+        parts.append(f"with lease {self.lease}" if self.lease else "")
         parts.append(f"for {self.seconds:.1f} s" if self.seconds else "")
         return " ".join(part for part in parts if part)

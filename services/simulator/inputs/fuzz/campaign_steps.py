@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from services.simulator.engine.fault_kinds import InjectedFault
 
@@ -239,3 +239,8 @@ def _expiring(chance: Random, shape: FleetShape) -> FleetShape:
     if shape.adopted:  # its group may grow by two, and a successor of other names be waited for
         each, nodes = each + 90, nodes + 2
     return replace(shape, expire_after_seconds=max(200.0, each * nodes))
+
+
+def made_fault(kind: Any, target: str = "", **about: Any) -> InjectedFault:
+    """A fault of a step."""
+    return InjectedFault(kind=kind, target=target, **about)
