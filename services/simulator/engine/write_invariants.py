@@ -26,7 +26,13 @@ from schemas.node_events import (
 )
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
-from schemas.saga_log_entries import SagaUnwound, StepStarted, UndoStarted, saga_codec
+from schemas.saga_log_entries import (
+    SagaUnwinding,
+    SagaUnwound,
+    StepStarted,
+    UndoStarted,
+    saga_codec,
+)
 from schemas.topology import (
     BUCKETS,
     HEALTH_EVENTS,
@@ -226,14 +232,18 @@ class RateInvariants:
         self._counted: set[str] = set()
         """Sagas that give back what they have not used; an operator's are counted for good."""
         self._undone: set[str] = set()
-        """Sagas that ended before their nodes were cordoned."""
+        """Sagas that ended because their nodes were not cordoned."""
+        self._cancelled: set[str] = set()
+        """Those that were cancelled go on counting."""
         simulation.watchers.append(self._on_stored)
 
     def _on_stored(self, stream: str, stored: Stored) -> None:
         if stream == SAGAS.name:
             entry = saga_codec.decode(stored.data)
+            if isinstance(entry, SagaUnwinding) and entry.cancelled:
+                self._cancelled.add(entry.saga)
             if isinstance(entry, SagaUnwound) and entry.step == "cordon":
-                self._undone.add(entry.saga)
+                self._undone |= {entry.saga} - self._cancelled
         elif (record := written_pool(stream, stored)) is not None:
             self._compare(record)
 
