@@ -53,6 +53,8 @@ class MissingEvents(msgspec.Struct, frozen=True):
 
     registration: bool = False
     checks: bool = False
+    refused: bool = False
+    """Another machine is the node: this one uses its ID wrongly."""
 
 
 class RecordCopy(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +88,11 @@ class OwnRecord:
         return None if record is None else record.cordoned
 
     @property
+    def refused(self) -> bool:
+        """Whether the node is another machine: this one does not count as its sign of life."""
+        return self.missing.refused
+
+    @property
     def missing(self) -> MissingEvents:
         """Return what the record lacked when it was last read."""
         return missing_events(self._last, self._boot_id)
@@ -117,7 +124,9 @@ def missing_events(record: NodeRecord | None, boot_id: str) -> MissingEvents:
     if record is None or record.state == "terminated":
         return MissingEvents()
     return MissingEvents(
-        registration=record.boot_id != boot_id, checks=record.boot_checked_id != boot_id
+        registration=record.boot_id != boot_id,
+        checks=record.boot_checked_id != boot_id,
+        refused=record.identity is not None and record.identity.refuses(boot_id),
     )
 
 

@@ -14,7 +14,9 @@ class OpenIncident(Record, frozen=True, kw_only=True):
     """A fault's kind, or `silence`."""
     code: Int = 0
     nodes: Int
-    """Affected nodes when the incident was last evaluated."""
+    """Nodes that it has affected so far, those repaired meanwhile included."""
+    joined_at: UtcTime | None = None
+    """When the last of them fell unhealthy; None: none has since it was opened."""
     since: UtcTime
     last: UtcTime
     fault: str = ""

@@ -58,6 +58,7 @@ FailureKind = Literal[
     "instance-unclear",
     "provider-ids-changed",
     "removal-held",
+    "list-empty",
 ]
 
 

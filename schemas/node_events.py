@@ -6,7 +6,9 @@ import msgspec
 
 from schemas.enums import Action, AttemptOutcome, FaultKind, HealthStatus, NoticeEffect, SagaKind
 from schemas.gpu_samples import GpuSample
+from schemas.machine_identity import MachineIdentity
 from schemas.messages import Codec, Message
+from schemas.node_work import RemainingWork
 from schemas.value_limits import Address, Float, Identifier, Int, Name, Seconds, Token, UtcTime
 
 Metric = Int | Float | str | bool
@@ -79,6 +81,9 @@ class Registered(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.eve
     """Rack of the host, by the operator, the NVLink domain or the cloud: what fails together."""
     nvlink_domain: Name = ""
     """`ClusterUUID.CliqueId` of the NVLink fabric of several hosts that all its GPUs are in."""
+    provider_id: Identifier = ""
+    """The instance's ID by the cloud's metadata service, in the form that the provider lists; empty
+    outside AWS, Google Cloud and Azure, and where the service does not answer."""
 
 
 class ProviderNotice(
@@ -162,6 +167,18 @@ class Admitted(
     """It is kept cordoned until it is promoted."""
 
 
+class MachineRefused(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.machine_refused"
+):
+    """A second machine uses the node's ID: what it reports is ignored. Repeated once an hour."""
+
+    machine: MachineIdentity
+    """The node's own."""
+    refused: MachineIdentity
+    reason: str = ""
+    remedy: str = ""
+
+
 class Promoted(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.promoted"
 ):
@@ -211,18 +228,6 @@ class Released(
 
     by: str = ""
     reason: str = ""
-
-
-class RemainingWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One job, pod or actor of a node: a drain waits for it, or it failed."""
-
-    id: Name
-    owner: Name = ""
-    started_at: UtcTime | None = None
-    ends_at: UtcTime | None = None
-    """When the workload system ends it, by its time limit."""
-    checkpoint_at: UtcTime | None = None
-    """When its next checkpoint is written, as it announces."""
 
 
 class WorkRemains(
@@ -417,6 +422,7 @@ FACTS: dict[type[NodeEvent], str] = {
     Lost: "lost",
     Returned: "returned",
     Admitted: "admitted",
+    MachineRefused: "machine-refused",
     Promoted: "promoted",
     Cordoned: "cordoned",
     Uncordoned: "uncordoned",

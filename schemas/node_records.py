@@ -13,6 +13,7 @@ from schemas.enums import (
     SagaKind,
 )
 from schemas.launch_offers import Market
+from schemas.machine_identity import NodeMachines
 from schemas.messages import Record
 from schemas.node_events import GpuIdentity
 from schemas.saga_params import LaunchSpec
@@ -185,6 +186,9 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     misplaced_reason: str | None = ""
     """Why it is not where it belongs, None: not known yet; set like `denied_reason`."""
     boot_id: str = ""
+    identity: NodeMachines | None = None
+    """Which machine the node is, and which others used its name; None: it has not registered since
+    this is recorded."""
     gpus: tuple[GpuIdentity, ...] = ()
     boot_checked: bool | None = None
     boot_checked_id: str = ""

@@ -1,10 +1,10 @@
-"""The queries `node-work` and `job-nodes`: what workload systems say runs on nodes in service."""
+"""What runs on nodes, and the queries about it: `node-work` and `job-nodes`."""
 
 from typing import Annotated, Final
 
 import msgspec
 
-from schemas.value_limits import NAME_CHARS_MAX, Token
+from schemas.value_limits import NAME_CHARS_MAX, Name, Token, UtcTime
 
 NODE_WORK: Final = "node-work"
 NODES_MAX: Final = 500
@@ -12,6 +12,18 @@ NODES_MAX: Final = 500
 JOB_NODES: Final = "job-nodes"
 POOLS_MAX: Final = 1_000
 JobName = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
+
+
+class RemainingWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One job, pod or actor of a node: a drain waits for it, or it failed."""
+
+    id: Name
+    owner: Name = ""
+    started_at: UtcTime | None = None
+    ends_at: UtcTime | None = None
+    """When the workload system ends it, by its time limit."""
+    checkpoint_at: UtcTime | None = None
+    """When its next checkpoint is written, as it announces."""
 
 
 class NodeWorkQuery(

@@ -26,6 +26,7 @@ TOPICS: Final[dict[type, Topic]] = {
     n.Returned: "observed",
     n.BootChecked: "observed",
     n.Registered: "observed",
+    n.MachineRefused: "refused",
     n.ProviderNotice: "observed",
     n.CheckpointRequested: "done",
     n.WorkLeft: "observed",

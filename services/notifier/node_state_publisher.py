@@ -13,8 +13,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 from schemas.instance_records import InstanceRecord
-from schemas.node_events import RemainingWork, WorkFailed, WorkGangs, WorkloadState
+from schemas.node_events import WorkFailed, WorkGangs, WorkloadState
 from schemas.node_records import GANGS_MAX, NodeRecord, node_key
+from schemas.node_work import RemainingWork
 from schemas.topology import INSTANCES, NODES
 from schemas.value_limits import NAME_CHARS_MAX
 from services.bus.bucket_mirror import BucketView

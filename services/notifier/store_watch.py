@@ -37,7 +37,7 @@ from services.runtime.failure_register import UNWRITABLE_REMEDY, FailureRegister
 log = logging.getLogger(__name__)
 _current = LimitedDecoder(list[CurrentFailure])
 
-LOOK_SECONDS: Final = 10.0
+LOOK_SECONDS: Final = 5.0
 REFUSALS_MIN: Final = 2
 """Consecutive refused writes before it is reported: a new leader is elected sooner."""
 FULL_SHARE: Final = 0.95

@@ -10,7 +10,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from schemas import subjects
-from schemas.node_events import FACTS, NodeEvent, RemainingWork, WorkRemains
+from schemas.node_events import FACTS, NodeEvent, WorkRemains
+from schemas.node_work import RemainingWork
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS
 from schemas.value_limits import NAME_CHARS_MAX, time_outside

@@ -199,6 +199,8 @@ def _node_words(event: n.NodeEvent) -> Words:  # noqa: C901, PLR0912 - one case 
             more = f"; evidence: navarch evidence {event.node}" if event.evidence else ""
             detail = f"{event.fault_signature}: {cost} lost; {event.outcome}{more}"
             return "repaired", detail, "good"
+        case n.MachineRefused():
+            return "second machine refused", advise(event.reason, event.remedy), "bad"
         case n.CredentialsIssued() | n.CredentialsRefused() | n.BusAccess():
             return access_words(event)
         case n.SetupRan():

@@ -6,7 +6,6 @@ from typing import Final, Literal
 
 from schemas.node_events import (
     CheckpointRequested,
-    RemainingWork,
     WorkFailed,
     WorkGangs,
     WorkLeft,
@@ -14,6 +13,7 @@ from schemas.node_events import (
     WorkRemains,
 )
 from schemas.node_records import WorkloadView
+from schemas.node_work import RemainingWork
 from services.operator_text.quantities import local_time, rough_time
 
 NAMED_MAX: Final = 5

@@ -45,6 +45,7 @@ SEEDED: Final = frozenset(
     {
         ("random", "services/simulator/inputs/fuzz/fuzz_campaign.py"),
         ("random", "services/simulator/inputs/fuzz/campaign_steps.py"),
+        ("random", "services/simulator/inputs/fuzz/rare_steps.py"),
         ("random", "services/simulator/inputs/stress/job_demand.py"),
         ("random", "services/simulator/inputs/stress/failure_schedule.py"),
         ("random", "services/simulator/inputs/stress/stress_fleet.py"),

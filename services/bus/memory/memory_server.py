@@ -59,6 +59,8 @@ class MemoryServer:
         """Called with stream and message for whatever is stored."""
         self.on_refused: Callable[[str], None] | None = None
         """Called with the stream whenever a message for it is refused."""
+        self.on_acknowledged: Callable[[str, str, int], None] | None = None
+        """Called with stream, consumer and sequence of each acknowledgement."""
         self._receivers: dict[int, Receiver] = {}
         self._responders: dict[str, list[Responder]] = {}
         self._answered: dict[int, list[str]] = {}
@@ -95,6 +97,8 @@ class MemoryServer:
 
     def settle(self, place: ConsumerPlace, sequence: int, word: Word, delay_seconds: float) -> None:
         """Take an acknowledgement in."""
+        if word == "ack" and self.on_acknowledged is not None:
+            self.on_acknowledged(place.stream, place.consumer, sequence)
         self._carry_out(self.state.settle(place, sequence, word, delay_seconds, self.clock.now()))
 
     def lose_memory(self) -> None:

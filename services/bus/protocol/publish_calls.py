@@ -13,7 +13,7 @@ from schemas import subjects
 from services.bus.port import Headers
 from services.bus.protocol.server_protocol import firing, guard
 from services.bus.protocol.write_outcomes import WriteOutcomes
-from services.primitives.errors import Unavailable
+from services.primitives.errors import StoreFull, Unavailable
 
 
 class Storing:
@@ -70,7 +70,8 @@ class Storing:
             sequence = await self._store(subject, data, headers)
         except Unavailable as error:
             if self.connected:
-                self._outcomes.refused(subject, str(error), asyncio.get_running_loop().time())
+                now, said = asyncio.get_running_loop().time(), isinstance(error, StoreFull)
+                self._outcomes.refused(subject, str(error), now, said=said)
             raise
         self._outcomes.stored(subject)
         return sequence

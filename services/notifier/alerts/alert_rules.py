@@ -31,11 +31,13 @@ QUIET_SECONDS: Final[dict[str, float]] = {
     "saga-failed": HOUR,
     "launch": HOUR,
     "admission": 3 * HOUR,
+    "machine": 3 * HOUR,
     "unknown-error": 24 * HOUR,
     **{each: 25 * 60.0 for each in get_args(FailureKind) if each != "store-unwritable"},
 }
 """Kind of a key -> after so long without another event the alert ends. A failed saga and a refused
-launch are tried again within ten minutes, a pool whose new nodes were refused after an hour. What
+launch are tried again within ten minutes, a pool whose new nodes were refused after an hour; a
+second machine that is still there is reported once an hour. What
 fails in a service is reported each eleven minutes; else the process that reported it has died, and
 its successor found nothing."""
 QUIET_SECONDS_DEFAULT: Final = 7 * 24 * HOUR
@@ -167,6 +169,8 @@ def _rule(event: Message) -> Rule | None:  # noqa: C901, PLR0912 - one case an e
             return (severity, "verdict", f"health/{pool}/{node}", node) if severity else None
         case n.Lost(pool=pool, node=node):
             return "critical", "lost", f"lost/{pool}/{node}", node
+        case n.MachineRefused(pool=pool, node=node):
+            return "critical", "machine-refused", f"machine/{pool}/{node}", node
         case p.BreakerOpened(breaker_cause="wave", by=""):
             return None  # the incident alerts already
         case p.BreakerOpened(pool=pool, by=by):
@@ -269,7 +273,7 @@ def ends_pool(event: Message) -> str:
 
 def keys_of_node(pool: str, node: str) -> tuple[str, ...]:
     """Return the keys of the alerts about a node's condition."""
-    kinds = ("health", "lost", "operator", "saga-failed")
+    kinds = ("health", "lost", "operator", "saga-failed", "machine")
     return tuple(f"{kind}/{pool}/{node}" for kind in kinds)
 
 
@@ -284,7 +288,7 @@ def ending_subjects(event: Message) -> tuple[str, ...]:
     match event:
         case n.Verdict(pool=pool, node=node) | n.Lost(pool=pool, node=node):
             pass
-        case p.OperatorNeeded(pool=pool, node=node):
+        case p.OperatorNeeded(pool=pool, node=node) | n.MachineRefused(pool=pool, node=node):
             pass
         case p.SagaFailed(pool=pool, node=node, node_gone=False) if node:
             pass

@@ -42,6 +42,7 @@ from services.provisioner.instances.instance_store import Change, InstanceStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.removal.empty_lists import empty_lists
 from services.provisioner.removal.id_corrections import IdCorrections, Report, report_nothing
 from services.provisioner.removal.orphans import Orphans
 from services.provisioner.removal.proposals import GATED, Proposals
@@ -56,6 +57,7 @@ log = logging.getLogger(__name__)
 LEASE_NAME: Final = "provisioner.sweep"
 ACTIONS_AT_ONCE_MAX: Final = 16
 """Actions of one sweep that are performed concurrently."""
+LISTS: Final = "lists"
 WHOLE_SECONDS: Final = 300.0
 """Between two sweeps that read NODES whole, for instances that run on without their node."""
 
@@ -124,7 +126,12 @@ class Sweeper:
             self.sweep,
             every_seconds=self._limits.sweep_interval_seconds,
             look_seconds=self._limits.sweep_look_seconds,
+            on_lost=self._forget_lists,
         )
+
+    def _forget_lists(self) -> None:
+        """Another replica looks at the lists, and reports what they lack."""
+        self._publish(LISTS, ())
 
     async def sweep(self, request: SweepRequest | None = None) -> tuple[SweepPlan, list[str]]:
         """Sweep once; return the plan and the outcome of each of its actions."""
@@ -169,6 +176,7 @@ class Sweeper:
             name: [each for each in shown if node_key(each.pool, each.name) not in left_alone]
             for name, shown in listed.items()
         }
+        self._publish(LISTS, empty_lists(records.values(), listed, now))
         self._remember(listed, now)
         fleet_id = self._fleet_records.decode(fleet).id if fleet is not None else ""
         nodes = await self._readings.nodes(fleet_id, listed, records, left_alone, whole=whole)

@@ -44,6 +44,7 @@ NodeFault = Literal[
     "repeated_facts",
     "false_report",
     "flood",
+    "second_machine",
 ]
 """power_off: the machine is dead and its instance still exists; stopped: the same, and the cloud
 lists it as stopped; preemption: the cloud announces that it takes the node; retirement: the same,
@@ -54,7 +55,7 @@ while; credentials_expired: its credentials expire soon, and are renewed `second
 later; flapping: it stops `count` times, and beats in between; repeated_facts: its agent
 publishes its last facts again, in any order; false_report: its kernel log shows an XID, and nothing
 is broken; flood: its agent publishes `count` facts within `seconds`, all different, and garbage
-among them."""
+among them; second_machine: another machine registers `count` times under its ID."""
 CloudFault = Literal[
     "no_capacity",
     "no_quota",
@@ -103,6 +104,7 @@ late_work: work leaves only when it is evicted; returning_work: work that has le
 ServiceFault = Literal[
     "crash",
     "stall",
+    "freeze",
     "network",
     "lost_requests",
     "lost_answers",
@@ -111,7 +113,9 @@ ServiceFault = Literal[
     "fatal_message",
 ]
 """fatal_message: the next message that the service handles ends every process that handles it;
-stall: the process makes no call and gets no answer for a while, and loses its leases; slow:
+stall: the process makes no call and gets no answer for a while, and loses its leases; freeze:
+the same to all that it does, timers included, from between any two awaits on, after it has written
+a lease; slow:
 `share` is the longest delay of each call, in seconds."""
 StoreLoss = Literal[
     "stream_deleted",
@@ -177,7 +181,10 @@ class InjectedFault:
     """Of `refused_writes`, and of what is lost of a store."""
     durable: str = ""
     after_effects: int = 0
-    """Of `crash` and `stall`: it occurs after so many effects; 0: at once."""
+    """Of `crash` and `stall`: it occurs after so many effects; 0: at once. Of `freeze`: in which
+    of the process's next calls."""
+    lease: str = ""
+    """Of `freeze`: how the name of the lease begins."""
     selector: OfferingSelector = ANYWHERE
 
     def __str__(self) -> str:
@@ -194,6 +201,8 @@ class InjectedFault:
         parts.append(f"{self.effect} its effect" if self.effect != "before" else "")
         parts.append(f"x{self.count}" if self.count > 1 else "")
         parts.append(f"{self.share:.2f}" if self.share else "")
-        parts.append(f"after {self.after_effects} effects" if self.after_effects else "")
+        unit = "calls" if self.kind == "freeze" else "effects"
+        parts.append(f"after {self.after_effects} {unit}" if self.after_effects else "")
+        parts.append(f"with lease {self.lease}" if self.lease else "")
         parts.append(f"for {self.seconds:.1f} s" if self.seconds else "")
         return " ".join(part for part in parts if part)

@@ -23,8 +23,8 @@ from services.simulator.engine.supervised_service import SupervisedService
 from services.simulator.engine.virtual_time import TASK_OWNER
 
 ALERTED_WITHIN_SECONDS: Final = 60.0
-"""Of quiet: the process looks each 5 s, the notifier asks each 10 s one of two replicas, and alerts
-within 5 s; the rest is for a heartbeat in between."""
+"""Of quiet: the process looks each 2 s, the notifier asks each 5 s one of two replicas, and alerts
+within 2 s; the rest is for a heartbeat in between."""
 EVIDENT_REFUSALS: Final = 3
 EVIDENT_SECONDS: Final = 15.0
 """So many refusals over so long, none of them by chance, are evidence."""

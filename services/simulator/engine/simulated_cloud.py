@@ -6,6 +6,7 @@ their effect.
 """
 
 import asyncio
+import contextvars
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,9 +33,12 @@ from services.simulator.engine.simulation_context import (
     SimulationContext,
     current_process,
 )
+from services.simulator.engine.virtual_time import TASK_OWNER
 
 CALL_SECONDS_MAX: Final = 1.5
 """Of an ordinary call; half of it passes before the effect."""
+BEFORE: Final = frozenset({"before", "hang", "cut-off"})
+"""Effects of failing calls that make no machine as they arrive."""
 STOPPING_SECONDS_MAX: Final = 5.0
 SLOW_SECONDS: Final = 5.0
 """How often a cloud that takes its time looks whether a machine may be gone."""
@@ -284,7 +288,6 @@ class SimulatedProvider:
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Make a machine, or return the one made for this token."""
         self._cloud.sent[request.name] = self._cloud.simulation.now()
-        await self._take_time()
         offering = Offering(
             provider=self.name,
             region=request.region,
@@ -292,23 +295,51 @@ class SimulatedProvider:
             instance_type=request.instance_type,
             market=request.market or self.capabilities.market,
         )
-        self._cloud.asked[request.pool, offering] += 1
-        call_failure = self._cloud.call_failure("provision", offering)
+        arriving = asyncio.get_running_loop().create_task(
+            self._arrive(request, offering), context=_outside()
+        )
+        try:
+            call_failure, made = await asyncio.shield(arriving)
+        except asyncio.CancelledError:
+            if not arriving.done() and not self._process.dead:
+                self._cloud.cut_off.add(request.name)  # it has left, and cannot be stopped
+            raise
         await self._fail(call_failure, "before", "hang")
         if call_failure is not None and call_failure.effect == "cut-off":
             self._cloud.cut_off.add(request.name)
             self._cloud.on_cut_off(self._process.name, call_failure.seconds)
             await asyncio.sleep(call_failure.seconds)
             await self._process.alive()
-        made = self._cloud.make(request, offering)
-        machine = self._cloud.machines.get(made.provider_id)
-        if machine is not None and machine.provider != self.name:
-            machine.provider, machine.offering = self.name, offering
+        if made is None:
+            made = self._make(request, offering)
         await self._process.effect("a launch")
         await self._take_time()
         await self._fail(call_failure, "after", "hang-after")
         answer = self._cloud.ids.answer(made.provider_id, self._cloud.ids_at(self.name))
         return msgspec.structs.replace(made, provider_id=answer)
+
+    async def _arrive(
+        self, request: ProvisionRequest, offering: Offering
+    ) -> tuple[CallFailure | None, Instance | None]:
+        """Bring a request to the cloud, whatever its sender does meanwhile; return what it makes.
+
+        That of a process that has died meanwhile is lost with it, and so is what fails.
+        """
+        await asyncio.sleep(self._cloud.chance.random() * CALL_SECONDS_MAX / 2)
+        if self._process.dead:
+            return None, None
+        self._cloud.asked[request.pool, offering] += 1
+        failure = self._cloud.call_failure("provision", offering)
+        if failure is not None and failure.effect in BEFORE:
+            return failure, None
+        return failure, self._make(request, offering)
+
+    def _make(self, request: ProvisionRequest, offering: Offering) -> Instance:
+        made = self._cloud.make(request, offering)
+        machine = self._cloud.machines.get(made.provider_id)
+        if machine is not None and machine.provider != self.name:
+            machine.provider, machine.offering = self.name, offering
+        return made
 
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove a machine."""
@@ -376,3 +407,10 @@ class SimulatedProvider:
         if call_failure.effect == failing:
             where = f" ({call_failure.selector})" if str(call_failure.selector) else ""
             raise ProviderError(call_failure.kind, f"simulated{where}, {failing} its effect")
+
+
+def _outside() -> contextvars.Context:
+    """The context of what happens outside of every simulated process."""
+    context = contextvars.copy_context()
+    context.run(TASK_OWNER.set, None)
+    return context

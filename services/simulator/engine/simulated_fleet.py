@@ -62,6 +62,7 @@ from services.simulator.engine.simulation_context import (
     StoredRecords,
 )
 from services.simulator.engine.supervised_service import SupervisedService
+from services.simulator.engine.write_invariants import WriteInvariants
 
 BUILDS: Final[dict[str, Build]] = {
     "health-monitor": build_health_monitor,
@@ -147,6 +148,7 @@ class SimulatedFleet:
         MarketInvariants(simulation, self.cloud, self.invariants)
         InterruptionInvariants(simulation, self.invariants)
         RestartInvariants(simulation, self.cloud, self.invariants)
+        WriteInvariants(simulation, self.invariants, adopts=lambda: self.cloud.adopts)
         self.at_rest = FleetAtRest(
             *(simulation, self.cloud, self.workload, self.machines, self.operators), self.invariants
         )

@@ -28,7 +28,12 @@ from services.primitives.errors import Unavailable
 from services.simulator.engine.fatal_messages import FatalMessages
 from services.simulator.engine.network_faults import NetworkFaults
 from services.simulator.engine.run_history import RunHistory
-from services.simulator.engine.virtual_time import TASK_OWNER, TaskOwner, VirtualClock
+from services.simulator.engine.virtual_time import (
+    TASK_OWNER,
+    TaskOwner,
+    VirtualClock,
+    VirtualLoop,
+)
 
 T = TypeVar("T", bound=msgspec.Struct)
 DECODED_MAX: Final = 20_000
@@ -195,8 +200,13 @@ class SimulatedProcess(TaskOwner):
         """The effect that is its last."""
         self.stalls_after: tuple[int, float] | None = None
         """The effect after which it stalls, and for how many seconds."""
+        self.freezes_after: tuple[str, int, float] | None = None
+        """How the lease's name begins after whose write it freezes, in which of its next calls, and
+        for how many seconds."""
+        self._calls_left = 0
+        """Until it freezes; 0: it does not."""
         self.stalled: Callable[[], None] | None = None
-        """Called when it stalls."""
+        """Called when it stalls or freezes."""
         self._stalled_until = 0.0
         self.died: Callable[[], None] | None = None
         """Called when it crashes."""
@@ -253,6 +263,15 @@ class SimulatedProcess(TaskOwner):
         if self.stalled is not None:
             self.stalled()
 
+    def _freeze(self, seconds: float) -> None:
+        """Stop between two awaits, and go on later."""
+        self.simulation.note(f"{self.name} freezes for {seconds:.1f} s")
+        self.freezes_after, self._calls_left = None, 0
+        self.stall(seconds)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.freeze(self, seconds)
+
     async def alive(self) -> None:
         """Cancel the current task if the process is dead."""
         self._alive()
@@ -282,7 +301,11 @@ class SimulatedProcess(TaskOwner):
         """Bring a request to the server; Unavailable where it never arrives."""
         del call
         self._alive()
-        if self.stalled_now:
+        if self._calls_left and self.freezes_after is not None:
+            self._calls_left -= 1
+            if not self._calls_left:
+                self._freeze(self.freezes_after[2])
+        elif self.stalled_now:
             await self._running()
         network, chance = self.simulation.network, self._chance
         seconds = self.simulation.latency_seconds
@@ -301,6 +324,9 @@ class SimulatedProcess(TaskOwner):
         """Bring the answer back; Unavailable where it is lost."""
         if call == "store" and not about.startswith(RENEWALS):
             await self.effect(about)
+        elif call == "store" and self.freezes_after is not None and not self._calls_left:
+            lease, calls, _ = self.freezes_after
+            self._calls_left = calls if about.removeprefix(RENEWALS).startswith(lease) else 0
         self._alive()
         if self.stalled_now:
             await self._running()

@@ -94,6 +94,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._cancelled = 0
         """Timers in the heap that will not run."""
+        self._frozen: dict[TaskOwner | None, list[asyncio.Handle]] = {}
+        """Owner -> what it does once it goes on."""
         self.set_task_factory(self._make)
 
     def time(self) -> float:
@@ -144,10 +146,33 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                     ready.append(handle)
             for _ in range(len(ready)):
                 next_ = ready.popleft()
-                if not next_.cancelled():
+                if not next_.cancelled() and not (self._frozen and self._holds(next_)):
                     next_._run()  # noqa: SLF001 - as asyncio does
             if self._stopping:
                 return
+
+    def freeze(self, owner: TaskOwner, seconds: float) -> None:
+        """Stop an owner's tasks at their next awaits for a while, as a signal stops a process.
+
+        Its timers, answers and deliveries come due meanwhile, and run in their order afterwards.
+        """
+        if owner not in self._frozen:
+            self._frozen[owner] = []
+            outside = contextvars.copy_context()
+            outside.run(TASK_OWNER.set, None)
+            self.call_later(seconds, self._thaw, owner, context=outside)
+
+    def _holds(self, handle: asyncio.Handle) -> bool:
+        """Whether a step is held back until its owner goes on."""
+        context = handle._context  # type: ignore[attr-defined]  # noqa: SLF001 - it has no other name
+        held = self._frozen.get(context.get(TASK_OWNER, None))
+        if held is None:
+            return False
+        held.append(handle)
+        return True
+
+    def _thaw(self, owner: TaskOwner) -> None:
+        self._ready.extend(self._frozen.pop(owner))
 
     def _jump(self, when: float) -> None:
         self._now = max(self._now, when)

@@ -5,7 +5,7 @@ Pure.
 
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from services.simulator.engine.fault_kinds import CLOUD, FaultKind, InjectedFault
 from services.simulator.engine.listed_ids import ANSWERS, SPELLINGS
@@ -251,3 +251,8 @@ def wrong_ids(chance: Random) -> InjectedFault:
     which = chance.choice(ANSWERS if kind == "wrong_answer" else SPELLINGS)
     seconds = chance.uniform(30, 180)
     return InjectedFault(kind=kind, target=CLOUD, seconds=seconds, message=which)
+
+
+def made_fault(kind: Any, target: str = "", **about: Any) -> InjectedFault:
+    """Make the fault of a step."""
+    return InjectedFault(kind=kind, target=target, **about)

@@ -44,6 +44,7 @@ COUNTED: Final = frozenset(
         "repeated_facts",
         "flood",
         "wrong_answer",
+        "second_machine",
     }
 )
 PLACED: Final = frozenset(
@@ -74,6 +75,7 @@ PARAM_OF: Final[dict[str, frozenset[str]]] = {
         "credentials_expired",
         "repeated_facts",
         "flood",
+        "second_machine",
         "false_report",
     },
     **dict.fromkeys(PLACE_KEYS, PLACED),
