@@ -89,7 +89,7 @@ class OwnRecord:
 
     @property
     def refused(self) -> bool:
-        """Whether the node is another machine: this one does not count as its sign of life."""
+        """Return whether the node is another machine, of which this one is no sign of life."""
         return self.missing.refused
 
     @property

@@ -1,4 +1,4 @@
-"""Which machine a node is, and which others have used its name."""
+"""A node's identity says which machine it is, and which others have used its name."""
 
 from typing import Final
 
@@ -43,6 +43,6 @@ class NodeMachines(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Machines that used the name while the node's own machine did, the last first."""
 
     def refuses(self, boot_id: str) -> bool:
-        """Whether a boot is of a refused machine, and not the own one's."""
+        """Return whether a boot is of a refused machine, and not the own one's."""
         own = boot_id in ("", self.machine.boot_id)
         return not own and any(each.boot_id == boot_id for each in self.refused)

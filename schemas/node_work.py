@@ -1,4 +1,4 @@
-"""What runs on nodes, and the queries about it: `node-work` and `job-nodes`."""
+"""The queries `node-work` and `job-nodes` say what runs on nodes."""
 
 from typing import Annotated, Final
 

@@ -70,7 +70,7 @@ def module_paths() -> list[str]:
 
 
 def drawn(seed: str, count: int) -> list[Mutant]:
-    """So many mutants, each at another place."""
+    """Draw so many mutants, each at another place."""
     reached = reached_lines(range(REACHED_BY))
     every = [
         mutant
@@ -108,7 +108,7 @@ def look_for(mutant: Mutant, first: int, seeds: int) -> str:
 
 
 def is_found(mutant: Mutant, first: int, seeds: int) -> str:
-    """What a mutant violates that the services as they are do not; empty: nothing."""
+    """Return what a mutant violates that the services as they are do not; empty: nothing."""
     last = first + seeds
     while first < last:
         found = look_for(mutant, first, last - first)

@@ -25,7 +25,7 @@ COMPARED: Final = {"update": 3, "write": 2}
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mutant:
-    """One module with one wrong place."""
+    """A mutant is one module with one wrong place."""
 
     path: str
     line: int

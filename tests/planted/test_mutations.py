@@ -1,4 +1,4 @@
-"""Which mutants are drawn from a module, and that each of them is a program."""
+"""Each mutant that is drawn from a module is a program."""
 
 import ast
 
@@ -33,7 +33,7 @@ def changed(number: int) -> str:
 
 
 def test_writes_are_left_out_not_compared_or_exchanged() -> None:
-    """At each place one after the other; what uses the result of a write stays behind it."""
+    """The places are mutated one by one, and what uses the result of a write follows it."""
     assert [changed(number) for number in range(len(mutants("a.py", SOURCE, range(1, 20))))] == [
         "a.py:4 comparison left out | await self._bus.put(BUCKET, key, found, ttl_seconds=5)",
         "a.py:4 exchanged with the next | ",
@@ -44,12 +44,12 @@ def test_writes_are_left_out_not_compared_or_exchanged() -> None:
 
 
 def test_what_no_campaign_reaches_has_no_mutants() -> None:
-    """It could not be found."""
+    """A place that no campaign reaches could not be found, and is none."""
     assert [each.line for each in mutants("a.py", SOURCE, {5})] == [5]
 
 
 def test_every_mutant_of_the_services_is_a_program() -> None:
-    """Whatever the statements look like; there are enough to draw from."""
+    """Every mutant is a program, and there are enough of them to draw from."""
     texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in module_paths()}
     found = [
         mutant

@@ -1,4 +1,4 @@
-"""Which registrations are of the node's machine, and which of a second one under its ID."""
+"""Registrations of a second machine under a node's ID are refused."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -35,7 +35,7 @@ def registered(word: str, at: datetime) -> Registered:
 
 
 def after(words: str, record: NodeRecord = NODE, gap: float = 20.0) -> NodeRecord:
-    """The record after these registrations, one each `gap` seconds."""
+    """Return the record after these registrations, one each `gap` seconds."""
     for number, word in enumerate(words.split(), 1):
         at = START + timedelta(seconds=gap * number)
         found = apply_event(record, registered(word, at), at)
@@ -102,7 +102,7 @@ def test_registrations_of_reboots_may_be_taken_in_in_any_order(order: list[int],
 
 
 def test_an_operators_replay_is_no_second_machine() -> None:
-    """It is stored later, with the time at which its machine had registered."""
+    """The registration is stored later, with the time at which its machine had registered."""
     record = after("a1 a2")
     old = registered("a1", START + timedelta(seconds=20))
     assert apply_event(record, old, START + timedelta(hours=2)) == record

@@ -1,4 +1,4 @@
-"""Which provider's list lacks everything that should run there."""
+"""A provider's list that lacks everything which should run there is reported."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -26,13 +26,13 @@ RECORD = InstanceRecord(
 
 
 def record(number: int, **change: Any) -> InstanceRecord:
-    """A running instance."""
+    """Return a running instance."""
     named = {"instance": f"n{number}", "provider_id": f"i-{number}"}
     return replace(RECORD, **(named | change))
 
 
 def shown(name: str, provider_id: str) -> Instance:
-    """What a provider lists."""
+    """Return what a provider lists."""
     return Instance(provider_id=provider_id, pool="p", name=name)
 
 
@@ -58,13 +58,13 @@ def shown(name: str, provider_id: str) -> Instance:
 def test_a_list_that_shows_nothing_of_what_runs_is_reported(
     records: list[InstanceRecord], listed: dict[str, list[Instance]], about: list[str]
 ) -> None:
-    """What is new, ends or is alone says nothing of the list."""
+    """An instance that is new, ends or is alone says nothing of the list."""
     found = empty_lists(records, listed, NOW)
     assert [each.about for each in found] == about
 
 
 def test_the_report_names_a_few_of_many() -> None:
-    """And how many there are."""
+    """The report says how many there are."""
     [found] = empty_lists(list(map(record, range(40))), {"aws": []}, NOW)
     assert "none of the 40 instances" in found.reason
     assert f"{40 - NAMED_MAX} others" in found.reason

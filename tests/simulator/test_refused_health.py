@@ -1,4 +1,4 @@
-"""How soon operators know that verdicts cannot be stored."""
+"""Operators know within seconds that verdicts cannot be stored."""
 
 import pytest
 

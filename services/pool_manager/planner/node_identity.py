@@ -1,4 +1,4 @@
-"""Whether a registration is of the node's machine, of its successor, or of a second one. Pure.
+"""A registration is of the node's machine, of its successor, or of a second one. Pure.
 
 A boot that has been followed by another one never comes back. So where the earlier of two boots
 registers again, and not with GPUs or the instance ID that they share, two machines use one name.
@@ -52,7 +52,7 @@ def identified(known: NodeMachines | None, event: Registered, stored_at: datetim
 
 
 def machine_of(event: Registered, stored_at: datetime) -> MachineIdentity:
-    """What a registration says of its machine."""
+    """Return what a registration says of its machine."""
     return MachineIdentity(
         boot_id=event.boot_id,
         provider_id=event.provider_id,
@@ -69,7 +69,7 @@ def machine_of(event: Registered, stored_at: datetime) -> MachineIdentity:
 
 
 def is_same(one: MachineIdentity, other: MachineIdentity) -> bool | None:
-    """Whether two boots are of one machine; None: nothing of them can be compared."""
+    """Return whether two boots are of one machine; None: nothing of them can be compared."""
     if one.provider_id and other.provider_id:
         return one.provider_id == other.provider_id
     if one.gpus and other.gpus:
@@ -78,7 +78,7 @@ def is_same(one: MachineIdentity, other: MachineIdentity) -> bool | None:
 
 
 def is_own(known: NodeMachines, event: Registered, stored_at: datetime) -> bool:
-    """Whether a registration is of the boot that the node is in."""
+    """Return whether a registration is of the boot that the node is in."""
     return _is_boot(known.machine, machine_of(event, stored_at))
 
 

@@ -1,4 +1,4 @@
-"""What must hold of single writes: of acknowledgements, of compare-and-set, and of rates.
+"""Invariants of single writes check acknowledgements, compare-and-set, and rates.
 
 An acknowledged message is never delivered again. So what it calls for must be stored by then, and
 in order: a record that is written over by one that was decided on earlier loses what it had.
@@ -272,7 +272,7 @@ class RateInvariants:
 
 
 class WriteInvariants:
-    """All of them."""
+    """Check all of them."""
 
     def __init__(
         self, simulation: SimulationContext, invariants: Invariants, *, adopts: Callable[[], bool]
