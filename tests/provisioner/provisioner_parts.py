@@ -29,7 +29,7 @@ from schemas.settings import (
 )
 from schemas.step_data import ProvisionInputs, TerminateInputs
 from schemas.subjects import saga_tree
-from schemas.topology import LEASES, POOLS, SAGAS
+from schemas.topology import INSTANCES, LEASES, POOLS, SAGAS
 from services.bus.port import Bus, Headers
 from services.pool_manager.pool_store import Store
 from services.pool_manager.removal_proposals import RemovalProposals
@@ -116,6 +116,17 @@ def launch(**changes: Any) -> LaunchSpec:
     return LaunchSpec(**(plain | changes))
 
 
+def token_of(name: str = "web-1", fleet: str = FLEET) -> str:
+    """Return the launch token of a node of pool `web`."""
+    return launch_token(fleet, "web", name)
+
+
+async def forget_instances(bus: Bus) -> None:
+    """Remove every record, because the next simulated cloud gives the same IDs again."""
+    for entry in await bus.entries(INSTANCES):
+        await bus.delete(INSTANCES, entry.key)
+
+
 def request(name: str = "web-1", **changes: Any) -> ProvisionRequest:
     """What the tests ask a provider for."""
     values: dict[str, Any] = {
@@ -123,7 +134,7 @@ def request(name: str = "web-1", **changes: Any) -> ProvisionRequest:
         "fleet": FLEET,
         "pool": "web",
         "node": name,
-        "token": launch_token(changes.get("fleet", FLEET), "web", name),
+        "token": token_of(name, changes.get("fleet", FLEET)),
         "instance_type": "h100",
         "gpu_count": 2,
     }
