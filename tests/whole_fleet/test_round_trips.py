@@ -20,9 +20,9 @@ from tests.support.fleet_shapes import SMALL
 
 TRIP_SECONDS = 0.001
 SETTLED_SECONDS = 100.0
-TRIPS_MAX = 12
+TRIPS_MAX = 11
 """The calls: the fault; HEALTH; the verdict; NODES; a snapshot; the fleet's claims; the pool; its
-openings; the saga; what may have changed since; the cordon's command; its log and the node."""
+openings; the saga, with what may have changed since; the cordon's command; its log and the node."""
 
 
 class AtOnce(random.Random):
