@@ -171,8 +171,11 @@ class AckInvariants:
             return ""
         if event.node in self._invariants.flooding:
             return ""  # some of a flood are set aside
-        health = self._records.health_of(node_key(event.pool, event.node))
+        key = node_key(event.pool, event.node)
+        health, node = self._records.health_of(key), self._records.node(key)
         if health is None or event.boot_id in health.detail.get("refused", ()):
+            return ""
+        if node is not None and node.identity is not None and node.identity.refuses(event.boot_id):
             return ""
         judged = {each.id for each in health.recent}
         if event.id in judged or stored.sequence in health.detail.get("sequences", ()):
