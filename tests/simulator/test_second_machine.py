@@ -31,6 +31,7 @@ def test_the_second_machine_is_refused_named_in_an_alert_and_condemns_nothing() 
     assert {each.status for each in verdicts} == {"healthy"}
     assert len(verdicts) <= 4, "it was judged again at each registration"
 
+
 def test_the_second_machine_condemns_nothing_while_health_cannot_be_written() -> None:
     """Verdicts go out all the same then, so which machine is refused is read in NODES too."""
     shape = replace(SHAPE, replicas=1)
