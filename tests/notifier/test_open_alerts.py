@@ -341,6 +341,13 @@ def test_what_is_published_again_late_alerts_about_the_present(
         (None, True, UNKNOWN_AFTER / 2, False),  # it may be adopted still
         ((NODES, NodeRecord(pool="training", node="n7", lost=True)), True, UNKNOWN_AFTER, False),
         ((HEALTH, HealthRecord(pool="training", node="n7")), False, UNKNOWN_AFTER, False),
+        # Its end is lost, or is taken for an older event: EVENTS was rolled back.
+        (
+            (NODES, NodeRecord(pool="training", node="n7", state="terminated")),
+            True,
+            UNKNOWN_AFTER,
+            True,
+        ),
     ],
 )
 def test_alerts_about_a_silent_node_without_a_record_end(

@@ -130,3 +130,14 @@ def test_what_the_workload_system_says_is_kept_while_it_matters() -> None:
         found = changed.workload
         seen.append(found and (found.ready, found.cordoned))
     assert seen == [(False, False), (False, False), (True, True), None]
+
+
+def test_a_return_that_arrives_after_a_later_loss_does_not_count() -> None:
+    """Messages that the store refused for a while come in another order than they happened."""
+    changed: NodeRecord | None = record()
+    for number, (kind, seconds) in enumerate(((Lost, 0), (Lost, 20), (Returned, 10))):
+        at = NOW + timedelta(seconds=seconds)
+        event = kind(id=f"e{number}", instance="training-1", **(NODE | {"time": at}))
+        changed = node_projection.apply_event(changed, event, NOW + timedelta(seconds=30))
+    assert changed is not None
+    assert changed.lost

@@ -173,11 +173,13 @@ class AlertIntake:
         """
         key = _node_key(alert)
         entry = await self._bus.get(NODES, key)
-        if entry is None and await self._bus.get(HEALTH, key) is None:
+        node = readable_record(entry, _nodes)
+        unknown = entry is None and await self._bus.get(HEALTH, key) is None
+        # Its end may be lost, or be taken for an older event: EVENTS may have been rolled back.
+        if unknown or (node is not None and node.state == "terminated"):
             for each in keys_of_node(alert.pool, alert.node):
                 await self._open.end_now(each, partial(end_of_unknown, now=now))
             return
-        node = readable_record(entry, _nodes)
         if node is not None and is_of_predecessor(record, node):
             await self._open.end_now(alert.key, partial(end_of_predecessor, now=now))
 

@@ -77,9 +77,9 @@ def may_be_unknown(record: OpenAlertRecord, now: datetime) -> bool:
 
 
 def end_of_unknown(begun: Alert, now: datetime) -> Alert:
-    """The end of an alert about a node that is silent and of which the fleet has no record."""
-    text = "It has been silent for minutes, and the fleet has no node of this name."
-    title = f"{begun.pool}/{begun.node}: not known"
+    """Return the end of an alert about a node that has no record, or is gone by its record."""
+    text = "The fleet has no node of this name any more."
+    title = f"{begun.pool}/{begun.node}: gone"
     return _resolved(begun, title, text, f"unknown-{begun.event}", now)
 
 

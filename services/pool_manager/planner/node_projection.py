@@ -81,22 +81,13 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
             )
         case ProviderNotice():
             return cloud_notices.record_notice(record, event, stored_at)
-        case Lost():
-            if record.lost or _stale(record, event.time):
-                return record
-            return change(
-                record,
-                lost=True,
-                lost_at=stored_at,
-                return_due=True,
-                provider_state="disconnected" if event.credentials_expired else "",
-                liveness_at=event.time,
-            )
+        case Lost() if not _stale(record, event.time):
+            # A return that came between two losses must not count once it arrives.
+            begun = {} if record.lost else _silence_of(event, stored_at)
+            return change(record, **begun, liveness_at=event.time)
         case WorkloadState() | WorkGangs():
             return _with_workload(record, event)
-        case Returned():
-            if _stale(record, event.time):
-                return record
+        case Returned() if not _stale(record, event.time):
             return change(record, **FOUND, return_due=False, liveness_at=event.time)
         case _:
             return record
@@ -178,6 +169,15 @@ def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> N
 
 def _is_refused(record: NodeRecord, boot_id: str) -> bool:
     return record.identity is not None and record.identity.refuses(boot_id)
+
+
+def _silence_of(event: Lost, stored_at: datetime) -> dict[str, Any]:
+    return {
+        "lost": True,
+        "lost_at": stored_at,
+        "return_due": True,
+        "provider_state": "disconnected" if event.credentials_expired else "",
+    }
 
 
 def _stale(record: NodeRecord, at: datetime) -> bool:

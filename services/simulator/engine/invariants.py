@@ -399,8 +399,9 @@ class Invariants:
         launched = not self._cloud.adopts
         if node is None or (launched and name not in self._admitted):
             return  # it never was in service
-        if self.restored and not self._cloud.running(name):
-            return  # it was stopped, and that it was in service is forgotten
+        serves = self._cloud.running(name) and self.liveness.beating_seconds(name) > 0
+        if self.restored and not serves:
+            return  # it was stopped or silent, and that it was in service is forgotten
         by = self.removal_of(name)
         if by is None or not DEFINITIONS[by.kind].removes_node:
             self.fail(f"{name} is ended, and no open saga removes it", name)

@@ -5,7 +5,7 @@ in order: a record that is written over by one that was decided on earlier loses
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.offering_records import prices_key
 from schemas.pool_records import PoolRecord, removed_key
 from schemas.saga_log_entries import (
+    WHOLE,
     SagaUnwinding,
     SagaUnwound,
     StepStarted,
@@ -98,6 +99,8 @@ class AckInvariants:
         self._invariants = invariants
         self._records = StoredRecords(simulation.server)
         self._adopts = adopts
+        self._taken_in: set[int] = set()
+        """Entries of SAGAS that the pool-manager has acknowledged."""
         self._checks: dict[str, Callable[[Stored], str]] = {
             POOL_SAGAS.name: self._timer,
             PROVISIONER_STEPS.name: self._answer,
@@ -110,6 +113,8 @@ class AckInvariants:
     def _on_acknowledged(self, stream: str, durable: str, sequence: int) -> None:
         check, held = self._checks.get(durable), self._simulation.server.state.streams.get(stream)
         stored = held.messages.get(sequence) if held is not None else None
+        if durable == POOL_SAGAS.name:
+            self._taken_in.add(sequence)
         known = self._invariants
         if check is None or stored is None or known.destroyed or known.restored:
             return
@@ -134,7 +139,24 @@ class AckInvariants:
         timers = (fires_at(each.headers) for each in held if f".{entry.saga}-" in each.subject)
         if any(at is not None and at <= first for at in timers):
             return ""
+        if any(at <= first for at in self._still_to_store(entry.saga)):
+            return ""
         return f"no timer fires at {first:%H:%M:%S}"
+
+    def _still_to_store(self, saga: str) -> Iterator[datetime]:
+        """Yield the moments of a saga's steps whose beginning is not acknowledged yet."""
+        for stored in self._simulation.server.state.streams[SAGAS.name].messages.values():
+            if stored.sequence in self._taken_in or f".{saga}." not in stored.subject:
+                continue
+            entry = saga_codec.decode(stored.data)
+            if isinstance(entry, StepStarted):
+                yield from (each for each in (entry.overdue, entry.deadline) if each is not None)
+
+    def _has_ended(self, stored: Stored, saga: str) -> bool:
+        """Whether a saga's log had its end before an entry, which an operator published again."""
+        log = self._simulation.server.state.streams[SAGAS.name]
+        ends = (log.last(subjects.saga_entry(saga, WHOLE, each)) for each in ("done", "unwound"))
+        return any(each is not None and each.sequence < stored.sequence for each in ends)
 
     def _answer(self, stored: Stored) -> str:
         """A command is answered, or its saga has gone on without it."""
@@ -142,6 +164,8 @@ class AckInvariants:
         if not isinstance(entry, StepStarted | UndoStarted) or not self._is_last(
             stored, entry.saga
         ):
+            return ""
+        if self._has_ended(stored, entry.saga):
             return ""
         deadline = entry.deadline if isinstance(entry, StepStarted) else None
         early = timedelta(seconds=CLOCK_SECONDS + self._simulation.skew_seconds)
