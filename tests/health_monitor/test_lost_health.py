@@ -211,6 +211,13 @@ HEALTHY = msgspec.structs.replace(NODE, health="healthy", health_at=NOW - timede
             id="gone",
         ),
         pytest.param(SAYS_UNHEALTHY, None, 121, None, id="no node of ours"),
+        pytest.param(
+            msgspec.structs.replace(SAYS_UNHEALTHY, detail={"boot": "earlier"}),
+            msgspec.structs.replace(NODE, boot_id="later"),
+            121,
+            None,
+            id="of the machine that had the name before",
+        ),
     ],
 )
 def test_a_verdict_that_nodes_lacks_is_published_again(

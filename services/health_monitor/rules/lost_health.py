@@ -25,6 +25,8 @@ def missing_verdict(health: HealthRecord, node: NodeRecord | None, now: datetime
         return None
     if node.health_at is not None and node.health_at >= since:
         return None
+    if is_of_other_boot(health, node.boot_id):
+        return None  # of the machine before, whose end HEALTH could not take in
     return verdict_of(
         health,
         identity=f"verdict-again-{health.pool}-{health.node}-{now.timestamp():.0f}",
