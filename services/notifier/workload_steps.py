@@ -138,6 +138,17 @@ class WorkloadSteps:
             WorkloadOrder(node=reference, reason=about.reason, key=command.key, gpus=gpus)
         )
 
+    async def align(self, command: Command) -> None:
+        """Order what the node's record says, after an order that may have come too late."""
+        about = msgspec.convert(command.inputs, _AboutNode)
+        record = await read_node(self._bus, about.pool, about.node)
+        if record is None or record.state != "active" or command.step == "cordon-gpus":
+            return
+        if record.cordoned:
+            await self.cordon(command)
+        elif not record.saga:
+            await self.return_node(command)
+
     async def start_drain(self, command: Command) -> VacateOutputs:
         """Order the drain without waiting for it."""
         notifier, order = await self._order(command)
@@ -289,6 +300,7 @@ class WorkloadSteps:
             },
             undos={"cordon": self.uncordon},
             prepare=self._prepare,
+            align=self.align,
         )
 
 

@@ -131,6 +131,10 @@ async def prepare_nothing(_: Command) -> None:
     """Leave it to the action to read what it needs."""
 
 
+async def align_nothing(_: Command) -> None:
+    """Leave things as a late action has made them."""
+
+
 class Participant:
     """Performs steps for one service."""
 
@@ -141,12 +145,15 @@ class Participant:
         actions: Mapping[str, Action],
         undos: Mapping[str, Action],
         prepare: Prepare = prepare_nothing,
+        align: Action = align_nothing,
     ) -> None:
         """`actions` and `undos`: step name -> what performs it.
 
-        `prepare` reads what they need at the same time as the log is read.
+        `prepare` reads what they need at the same time as the log is read. `align` puts right what
+        an action has done after its saga had gone on: this process may stall between the two.
         """
         self._prepare = prepare
+        self._align = align
         self._bus = bus
         self._clock = clock
         self._actions = actions
@@ -231,14 +238,16 @@ class Participant:
             self._prepare(command),
         )
         if open_command is None:
+            if command.deliveries > 1:
+                await self._align(command)
             return
         command = replace(command, prepared=prepared)
         if open_command.stopped and stop is not None:
             stop.set()
         command = replace(command, revision=open_command.sequence)
         result = await self._perform(action, command, stop)
-        if result is not None:
-            await self._answer(result, open_command.sequence, undo=undo)
+        if result is not None and not await self._answer(result, open_command.sequence, undo=undo):
+            await self._align(command)
 
     async def _open_command(
         self, saga: str, step: str, sequence: int, *, undo: bool
@@ -257,7 +266,8 @@ class Participant:
             return None
         return _OpenCommand(state.sequence, stopped=state.status == "unwinding")
 
-    async def _answer(self, result: StepEntry, expected: int, *, undo: bool) -> None:
+    async def _answer(self, result: StepEntry, expected: int, *, undo: bool) -> bool:
+        """Append a result; False: the saga has gone on without it."""
         for _ in range(APPEND_TRIES_MAX):
             try:
                 await append(self._bus, result, expected, current_headers())
@@ -265,10 +275,10 @@ class Participant:
                 again = await self._open_command(result.saga, result.step, 0, undo=undo)
                 if again is None:
                     log.info("the saga went on without this result", extra={"saga": result.saga})
-                    return
+                    return False
                 expected = again.sequence
             else:
-                return
+                return True
         raise Retry(f"{result.saga}: others keep writing to its log")
 
     async def _bounded(

@@ -164,3 +164,37 @@ async def test_a_step_that_the_sagas_kind_does_not_have_is_not_performed(
     state = await read_state(bus, "drain-n1-1")
     assert state is not None
     assert len(state.skipped) == 1
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_what_takes_effect_after_its_saga_has_gone_on_is_put_right(
+    bus: NatsBus, *, goes_on: bool
+) -> None:
+    """As by a process that stood still between its look at the log and the call."""
+    cordon = StepStarted(id="c", step="cordon", inputs={}, **ABOUT)
+    last, did, done = await appended(bus, BEGUN, cordon), list[str](), asyncio.Event()
+
+    async def order(_: Command) -> None:
+        if goes_on:
+            answered = StepFailed(id="f", step="cordon", reason="r", **ABOUT)
+            await appended(bus, UNWINDING, answered, after=last)
+        did.append("cordoned")
+
+    async def align(command: Command) -> None:
+        did.append(f"aligned after {command.step}")
+        done.set()
+
+    participant = Participant(bus, SystemClock(), {"cordon": order}, {}, align=align)
+    loop = ConsumerLoop(
+        bus, participant.consumer(NOTIFIER_STEPS), SystemClock(), Instruments(), Tracing("test")
+    )
+    running = asyncio.create_task(loop.run())
+
+    async def settled() -> bool:
+        state = await read_state(bus, "drain-n1-1")
+        return done.is_set() or (state is not None and state.step("cordon").status == "succeeded")
+
+    await eventually(settled)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert did == ["cordoned", "aligned after cordon"][: 1 + goes_on]

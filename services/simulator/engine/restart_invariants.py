@@ -28,10 +28,11 @@ from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_workload import SimulatedWorkload
 from services.simulator.engine.simulation_context import (
     TIMEOUT_SECONDS,
+    SimulatedProcess,
     SimulationContext,
     StoredRecords,
 )
-from services.simulator.engine.virtual_time import moment
+from services.simulator.engine.virtual_time import TASK_OWNER, moment
 
 KNOWN_SECONDS: Final = WORK_LOOK_SECONDS + TIMEOUT_SECONDS
 """Within so long a notifier that reaches the bus knows a notice, or that it was withdrawn."""
@@ -44,6 +45,8 @@ EARLY_SECONDS: Final = 1.0
 HEARD_WITHIN_SECONDS: Final = 45.0
 """So long after a boot a replica that stalled may decide without knowing of it."""
 LOOK_SECONDS: Final = 5.0
+ALIGNED_WITHIN_SECONDS: Final = 30.0
+"""So long after it stood still a process gives orders that it had begun before."""
 
 _nodes = decoder(NodeRecord)
 
@@ -96,9 +99,13 @@ class WorkloadInvariants:
         if verb == "uncordon":
             self._uncordoned(node, order.saga)
             return
-        change = (verb, order.key)
+        change, actor = (verb, order.key), TASK_OWNER.get()
         lost = known.restored or SAGAS.name in known.destroyed
-        if change in self._changed and not lost:
+        # Nothing can stop what a process does that stood still before the call; it is undone.
+        stood = isinstance(actor, SimulatedProcess) and actor.has_stalled_within(
+            ALIGNED_WITHIN_SECONDS
+        )
+        if change in self._changed and not lost and not stood:
             known.fail(f"{order.key} changes {node} by a second {verb}", node, order.saga)
         self._changed[change] = node
         if verb == "evict" and not lost:

@@ -256,6 +256,10 @@ class SimulatedProcess(TaskOwner):
         """Return whether the process stalls."""
         return self._stalled_until > self.simulation.now()
 
+    def has_stalled_within(self, seconds: float) -> bool:
+        """Return whether the process stalls, or has stalled so recently."""
+        return self._stalled_until > self.simulation.now() - seconds > 0
+
     def stall(self, seconds: float) -> None:
         """Make no call, and get no answer and no delivery, for a while."""
         self.stalls_after = None
