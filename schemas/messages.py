@@ -61,6 +61,11 @@ def encode(message: msgspec.Struct) -> bytes:
     return _encoder.encode(message)
 
 
+def publisher(kind: type[Message]) -> str:
+    """Return who publishes a type: `io.navarch.<publisher>.event.v1.<name>`."""
+    return str(kind.__struct_config__.tag).split(".")[2].replace("_", "-")
+
+
 class LimitedDecoder(Generic[S]):
     """Decodes one kind of value, and refuses date-times outside the limits."""
 

@@ -1,12 +1,12 @@
 """Events about nodes, on `navarch.v1.node.<pool>.<node>.event.<event>`, and telemetry."""
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from schemas.enums import Action, AttemptOutcome, FaultKind, HealthStatus, NoticeEffect, SagaKind
 from schemas.gpu_samples import GpuSample
-from schemas.messages import Codec, Message
+from schemas.messages import Codec, Message, publisher
 from schemas.value_limits import Address, Float, Identifier, Int, Name, Seconds, Token, UtcTime
 
 Metric = Int | Float | str | bool
@@ -438,6 +438,8 @@ FACTS: dict[type[NodeEvent], str] = {
     SetupRan: "setup-ran",
 }
 """Event class -> last token of its subject."""
+FACTS_OF_AGENTS: Final = tuple(fact for kind, fact in FACTS.items() if publisher(kind) == "agent")
+FACTS_OF_SERVICES: Final = tuple(each for each in FACTS.values() if each not in FACTS_OF_AGENTS)
 NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = (*FACTS, Telemetry)
 
 node_codec = Codec(NODE_EVENT_TYPES)

@@ -1,5 +1,7 @@
 """Publishes events in order and idempotently, across broker outages and agent restarts.
 
+Repeats of a fault come behind all others, which the server takes first where it limits a node.
+
 An event is sent as soon as it is put here. If that fails it is written to the spool, and later
 events wait behind it until the bus is back. Message IDs make repeats harmless.
 """
@@ -9,6 +11,7 @@ import logging
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any, Final
 
 from agent.delivery.spool import OutgoingEvent, Spool
@@ -69,10 +72,20 @@ class AgentOutbox:
             if not self.dropped:
                 log.error("%s messages wait to be sent; new ones are dropped", WAITING_MAX)
             self.dropped += 1
-            return
-        self._waiting.append(message)
+            if message.is_repeat or not self._waiting[-1].is_repeat:
+                return
+            self._waiting.pop()
+        if message.is_repeat:
+            self._waiting.append(message)
+        else:
+            self._waiting.insert(self._urgent(), message)
         self._idle.clear()
         self._wake.set()
+
+    def _urgent(self) -> int:
+        """Return how many of the waiting messages come before the repeats."""
+        repeats = takewhile(lambda each: each.is_repeat, reversed(self._waiting))
+        return len(self._waiting) - sum(1 for _ in repeats)
 
     def take_dropped(self) -> int:
         """Return and reset the number of dropped messages, once the queue has room again."""

@@ -46,6 +46,10 @@ class StoreFull(Unavailable):
     """The server's limits of memory or disk do not allow it."""
 
 
+class TooMany(Unavailable):
+    """So many messages of this subject wait that the server refuses more for the moment."""
+
+
 class NoResponders(Unavailable):
     """No connection serves the subject now."""
 

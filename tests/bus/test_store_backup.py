@@ -220,7 +220,7 @@ async def test_a_stream_with_options_that_are_fixed_is_made_as_this_release_has_
     """Set-up refuses to start on it; a backup moves what it holds."""
     await source.admin(f"STREAM.DELETE.{EVENTS.name}", {})
     await source.admin(f"STREAM.CREATE.{EVENTS.name}", EVENTS.config(1) | {option: value})
-    await source.publish("navarch.v1.node.p.n.event.fault", b"{}")
+    await source.publish("navarch.v1.node.p.n.event.verdict", b"{}")
     with pytest.raises(SetupError, match="cannot be changed in place"):
         await set_up(source, CLOCK, replicas=1)
     manifest = await back_up(source, CLOCK, tmp_path / "backup")

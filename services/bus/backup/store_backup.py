@@ -20,6 +20,7 @@ from schemas.topology import (
     DURABLES,
     EVENTS,
     EVERY_STREAM,
+    INTAKE,
     POOLS,
     REQUESTS,
     SAGAS,
@@ -43,7 +44,8 @@ from services.primitives.errors import Refused
 
 SERVER_MIN: Final = (2, 15)
 """The first version whose archives keep every sequence and end where the server says."""
-SAVED: Final = tuple(each for each in EVERY_STREAM if not each.in_memory)
+SAVED: Final = tuple(each for each in EVERY_STREAM if not each.in_memory and each is not INTAKE)
+"""INTAKE has nothing that EVENTS will not have in a moment, which is read last."""
 QUEUES: Final = (REQUESTS, TIMERS)
 LOGS: Final = (DEAD, SAGAS, EVENTS)
 LATER: Final = (*QUEUES, *(each for each in SAVED if each not in STREAMS), *LOGS)

@@ -1,0 +1,92 @@
+"""INTAKE takes a share of each node's facts, and EVENTS has all that INTAKE took."""
+
+import asyncio
+from datetime import datetime, timedelta
+
+import pytest
+
+from schemas import subjects
+from schemas.node_events import FACTS_OF_AGENTS, FACTS_OF_SERVICES
+from schemas.settings import NatsSettings
+from schemas.topology import EVENTS, FACTS_WAITING_MAX, INTAKE
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.port import Bus
+from services.bus.topology_setup import set_up
+from services.health_monitor.fact_intake import FactIntake
+from services.primitives.clock import SystemClock
+from services.primitives.errors import Refused, TooMany
+from tests.support.settling import arriving
+
+LOUD = subjects.node_event("training", "loud", "fault")
+
+
+async def test_the_server_refuses_what_is_beyond_a_nodes_share(any_bus: Bus) -> None:
+    """Of each kind by itself, and of no other node; what is refused is no sign of a full disk."""
+    for number in range(FACTS_WAITING_MAX):
+        await any_bus.publish(LOUD, b"%d" % number)
+    for _ in range(4):
+        with pytest.raises(TooMany):
+            await any_bus.publish(LOUD, b"beyond")
+    for fact in FACTS_OF_AGENTS[1:]:
+        await any_bus.publish(subjects.node_event("training", "loud", fact), b"{}")
+    await any_bus.publish(subjects.node_event("training", "quiet", "fault"), b"{}")
+    await arriving(any_bus)
+    assert len(await any_bus.read(EVENTS.name, LOUD)) == FACTS_WAITING_MAX
+    assert any_bus.unwritable_streams() == {}
+
+
+async def test_what_has_arrived_makes_room(any_bus: Bus) -> None:
+    """Only that: a fact that EVENTS lacks stays, also after an earlier stream of the name."""
+    intake = FactIntake(any_bus, SystemClock())
+    for number in range(FACTS_WAITING_MAX):
+        await any_bus.publish(LOUD, b"%d" % number)
+    await arriving(any_bus)
+    stored = await any_bus.read(EVENTS.name, LOUD)
+    intake.decode(stored[9])
+    running = asyncio.create_task(intake.run())
+    left = FACTS_WAITING_MAX
+    async with asyncio.timeout(30):
+        while left == FACTS_WAITING_MAX:
+            await asyncio.sleep(0.01)
+            left = int((await any_bus.admin(f"STREAM.INFO.{INTAKE.name}", {}))["state"]["messages"])
+    assert left == FACTS_WAITING_MAX - 10
+    await any_bus.publish(LOUD, b"next")
+
+    created = (await any_bus.admin(f"STREAM.INFO.{INTAKE.name}", {}))["created"]
+    earlier = datetime.fromisoformat(created) - timedelta(seconds=1)
+    await intake._make_room(10**6, earlier)
+    running.cancel()
+    info = await any_bus.admin(f"STREAM.INFO.{INTAKE.name}", {})
+    assert info["state"]["messages"] == left + 1
+
+
+async def test_a_stream_of_the_release_before_gives_its_facts_to_the_new_one(
+    server: EmbeddedServer,
+) -> None:
+    """In place: what it has stays, and nothing that is stored from then on is missing."""
+    bus = await NatsBus.connect(
+        ConnectOptions(settings=NatsSettings(url=server.url), name="upgrade")
+    )
+    former = (subjects.NODE_EVENTS, subjects.POOL_EVENTS, subjects.FLEET_EVENTS)
+    config = EVENTS.config(1) | {"subjects": list(former)}
+    del config["sources"]
+    for stream in (EVENTS.name, INTAKE.name):
+        try:
+            await bus.admin(f"STREAM.DELETE.{stream}", {})
+        except Refused:
+            continue
+    await bus.admin(f"STREAM.CREATE.{EVENTS.name}", config)
+    await bus.publish(LOUD, b"before")
+    await set_up(bus, SystemClock(), replicas=1)
+    await bus.publish(LOUD, b"after")
+    await arriving(bus)
+    stored = await bus.read(EVENTS.name, LOUD)
+    await bus.close()
+    assert [each.data for each in stored] == [b"before", b"after"]
+
+
+def test_every_fact_has_one_stream() -> None:
+    """Agents' own pass through INTAKE, those of services do not."""
+    assert {*FACTS_OF_AGENTS} == {"fault", "registered", "boot-checked", "provider-notice"}
+    assert not {*FACTS_OF_AGENTS} & {*FACTS_OF_SERVICES}
