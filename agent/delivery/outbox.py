@@ -1,6 +1,6 @@
 """Publishes events in order and idempotently, across broker outages and agent restarts.
 
-Repeats of a fault come behind all others, which the server takes first where it limits a node.
+Where the server takes no more of this node for a moment, repeats of faults wait behind all others.
 
 An event is sent as soon as it is put here. If that fails it is written to the spool, and later
 events wait behind it until the bus is back. Message IDs make repeats harmless.
@@ -11,7 +11,6 @@ import logging
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 from typing import Any, Final
 
 from agent.delivery.spool import OutgoingEvent, Spool
@@ -19,7 +18,7 @@ from agent.sources.blocking_calls import ProbeHung, ProbeThread
 from schemas.headers import TRACEPARENT
 from services.bus.port import Bus
 from services.primitives.clock import Clock
-from services.primitives.errors import BusError, Refused
+from services.primitives.errors import BusError, Refused, TooMany
 from services.primitives.race import race
 
 log = logging.getLogger(__name__)
@@ -72,20 +71,10 @@ class AgentOutbox:
             if not self.dropped:
                 log.error("%s messages wait to be sent; new ones are dropped", WAITING_MAX)
             self.dropped += 1
-            if message.is_repeat or not self._waiting[-1].is_repeat:
-                return
-            self._waiting.pop()
-        if message.is_repeat:
-            self._waiting.append(message)
-        else:
-            self._waiting.insert(self._urgent(), message)
+            return
+        self._waiting.append(message)
         self._idle.clear()
         self._wake.set()
-
-    def _urgent(self) -> int:
-        """Return how many of the waiting messages come before the repeats."""
-        repeats = takewhile(lambda each: each.is_repeat, reversed(self._waiting))
-        return len(self._waiting) - sum(1 for _ in repeats)
 
     def take_dropped(self) -> int:
         """Return and reset the number of dropped messages, once the queue has room again."""
@@ -154,6 +143,8 @@ class AgentOutbox:
         else:
             self._refusals = 0
         await self._forget(sent)
+        if any(isinstance(each, TooMany) for each in results):
+            self._waiting = deque(sorted(self._waiting, key=lambda each: each.is_repeat))
         return problem is None
 
     def _given_up(self, message: OutgoingEvent, error: BaseException | None) -> list[OutgoingEvent]:
