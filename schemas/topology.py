@@ -38,6 +38,8 @@ INTAKE: Final = StreamSpec(
     discard="new",
     bytes_max=256 * MIB,
     messages_per_subject_max=FACTS_WAITING_MAX,
+    # With the header of a copy it must fit into EVENTS, or nothing behind it would be copied.
+    message_bytes_max=131_072,
     full_subject_refuses=True,
 )
 EVENTS: Final = StreamSpec(

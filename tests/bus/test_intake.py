@@ -86,6 +86,16 @@ async def test_a_stream_of_the_release_before_gives_its_facts_to_the_new_one(
     assert [each.data for each in stored] == [b"before", b"after"]
 
 
+async def test_the_largest_fact_is_copied_and_what_comes_after_it(any_bus: Bus) -> None:
+    """A message that EVENTS could not take would hold up all that are behind it, of any node."""
+    with pytest.raises(Refused):
+        await any_bus.publish(LOUD, b"x" * (INTAKE.message_bytes_max + 1))
+    await any_bus.publish(LOUD, b"x" * INTAKE.message_bytes_max)
+    await any_bus.publish(subjects.node_event("training", "quiet", "fault"), b"{}")
+    await arriving(any_bus)
+    assert len(await any_bus.read(EVENTS.name, subjects.NODE_EVENTS)) == 2
+
+
 def test_every_fact_has_one_stream() -> None:
     """Agents' own pass through INTAKE, those of services do not."""
     assert {*FACTS_OF_AGENTS} == {"fault", "registered", "boot-checked", "provider-notice"}
