@@ -29,7 +29,7 @@ MINUTES ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test quick conformance test-again test-real check docs format fuzz crash crash-matrix outage simulate nightly bench lock release sbom deb clean
+.PHONY: help venv demo test quick conformance test-again test-real check size docs format fuzz crash crash-matrix outage simulate nightly bench bench-quick lock release sbom deb clean
 
 help: ## Show this list
 	@echo "Navarch: keeps a GPU fleet healthy. Targets:"
@@ -99,6 +99,9 @@ check: $(STAMP) ## Check format, style, types, import rules and house rules
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/house
 
+size: $(STAMP) ## Print lines, modules, functions and repeated passages by package; SINCE=HEAD~1: with the difference
+	@$(BIN)/python -m tests.house.size $(if $(SINCE),--since $(SINCE))
+
 docs: $(STAMP) ## Write the documentation site to build/site; a link that leads nowhere fails it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
@@ -125,8 +128,11 @@ nightly: $(STAMP) ## What takes too long for every day: ten thousand seeds, the 
 	@$(MAKE) --no-print-directory crash-matrix
 	HYPOTHESIS_PROFILE=explore $(PYTEST) -m "not real and not slow" --timeout 3600
 
-bench: $(STAMP) ## Measure, print a table, write benchmarks/latest.json
+bench: $(STAMP) ## Measure everything beside its floor, print a table, write benchmarks/latest.json
 	@$(BIN)/python -m benchmarks
+
+bench-quick: $(STAMP) ## Measure the hot paths in three minutes; a quarter slower than committed, twice, fails
+	@$(BIN)/python -m benchmarks --quick
 
 # --- releases ------------------------------------------------------------------------------------
 

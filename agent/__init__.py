@@ -1,1 +1,1 @@
-"""What runs on a GPU node: it reports and obeys, and decides nothing about its own life."""
+"""The agent runs on a GPU node: it reports and obeys, and decides nothing about its own life."""

@@ -26,7 +26,7 @@ from agent.maintenance.diagnostics.health_check_plugins import load_checks
 from agent.node_logs import CHARS_MAX, LINES_MAX
 from agent.service import Agent, AgentDependencies
 from agent.settings import AgentConfig, boot_id_of, load
-from agent.sources.cloud.cloud_detection import notice_sources, rack
+from agent.sources.cloud.cloud_detection import notice_sources, provider_id, rack
 from agent.sources.host_metrics import HostMetrics
 from agent.sources.job_lookup import JobLookup
 from agent.sources.nvml import Nvml, NvmlEvents
@@ -45,7 +45,7 @@ BUS_SECONDS_MAX: Final = 5.0
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run `navarch-agent`."""
+    """Run the command `navarch-agent`."""
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -208,6 +208,7 @@ async def _run(config: AgentConfig, logged: LogMemory) -> None:
             host=HostMetrics(Path(config.proc)),
             processes=JobLookup(Path(config.proc), clock.monotonic),
             rack=lambda: rack(config),
+            provider_id=lambda: provider_id(config),
             notice_sources=notice_sources(config, clock),
             plugins=load_checks(config.health_checks),
             environment=os.environ,

@@ -31,7 +31,7 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     """Digests of published notices."""
 
     def age_seconds(self, now: datetime) -> float:
-        """Age of this state."""
+        """Return the age of this state."""
         return (now - self.time).total_seconds() if self.time is not None else float("inf")
 
 

@@ -1,4 +1,4 @@
-"""Names of XID and SXID codes, from the shipped catalogues; for people, never for decisions."""
+"""Names XID and SXID codes by the shipped catalogues; for people, never for decisions."""
 
 import logging
 from functools import cache

@@ -56,7 +56,7 @@ class NodeBus(Bus, Protocol):
 
     @property
     def login_refused(self) -> bool:
-        """Whether it does, at each attempt to reconnect."""
+        """Return whether the server refuses the login at each attempt to reconnect."""
 
 
 Open = Callable[[float], Awaitable[NodeBus]]
@@ -75,7 +75,7 @@ def renewal_seconds(issued: float, expires: float, now: float, random: float) ->
 
 
 class BusLogin:
-    """This node's login.
+    """Holds this node's login at the bus.
 
     The server ends a connection whose credentials expire, and the client reconnects with the file's
     new ones. What the agent reports meanwhile waits in its spool.
@@ -200,18 +200,18 @@ async def renew(config: AgentConfig, bus: Bus) -> None:
 
 
 def is_needed(config: AgentConfig) -> bool:
-    """Whether this node has no credentials of its own yet, and can fetch them."""
+    """Return whether this node has no credentials of its own yet, and can fetch them."""
     return bool(config.nats_bootstrap_file) and not _has_own(config)
 
 
 def rejoin_file(config: AgentConfig) -> Path:
-    """Beside the node's credentials."""
+    """Return the file beside the node's credentials that asks it to enroll again."""
     own = Path(config.nats_creds_file)
     return own.with_name(f"{own.name}.rejoin")
 
 
 def own_key(config: AgentConfig) -> tuple[str, str]:
-    """Seed and public key in this node's credentials."""
+    """Return the seed and public key in this node's credentials."""
     from services.bus.nats.credentials_file import seed_in  # noqa: PLC0415
     from services.bus.nats.nats_accounts import Key  # noqa: PLC0415
 

@@ -36,7 +36,7 @@ MICROSECONDS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReporterInputs:
-    """What the reporter needs from its sources."""
+    """Names what the reporter needs from its sources."""
 
     gpus: Callable[[], GpuMap]
     lines: Callable[[], bool]
@@ -100,7 +100,7 @@ class FaultReporter:
         self._wait_for_process()
 
     def handled_up_to(self, sequence: int) -> int:
-        """How far the kernel log was handled, of what was read up to `sequence`."""
+        """Return how far the kernel log was handled, of what was read up to `sequence`."""
         held = self._exceptions.first_sequence
         return sequence if held is None else min(sequence, held - 1)
 

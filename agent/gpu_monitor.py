@@ -51,7 +51,7 @@ class NvmlSession(Protocol):
         """Find the GPUs."""
 
     def sample(self) -> NodeSample:
-        """Read them."""
+        """Read every GPU once."""
 
     def processes(self) -> tuple[GpuProcess, ...]:
         """Name the programs that compute on them."""
@@ -62,7 +62,7 @@ class NvmlSession(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EarlierRun:
-    """State of an earlier run of the agent, and its age."""
+    """Holds the state of an earlier run of the agent, and its age."""
 
     gpus: GpuState = field(default_factory=GpuState)
     same_boot: bool = False
@@ -70,7 +70,7 @@ class EarlierRun:
 
 
 class GpuMonitor:
-    """The GPUs of this node according to NVML."""
+    """Watches the GPUs of this node through NVML."""
 
     def __init__(
         self,
@@ -138,14 +138,14 @@ class GpuMonitor:
         return True
 
     def use(self, now: datetime) -> GpuUse | None:
-        """Whether a GPU is in use and since when; None while NVML is unavailable."""
+        """Return whether a GPU is in use and since when; None while NVML is unavailable."""
         known = self.inventory is not None and bool(self._samples)
         self._use = dated_use(self._use, self.busy if known else None, now)
         return self._use
 
     @property
     def busy(self) -> bool:
-        """Whether a GPU is in use, by the last sample."""
+        """Return whether a GPU is in use, by the last sample."""
         return any(
             (each.utilization_percent or 0) > 0
             or (each.memory_used_bytes or 0) > IDLE_MEMORY_PART_MAX * (each.memory_total_bytes or 0)

@@ -38,7 +38,7 @@ def run(arguments: list[str]) -> int:
 
 
 def judge(found: dict[str, Any], now: float) -> tuple[str, int]:
-    """What to print, and the exit code under --strict."""
+    """Return what to print, and the exit code under --strict."""
     if problem := found.get("problem"):
         return f"unknown: {problem}", UNKNOWN
     health, age = found.get("health"), now - _number(found.get("read_at"))

@@ -1,4 +1,4 @@
-"""The newest log lines of the agent, and of the kernel about the driver, for `navarch logs`."""
+"""Keeps the newest log lines of the agent and the kernel's about the driver: `navarch logs`."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ LEVELS: Final = ("ERROR", "ERROR", "ERROR", "ERROR", "WARN", "INFO", "INFO", "DE
 
 
 class NodeLogs:
-    """What a node's agent answers about its log and the kernel's."""
+    """Answers queries about the agent's log and the kernel's."""
 
     def __init__(self, node: str, own: LogMemory, clock: Clock) -> None:
         """`own`: the agent's lines."""
@@ -53,5 +53,5 @@ class NodeLogs:
         return min(self._booted + line.timestamp_us / MICROSECONDS, now)
 
     async def answer(self, data: bytes, headers: Headers) -> bytes:
-        """Answer `command.logs`."""
+        """Answer a request of the command `logs`."""
         return await self._answers.answer(data, headers)

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 REGISTER_AGAIN_SECONDS: Final = 20.0
 """After its registration an agent registers again where its node's record lacks it."""
+REFUSED_AGAIN_SECONDS: Final = 300.0
+"""The same of a machine that is refused: operators see that it is still there."""
 RDMA_SECONDS_MAX: Final = 5.0
 """How long reading the state of all RDMA devices may take."""
 FIRST_LOOK_SECONDS: Final = 3.0
@@ -43,7 +45,7 @@ FIRST_LOOK_SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorDependencies:
-    """Dependencies of the node monitor."""
+    """Names the dependencies of the node monitor."""
 
     clock: Clock
     gpus: GpuMonitor
@@ -55,6 +57,7 @@ class MonitorDependencies:
     missing: Callable[[], MissingEvents]
     """What the node's record lacks of this boot."""
     rack: Callable[[], Awaitable[str]]
+    provider_id: Callable[[], Awaitable[str]]
     start_id: str
     hostname: str
     version: str
@@ -88,6 +91,7 @@ class NodeMonitor:
         self._testing: asyncio.Task[None] | None = None
         self._samples = 0
         self._rack = ""
+        self._provider_id = ""
         self._nvlink_domain = ""
         self._rdma = ProbeThread("rdma")
         self.tested = tested
@@ -118,7 +122,9 @@ class NodeMonitor:
                 self._testing.cancel()
 
     async def _look_up_rack(self) -> None:
-        self._rack = await self._dependencies.rack()
+        self._rack, self._provider_id = await asyncio.gather(
+            self._dependencies.rack(), self._dependencies.provider_id()
+        )
 
     def _follow_kernel_log(self) -> None:
         if self._kernel_log.started:
@@ -151,6 +157,7 @@ class NodeMonitor:
                 address=self._config.address,
                 rack=self._config.rack or self._nvlink_domain or self._rack,
                 nvlink_domain=self._nvlink_domain,
+                provider_id=self._provider_id,
             )
         )
 
@@ -322,9 +329,10 @@ class NodeMonitor:
 
 
 def must_register_again(missing: MissingEvents, since_seconds: float, *, checked: bool) -> bool:
-    """Whether the record has lost what was published `since_seconds` ago; it may only be behind.
+    """Return whether the record lacks what was published `since_seconds` ago.
 
     `checked`: the boot checks were published.
     """
     lost = missing.registration or (missing.checks and checked)
-    return lost and since_seconds >= REGISTER_AGAIN_SECONDS
+    again = REFUSED_AGAIN_SECONDS if missing.refused else REGISTER_AGAIN_SECONDS
+    return lost and since_seconds >= again

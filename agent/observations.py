@@ -1,4 +1,4 @@
-"""What sources observe, as values: the inputs of the pure functions in `agent.faults`."""
+"""Describes what sources observe, as values: the inputs of the pure functions in `agent.faults`."""
 
 import hashlib
 import re
@@ -89,14 +89,14 @@ class GpuInventory:
 
 @dataclass(frozen=True, slots=True)
 class NodeSample:
-    """One sample of every GPU."""
+    """Holds one sample of every GPU."""
 
     gpus: tuple[GpuSample, ...] = ()
     failures: tuple[NvmlFailure, ...] = ()
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent remembers of the GPUs over a restart."""
+    """Holds what the agent remembers of the GPUs over a restart."""
 
     present: tuple[GpuIdentity, ...] = ()
     gone: tuple[GpuIdentity, ...] = ()
@@ -109,7 +109,7 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One notice of a provider."""
+    """Holds one notice of a provider."""
 
     kind: NoticeKind
     key: str
@@ -128,13 +128,13 @@ class Notice:
 
     @property
     def digest(self) -> str:
-        """A short name for the key."""
+        """Return a short name for the notice's key."""
         return hashlib.sha256(self.key.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
-    """Result of one diagnostic."""
+    """Holds the result of one diagnostic."""
 
     name: str
     ok: bool
@@ -146,7 +146,7 @@ class CheckFinding:
     metrics: dict[str, Metric] = field(default_factory=dict)
 
     def result(self) -> CheckResult:
-        """The result as published."""
+        """Return the result as it is published."""
         return CheckResult(name=self.name, ok=self.ok, detail=self.detail[:DETAIL_CHARS_MAX])
 
 

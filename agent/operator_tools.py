@@ -1,4 +1,4 @@
-"""The agent's tools for operators: `parse` a log, `inject` a drill, `--check` a host."""
+"""Implements the agent's tools for operators: `parse` a log, `inject` a drill, `--check` a host."""
 
 import math
 import os
@@ -51,7 +51,7 @@ DRILL_TEXTS: Final = {
 
 @dataclass(slots=True)
 class ParseCounts:
-    """What `parse` read, for the summary line."""
+    """Counts what `parse` read, for the summary line."""
 
     lines: int = 0
     faults: int = 0
@@ -63,7 +63,7 @@ class ParseCounts:
     """Driver-like lines that a process wrote: they prove nothing."""
 
     def summary(self) -> str:
-        """One sentence."""
+        """Return the counts in one sentence."""
         text = f"{self.lines} lines read: {self.faults} faults"
         if self.unread:
             text += f", {self.unread} lines name an XID and could not be parsed (report them)"
@@ -173,7 +173,7 @@ def inject(config: AgentConfig, code: int, gpu: int, *, text: str = "") -> str:
 
 
 def unread_drill(config: AgentConfig) -> str:
-    """Why this host's agent will not read what `inject` writes; empty: it will."""
+    """Return why this host's agent will not read what `inject` writes; empty: it will."""
     path = Path(config.kmsg)
     is_device = path.exists() and stat.S_ISCHR(path.stat().st_mode)
     if not is_device or config.kmsg_any_facility:

@@ -1,4 +1,4 @@
-"""What the fleet has recorded about this node, and a copy of it for `navarch-agent healthy`.
+"""Reads what the fleet has recorded about this node; `navarch-agent healthy` reads a copy.
 
 The copy is a small file, so that a prolog can ask in milliseconds, and also while the bus is away.
 """
@@ -34,7 +34,7 @@ _decoder = decoder(NodeRecord)
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """What the agent has read about its node's admission, whatever the record has lost since."""
+    """Holds what the agent has read about its node's admission, whatever the record lost since."""
 
     at: datetime | None = None
     sagas: int = 0
@@ -49,14 +49,16 @@ class Admission(msgspec.Struct, frozen=True):
 
 
 class MissingEvents(msgspec.Struct, frozen=True):
-    """What a node's record lacks of this boot."""
+    """Names what a node's record lacks of this boot."""
 
     registration: bool = False
     checks: bool = False
+    refused: bool = False
+    """Another machine is the node: this one uses its ID wrongly."""
 
 
 class RecordCopy(msgspec.Struct, frozen=True, kw_only=True):
-    """The file."""
+    """Declares the content of the file with a copy of the record."""
 
     node: str
     health: str
@@ -66,7 +68,7 @@ class RecordCopy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnRecord:
-    """This node's record."""
+    """Reads this node's record."""
 
     def __init__(
         self, config: AgentConfig, clock: Clock, bus: Callable[[], Bus | None], boot_id: str
@@ -81,13 +83,18 @@ class OwnRecord:
         self.admission = Admission()
 
     async def cordoned(self) -> bool | None:
-        """Whether this node is cordoned; None: unknown."""
+        """Return whether this node is cordoned; None: unknown."""
         record = await self._read()
         return None if record is None else record.cordoned
 
     @property
+    def refused(self) -> bool:
+        """Return whether the node is another machine, of which this one is no sign of life."""
+        return self.missing.refused
+
+    @property
     def missing(self) -> MissingEvents:
-        """What the record lacked when it was last read."""
+        """Return what the record lacked when it was last read."""
         return missing_events(self._last, self._boot_id)
 
     async def run(self) -> None:
@@ -113,11 +120,13 @@ class OwnRecord:
 
 
 def missing_events(record: NodeRecord | None, boot_id: str) -> MissingEvents:
-    """What a node's record lacks: it was restored from a backup, or an operator adopted it."""
+    """Return what a node's record lacks: it was restored from a backup, or adopted."""
     if record is None or record.state == "terminated":
         return MissingEvents()
     return MissingEvents(
-        registration=record.boot_id != boot_id, checks=record.boot_checked_id != boot_id
+        registration=record.boot_id != boot_id,
+        checks=record.boot_checked_id != boot_id,
+        refused=record.identity is not None and record.identity.refuses(boot_id),
     )
 
 

@@ -66,6 +66,8 @@ class AgentDependencies:
     processes: JobLookup
     rack: Callable[[], Awaitable[str]]
     """Rack of this host."""
+    provider_id: Callable[[], Awaitable[str]]
+    """Instance ID of this host at its cloud; empty: none is known."""
     notice_sources: Sequence[NoticeSource]
     """Sources of provider notices."""
     plugins: Sequence[PluginRunner]
@@ -83,7 +85,7 @@ class AgentDependencies:
 
 
 class Agent:
-    """One node's agent."""
+    """Runs everything that one node's agent does."""
 
     def __init__(self, config: AgentConfig, outside: AgentDependencies) -> None:
         self._config = config
@@ -187,6 +189,7 @@ class Agent:
             bus=lambda: self._bus,
             missing=lambda: self._record.missing,
             rack=self._outside.rack,
+            provider_id=self._outside.provider_id,
             start_id=self._outside.start_id,
             hostname=self._outside.hostname,
             version=self._outside.version,
@@ -265,6 +268,9 @@ class Agent:
                 retry *= 2
 
     async def _beat(self, bus: Bus) -> bool:
+        if self._record.refused:
+            log.error("no heartbeat: another machine uses the node ID %s", self._config.node)
+            return True
         now = self._clock.now()
         record = HeartbeatRecord(
             pool=self._config.pool,

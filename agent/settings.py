@@ -21,7 +21,7 @@ BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of an agent."""
+    """Holds the settings of an agent."""
 
     pool: str
     node: str
@@ -146,7 +146,7 @@ def _variable(name: str) -> str:
 
 
 def boot_id_of(config: AgentConfig) -> str:
-    """ID of the host's boot."""
+    """Return the ID of the host's boot."""
     if config.boot_id:
         return config.boot_id
     try:

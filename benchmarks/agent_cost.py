@@ -2,27 +2,30 @@
 
 Three run side by side: one samples every second, one every fifteen as shipped, and one has a kernel
 log that grows by 1,600 lines a second. The GPUs are simulated below NVML's C interface, so all of
-the agent's own work is measured; what the real driver would add is not.
+the agent's own work is measured; what the real driver would add is not. Beside each runs its floor:
+a process with the same client that reads the bytes of the same kernel log, and sends heartbeats and
+samples of the same size at the same intervals.
 """
 
 import asyncio
 import os
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.comparison import medians
 from benchmarks.machine import cpu_seconds, resident_bytes
+from benchmarks.served import serving
+from benchmarks.telemetry_publisher import sample
 from schemas import subjects
-from schemas.settings import NatsSettings
+from schemas.messages import encode
+from schemas.node_records import HeartbeatRecord
 from schemas.topology import EVENTS
-from services.bus.nats.embedded_server import EmbeddedServer
-from services.bus.nats.nats_bus import ConnectOptions, NatsBus
-from services.bus.topology_setup import set_up
-from services.primitives.clock import SystemClock
+from services.bus.nats.nats_bus import NatsBus
 from services.provisioner.providers.local_gpus import (
     build_library,
     kmsg_record,
@@ -65,28 +68,32 @@ class Host:
             "NAVARCH_BOOT_ID": BOOT,
             "NAVARCH_GPU_COUNT": str(GPUS),
         }
-        self._process: asyncio.subprocess.Process | None = None
+        self._processes: list[asyncio.subprocess.Process] = []
         self.lines = 0
 
     @property
-    def pid(self) -> int:
-        """Process ID of the agent."""
-        assert self._process is not None
-        return self._process.pid
+    def pids(self) -> tuple[int, ...]:
+        """Process IDs of the agent and of its floor."""
+        return tuple(each.pid for each in self._processes)
 
     async def start(self, sample_seconds: int) -> None:
-        """Start the agent."""
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "agent"),
-            env=self._environment | {"NAVARCH_SAMPLE_INTERVAL": f"{sample_seconds}s"},
-            stderr=asyncio.subprocess.DEVNULL,
-        )
+        """Start the agent, and its floor."""
+        sizes = (len(encode(sample(self.node, 1))), len(encode(_beat(self.node))))
+        floor = ("benchmarks.bare_agent", str(sample_seconds), *map(str, sizes))
+        for command in (("agent",), floor):
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", *command),
+                env=self._environment | {"NAVARCH_SAMPLE_INTERVAL": f"{sample_seconds}s"},
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+            self._processes.append(process)
 
     async def stop(self) -> None:
-        """Stop it."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.terminate()
-            await self._process.wait()
+        """Stop the agent and its server."""
+        for process in self._processes:
+            if process.returncode is None:
+                process.terminate()
+            await process.wait()
 
     async def storm(self) -> None:
         """Write kernel log lines at an even rate, forever."""
@@ -106,16 +113,16 @@ class Host:
         return kmsg_record(self.lines, self.lines * 625, text, priority=4)
 
 
-@asynccontextmanager
-async def _hosts(place: Path) -> AsyncIterator[tuple[NatsBus, list[Host]]]:
-    server = EmbeddedServer(place / "nats")
-    await server.start()
-    bus = await NatsBus.connect(
-        ConnectOptions(settings=NatsSettings(url=server.url), name="agent-cost")
+def _beat(node: str) -> HeartbeatRecord:
+    return HeartbeatRecord(
+        pool=POOL, node=node, instance=node, boot_id=BOOT, time=datetime.now(UTC)
     )
-    await set_up(bus, SystemClock(), replicas=1)
+
+
+@asynccontextmanager
+async def _hosts(place: Path, url: str, bus: NatsBus) -> AsyncIterator[list[Host]]:
     library = build_library(place / "library")
-    hosts = [Host(place, server.url, library, name) for name in ("each-1s", "each-15s", "storm")]
+    hosts = [Host(place, url, library, name) for name in ("each-1s", "each-15s", "storm")]
     try:
         for host, seconds in zip(hosts, (1, 15, 15), strict=True):
             await host.start(seconds)
@@ -127,37 +134,39 @@ async def _hosts(place: Path) -> AsyncIterator[tuple[NatsBus, list[Host]]]:
                 checked.add(stored.subject)
                 if len(checked) == len(hosts):
                     break
-        yield bus, hosts
+        yield hosts
     finally:
         for host in hosts:
             await host.stop()
-        await bus.close()
-        await server.stop()
 
 
 async def measure(seconds: float) -> dict[str, Any]:
     """Measure for so long, after the agents have settled."""
-    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as place:
-        async with _hosts(Path(place)) as (bus, hosts):
-            storming = asyncio.create_task(hosts[2].storm())
-            await asyncio.sleep(SETTLE_SECONDS)
-            lines, start = hosts[2].lines, time.monotonic()
-            before = [cpu_seconds(host.pid) for host in hosts]
-            await asyncio.sleep(seconds)
-            used = [cpu_seconds(h.pid) - b for h, b in zip(hosts, before, strict=True)]
-            lasted = time.monotonic() - start
-            lines = hosts[2].lines - lines
-            resident = [resident_bytes(host.pid) for host in hosts]
-            storming.cancel()
-            faults = await bus.read(EVENTS.name, subjects.node_event(POOL, "storm", "fault"))
-    cores = [each / lasted for each in used]
-    return {
-        "agent_resident_mib": round(max(resident[:2]) / MIB, 1),
-        "agent_cores_1s": round(cores[0], 4),
-        "agent_cores_15s": round(cores[1], 4),
-        "agent_cores_storm": round(cores[2], 4),
+    async with serving() as (server, bus, place), _hosts(place, server.url, bus) as hosts:
+        storming = asyncio.create_task(hosts[2].storm())
+        await asyncio.sleep(SETTLE_SECONDS)
+        lines, start = hosts[2].lines, time.monotonic()
+        before = {pid: cpu_seconds(pid) for host in hosts for pid in host.pids}
+        await asyncio.sleep(seconds)
+        cores = {pid: cpu_seconds(pid) - used for pid, used in before.items()}
+        lasted = time.monotonic() - start
+        cores = {pid: used / lasted for pid, used in cores.items()}
+        lines = hosts[2].lines - lines
+        resident = {pid: resident_bytes(pid) / MIB for pid in before}
+        storming.cancel()
+        faults = await bus.read(EVENTS.name, subjects.node_event(POOL, "storm", "fault"))
+    agents, floors = (
+        {
+            "agent_resident_mib": max(resident[host.pids[which]] for host in hosts[:2]),
+            "agent_cores_1s": cores[hosts[0].pids[which]],
+            "agent_cores_15s": cores[hosts[1].pids[which]],
+            "agent_cores_storm": cores[hosts[2].pids[which]],
+            "agent_storm_resident_mib": resident[hosts[2].pids[which]],
+        }
+        for which in (0, 1)
+    )
+    return medians([(agents, floors)]) | {
         "agent_storm_lines_per_second": round(lines / lasted),
-        "agent_storm_resident_mib": round(resident[2] / MIB, 1),
         "agent_storm_faults_published": len(faults),
         "agent_seconds": round(lasted),
     }

@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ import httpx
 import msgspec
 import uvloop
 
+from benchmarks.served import serving
 from schemas.instance_type_catalogue import InstanceTypes
 from schemas.messages import encode
 from schemas.pool_records import FLEET_KEY, FleetRecord
@@ -30,9 +30,7 @@ from schemas.saga_params import LaunchSpec
 from schemas.settings import AgentSettings, NatsSettings
 from schemas.step_data import ProvisionInputs, TerminateInputs
 from schemas.topology import POOLS
-from services.bus.nats.embedded_server import EmbeddedServer
-from services.bus.nats.nats_bus import ConnectOptions, NatsBus
-from services.bus.topology_setup import set_up
+from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances.instance_store import InstanceStore
@@ -63,20 +61,11 @@ Counts = dict[str, dict[str, int]]
 
 async def measure(nodes: int = NODES) -> dict[str, Any]:
     """Launch that many nodes at once, then terminate them at once."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as place, _throttled_moto() as url:
-        os.environ.update(AWS_ACCESS_KEY_ID="bench", AWS_SECRET_ACCESS_KEY="bench")
-        server = EmbeddedServer(Path(place) / "nats", sync=False)
-        await server.start()
-        bus = await NatsBus.connect(
-            ConnectOptions(settings=NatsSettings(url=server.url), name="bench")
-        )
-        try:
-            await set_up(bus, SystemClock(), replicas=1)
+    os.environ.update(AWS_ACCESS_KEY_ID="bench", AWS_SECRET_ACCESS_KEY="bench")
+    with _throttled_moto() as url:
+        async with serving(sync=False) as (_, bus, _):
             await bus.put(POOLS, FLEET_KEY, encode(FleetRecord(id="bench")))
             return await _measure_at(url, bus, nodes)
-        finally:
-            await bus.close()
-            await server.stop()
 
 
 async def _measure_at(url: str, bus: NatsBus, nodes: int) -> dict[str, Any]:

@@ -4,7 +4,8 @@ A whole fleet runs on this machine: nats-server, the five services and a pool of
 a real agent process that reads its own kernel log. A fault is an XID 79 line in one of them; the
 figure is the time until the notifier's POST arrives at a receiver in this process. Each fault is
 written after the node of the previous one was replaced. The times of the stored messages show how
-long each hop took.
+long each hop took. The floor of each round is the same way through bare relays (`relays`), line by
+line, on the same server under the same telemetry, to the same receiver.
 """
 
 import asyncio
@@ -20,20 +21,22 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from benchmarks import relays
+from benchmarks.comparison import beside_floor
 from benchmarks.machine import percentile
+from benchmarks.served import Effort, connect
 from schemas import subjects
 from schemas.messages import decoder
+from schemas.node_events import GpuIdentity
 from schemas.node_records import NodeRecord
 from schemas.pool_events import NodeReplaced, pool_codec
-from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, NODES, SAGAS
-from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.nats.nats_bus import NatsBus
 from services.cli.commands.demo_command import xid_79
 from services.cli.commands.serve_command import ServedFleet, lock_directory
 from services.cli.fleet_discovery import LOCAL_FOLDER
@@ -43,6 +46,8 @@ from services.settings.settings_file import load_settings
 NODE_COUNT = 4
 WARM_UP = 5
 """Faults that are not counted; afterwards everything is loaded and connected."""
+RELAY_WARM_UP = 20
+"""Lines that the relays pass on before the first that is counted."""
 PAUSE_SECONDS = 0.1
 """Between a replacement and the next fault."""
 WAIT_SECONDS = 60.0
@@ -100,6 +105,8 @@ class Receiver:
     def __init__(self) -> None:
         """Start without cordons."""
         self.url = ""
+        self.order_bytes = 0
+        """Length of the last order."""
         self._cordoned: dict[str, asyncio.Future[float]] = {}
 
     def expect(self, node: str) -> "asyncio.Future[float]":
@@ -109,6 +116,7 @@ class Receiver:
     async def cordon(self, request: Request) -> Response:
         """Accept the request and record when it arrived."""
         now = time.time()
+        self.order_bytes = len(await request.body())
         cordoned = self.expect((await request.json())["node_id"])
         if not cordoned.done():
             cordoned.set_result(now)
@@ -132,14 +140,11 @@ async def receiving() -> AsyncIterator[Receiver]:
         Route("/drain", receiver.drain, methods=["POST"]),
         Route("/drained", receiver.drained),
     ]
-    config = uvicorn.Config(
-        Starlette(routes=routes), port=0, log_config=None, lifespan="off", access_log=False
-    )
-    bound = config.bind_socket()
+    bound = socket.create_server(("127.0.0.1", 0))
     # Without it a response body waits until the header is acknowledged.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     receiver.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-    server = WebServer(config)
+    server = WebServer(Starlette(routes=routes))
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     yield receiver
     server.should_exit = server.force_exit = True
@@ -164,9 +169,7 @@ async def fleet(
         ) as serving:
             async with asyncio.timeout(WAIT_SECONDS):
                 await serving.supervisor.ready()
-            bus = await NatsBus.connect(
-                ConnectOptions(settings=NatsSettings(url=serving.supervisor.url), name="bench")
-            )
+            bus = await connect(serving.supervisor.url)
             try:
                 yield serving, bus
             finally:
@@ -235,6 +238,29 @@ class FaultWriter:
         return node.node, written, cordoned
 
 
+class RelayedFaults:
+    """Writes lines to the kernel log that the relays follow."""
+
+    def __init__(self, log: Path, receiver: Receiver) -> None:
+        """Write to `log`."""
+        self._log = log
+        self._receiver = receiver
+        self._number = 0
+
+    async def write_one(self) -> float:
+        """Write one line; return the seconds until its cordon arrives."""
+        await asyncio.sleep(PAUSE_SECONDS)
+        self._number += 1
+        gpu = GpuIdentity(index=3, pci="0000:61:00")
+        line = xid_79(gpu, self._number, time.monotonic_ns() // 1000)
+        cordoned_at = self._receiver.expect(f"line-{self._number}")
+        with self._log.open("a", encoding="utf-8") as log:
+            log.write(f"{line}\n")
+            written = time.time()
+        async with asyncio.timeout(WAIT_SECONDS):
+            return await cordoned_at - written
+
+
 async def _follow_replaced(bus: NatsBus, replaced: "asyncio.Queue[str]") -> None:
     wanted = subjects.pool_event_wildcard("node-replaced")
     async with aclosing(bus.follow(EVENTS.name, [wanted], "new")) as following:  # type: ignore[type-var]
@@ -244,12 +270,13 @@ async def _follow_replaced(bus: NatsBus, replaced: "asyncio.Queue[str]") -> None
             replaced.put_nowait(event.old_node)
 
 
-async def measure(faults: int, agents: int) -> dict[str, Any]:
-    """Measure; the result has the figures and the load during the measurement."""
+async def measure(effort: Effort, faults: int, agents: int) -> dict[str, Any]:
+    """Measure so many faults a round, each round with its floor under the same load."""
+    count = WARM_UP + effort.rounds * faults
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as place:
         async with (
             receiving() as receiver,
-            fleet(Path(place), receiver.url, WARM_UP + faults) as (serving, bus),
+            fleet(Path(place), receiver.url, count) as (serving, bus),
             telemetry(serving.supervisor.url, agents) as sent,
         ):
             writer = FaultWriter(serving, bus, receiver)
@@ -259,21 +286,47 @@ async def measure(faults: int, agents: int) -> dict[str, Any]:
                 asyncio.create_task(_follow_replaced(bus, replaced)),
             ]
             try:
-                runs = [await writer.break_one(replaced) for _ in range(WARM_UP + faults)]
-                timelines = await _timelines(bus, runs[WARM_UP:])
+                for _ in range(WARM_UP):
+                    await writer.break_one(replaced)
+                log = Path(place) / "floor" / "kmsg"
+                log.parent.mkdir()
+                log.touch()
+                options = relays.Options(
+                    url=serving.supervisor.url,
+                    sizes=await relays.sizes_of_last(bus) | {relays.POST: receiver.order_bytes},
+                    kernel_log=str(log),
+                    post_url=f"{receiver.url}/cordon",
+                )
+                runs: list[tuple[str, float, float]] = []
+                floors: list[float] = []
+                async with relays.relaying(bus, options, agent_here=False):
+                    relayed = RelayedFaults(log, receiver)
+                    for _ in range(RELAY_WARM_UP):
+                        await relayed.write_one()
+                    for _ in effort.numbers():
+                        runs += [await writer.break_one(replaced) for _ in range(faults)]
+                        floors += [await relayed.write_one() for _ in range(faults)]
+                timelines = await _timelines(bus, runs)
             finally:
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)
-    latencies = [1000 * (cordoned - written) for _, written, cordoned in runs[WARM_UP:]]
+    latencies = [cordoned - written for _, written, cordoned in runs]
     return {
-        "kmsg_to_cordon_ms_p50": round(percentile(latencies, 50), 2),
-        "kmsg_to_cordon_ms_p99": round(percentile(latencies, 99), 2),
-        "kmsg_to_cordon_ms_max": round(max(latencies), 2),
+        **_beside_floor("kmsg_to_cordon_ms_p50", latencies, floors, 50),
+        **_beside_floor("kmsg_to_cordon_ms_p99", latencies, floors, 99),
+        "kmsg_to_cordon_ms_max": round(1000 * max(latencies), 2),
         "faults": len(latencies),
         "hops_ms": _hops(timelines),
         "telemetry": {"agents": agents, **sent},
     }
+
+
+def _beside_floor(
+    name: str, latencies: list[float], floors: list[float], percent: float
+) -> dict[str, float]:
+    taken, floor = (round(1000 * percentile(each, percent), 2) for each in (latencies, floors))
+    return beside_floor(name, taken, floor)
 
 
 async def _timelines(bus: NatsBus, runs: list[tuple[str, float, float]]) -> list[dict[str, float]]:

@@ -1,7 +1,9 @@
 """A gateway with 1,000 open event streams: its memory, its processor time, and delays of events.
 
 The clients and the publisher are one process on the same machine, whose processor time is measured
-for itself: where it nears a core, the delays are its own.
+for itself: where it nears a core, the delays are its own. The floor is the same with a bare relay
+in the gateway's place: a process that follows the same events with the same client, and writes the
+bytes of each to every connection.
 """
 
 import asyncio
@@ -9,32 +11,32 @@ import json
 import os
 import re
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final, cast
 
+import uvloop
+
+from benchmarks.comparison import medians
 from benchmarks.machine import KIB, cpu_seconds, percentile, resident_bytes
+from benchmarks.served import READY_SECONDS_MAX, connect, service, serving
+from schemas import subjects
 from schemas.event_subjects import event_subject
 from schemas.messages import encode
 from schemas.node_events import Lost
-from schemas.settings import NatsSettings
-from services.bus.nats.embedded_server import EmbeddedServer
-from services.bus.nats.nats_bus import ConnectOptions, NatsBus
-from services.bus.topology_setup import set_up
+from schemas.topology import EVENTS as STREAM
+from services.bus.nats.nats_bus import NatsBus
 from services.gateway.access_tokens import digest
-from services.primitives.clock import SystemClock
 
 STREAMS: Final = 1_000
 OPENED_AT_ONCE: Final = 50
 EVENTS: Final = 50
 PER_SECOND: Final = 10
 IDLE_SECONDS: Final = 20.0
-READY_SECONDS_MAX: Final = 60.0
-NODE: Final = re.compile(rb'"id":"(node-\d+)"')
+HEADER: Final = b"HTTP/1.1 200 OK\r\n\r\n:connected\r\n"
+FLOORS: Final = ("gateway_mib", "event_cpu_ms", "delay_ms_p50", "delay_ms_p99")
+NODE: Final = re.compile(rb'"id":"(node-\w+-\d+)"')
 TOKENS: Final = [f"token-of-reader-{number}" for number in range(10)]
 """One caller may have a quarter of the streams."""
 CONFIG: Final = "\n".join(
@@ -118,24 +120,24 @@ class Stream(asyncio.Protocol):
 
 
 async def measure() -> dict[str, Any]:
-    """Open the streams, wait, then publish."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        server = EmbeddedServer(Path(place) / "nats", sync=False)
-        await server.start()
-        try:
-            bus = await NatsBus.connect(
-                ConnectOptions(settings=NatsSettings(url=server.url), name="b")
-            )
-            await set_up(bus, SystemClock(), replicas=1)
-            async with _gateway(server.url, Path(place)) as (pid, host, port):
-                found = await _streams(bus, pid, Clients(host, port))
-            await bus.close()
-            return found
-        finally:
-            await server.stop()
+    """Measure a gateway, then the relay in its place."""
+    async with serving(sync=False) as (server, bus, place):
+        file = place / "navarch.yaml"
+        file.write_text(CONFIG)
+        async with service("services.gateway", server.url, file) as (pid, ready):
+            host, _, port = ready["http"].removeprefix("http://").rpartition(":")
+            found = await _streams(bus, pid, Clients(host, port), "gateway")
+        async with service("benchmarks.event_streams", server.url, file) as (pid, ready):
+            host, _, port = ready["http"].rpartition(":")
+            floor = await _streams(bus, pid, Clients(host, port), "floor")
+    missing = found["events_missing"]
+    figures = medians([(found, {each: floor[each] for each in FLOORS})])
+    return {f"streams_{name}": value for name, value in figures.items()} | {
+        "events_missing": missing
+    }
 
 
-async def _streams(bus: NatsBus, pid: int, clients: Clients) -> dict[str, Any]:
+async def _streams(bus: NatsBus, pid: int, clients: Clients, prefix: str) -> dict[str, float]:
     before, start = resident_bytes(pid), cpu_seconds(pid)
     await asyncio.gather(*(clients.open(TOKENS[each % len(TOKENS)]) for each in range(STREAMS)))
     opened = cpu_seconds(pid)
@@ -144,7 +146,7 @@ async def _streams(bus: NatsBus, pid: int, clients: Clients) -> dict[str, Any]:
     own = time.process_time()
     sent: dict[bytes, float] = {}
     for number in range(EVENTS):
-        node = f"node-{number}"
+        node = f"node-{prefix}-{number}"
         event = Lost(id=node, time=datetime.now(UTC), pool="training", node=node)
         sent[node.encode()] = time.perf_counter()
         await bus.publish(event_subject(event), encode(event))
@@ -157,36 +159,38 @@ async def _streams(bus: NatsBus, pid: int, clients: Clients) -> dict[str, Any]:
     memory = resident_bytes(pid)
     clients.close()
     return {
-        "streams_gateway_mib_before": round(before / KIB / KIB, 1),
-        "streams_gateway_mib": round(memory / KIB / KIB, 1),
-        "streams_open_cpu_ms_each": round(1e3 * (opened - start) / STREAMS, 2),
-        "streams_idle_cores": round((idle - opened) / IDLE_SECONDS, 3),
-        "streams_event_cpu_ms": round(1e3 * used / EVENTS, 1),
-        "streams_clients_cpu_ms": round(1e3 * own / EVENTS, 1),
-        "streams_delay_ms_p50": round(percentile(delays, 50)),
-        "streams_delay_ms_p99": round(percentile(delays, 99)),
-        "streams_events_missing": clients.left,
+        "gateway_mib_before": round(before / KIB / KIB, 1),
+        "gateway_mib": round(memory / KIB / KIB, 1),
+        "open_cpu_ms_each": round(1e3 * (opened - start) / STREAMS, 2),
+        "idle_cores": round((idle - opened) / IDLE_SECONDS, 3),
+        "event_cpu_ms": round(1e3 * used / EVENTS, 1),
+        "clients_cpu_ms": round(1e3 * own / EVENTS, 1),
+        "delay_ms_p50": round(percentile(delays, 50)),
+        "delay_ms_p99": round(percentile(delays, 99)),
+        "events_missing": clients.left,
     }
 
 
-@asynccontextmanager
-async def _gateway(url: str, place: Path) -> AsyncIterator[tuple[int, str, int]]:
-    """Its process and address."""
-    file = place / "navarch.yaml"
-    file.write_text(CONFIG)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.gateway", "--config", str(file)),
-        env=os.environ | {"NAVARCH_NATS_URL": url},
-        stderr=asyncio.subprocess.PIPE,
-    )
-    assert process.stderr is not None
-    try:
-        async with asyncio.timeout(READY_SECONDS_MAX):
-            entry: dict[str, Any] = {}
-            while entry.get("msg") != "ready":
-                entry = json.loads(await process.stderr.readline())
-        host, _, port = entry["http"].removeprefix("http://").rpartition(":")
-        yield process.pid, host, int(port)
-    finally:
-        process.terminate()
-        await process.communicate()
+async def _floor() -> None:
+    """Write every event to every connection; no request is read."""
+    bus = await connect(os.environ["NAVARCH_NATS_URL"], "floor")
+    writers: list[asyncio.StreamWriter] = []
+
+    def opened(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEADER)
+        writers.append(writer)
+
+    server = await asyncio.start_server(opened, "127.0.0.1", 0, backlog=STREAMS)
+    host, port = server.sockets[0].getsockname()
+    sys.stderr.write(json.dumps({"msg": "ready", "http": f"{host}:{port}"}) + "\n")
+    sys.stderr.flush()
+    following = bus.follow(STREAM.name, [subjects.NODE_EVENTS], "new")
+    async with aclosing(following):  # type: ignore[type-var]
+        async for stored in following:
+            line = b"data: " + stored.data + b"\r\n\r\n"
+            for writer in writers:
+                writer.write(line)
+
+
+if __name__ == "__main__":
+    uvloop.run(_floor())

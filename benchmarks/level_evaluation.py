@@ -3,26 +3,28 @@
 The whole service runs in this process against a real server, with shipped settings: leases,
 consumers, levels. Another process publishes a round of samples while this process is blocked; then
 the service processes all of them. So only nats-server runs beside it. The service's own counter
-shows whether a sample is lost.
+shows whether a sample is lost. The floor is measured in turns with it: a follower of the same
+stream in this process, by the same client, that counts what comes.
 """
 
 import asyncio
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 import uvloop
 
+from benchmarks.comparison import medians
+from benchmarks.served import Effort, connect, serving
 from benchmarks.telemetry_publisher import TelemetryPublisher
-from schemas.settings import NatsSettings, Settings
-from services.bus.nats.embedded_server import EmbeddedServer
-from services.bus.nats.nats_bus import ConnectOptions, NatsBus
-from services.bus.topology_setup import set_up
+from schemas import subjects
+from schemas.settings import Settings
+from schemas.topology import TELEMETRY
+from services.bus.nats.nats_bus import NatsBus
 from services.health_monitor.service import build
 from services.primitives.clock import SystemClock
 from services.runtime.consumer_loop import ConsumerLoop
@@ -31,19 +33,23 @@ from services.runtime.process_metrics import Instruments
 from services.runtime.tracing import Tracing
 
 NODES: Final = 1_000
-ROUNDS: Final = 8
-ROUND_SAMPLES: Final = 5_000
+EFFORT: Final = Effort(3, 120.0)
+BATCHES: Final = 6
+"""Of each round."""
+BATCH_SAMPLES: Final = 2_500
 """Published in less time than a lease lasts, because no lease is renewed meanwhile."""
 AT_ONCE: Final = 256
-WARM: Final = 1_000
+WARM: Final = NODES
 POLL_SECONDS: Final = 0.002
 WAIT_SECONDS: Final = 30.0
+SETTLE_SECONDS: Final = 1.0
+RATE: Final = "level_evaluation_samples_per_second"
 COUNTER: Final = "navarch_samples_judged_total"
 
 
 async def publish(url: str) -> None:
     """Publish as many samples as each line of standard input asks for; print the failures."""
-    bus = await NatsBus.connect(ConnectOptions(settings=NatsSettings(url=url), name="rounds"))
+    bus = await connect(url, "rounds")
     publisher, number = TelemetryPublisher(bus), 0
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -60,21 +66,40 @@ async def publish(url: str) -> None:
 
 
 async def measure() -> dict[str, Any]:
-    """Measure; `lost` counts published samples that were not evaluated."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        server = EmbeddedServer(Path(place) / "nats")
-        await server.start()
-        try:
-            bus = await NatsBus.connect(
-                ConnectOptions(settings=NatsSettings(url=server.url), name="level-evaluation")
-            )
-            await set_up(bus, SystemClock(), replicas=1)
-            async with _service(bus) as instruments:
-                result = await _rounds(server.url, instruments)
-            await bus.close()
-        finally:
-            await server.stop()
-    return result
+    """Measure in rounds; `lost` counts published samples that were not evaluated."""
+    async with serving() as (server, bus, _):
+        with _publisher(server.url) as publisher:
+            rounds = []
+            for _ in EFFORT.numbers():
+                async with _service(bus) as instruments:
+                    figures = await _batches(publisher, partial(_count, instruments))
+                async with _follower(bus) as came:
+                    floors = await _batches(publisher, came)
+                rounds.append((figures, {RATE: floors[RATE]}))
+            assert publisher.stdin is not None
+            publisher.stdin.close()
+    lost = sum(figures["level_evaluation_lost"] for figures, _ in rounds)
+    return medians(rounds) | {"level_evaluation_lost": lost}
+
+
+@asynccontextmanager
+async def _follower(bus: NatsBus) -> AsyncIterator[Callable[[], int]]:
+    """Yield what counts the samples that come."""
+    came = 0
+
+    async def follow() -> None:
+        nonlocal came
+        following = bus.follow(TELEMETRY.name, [subjects.TELEMETRY], "last_per_subject")
+        async with aclosing(following):  # type: ignore[type-var]
+            async for _ in following:
+                came += 1
+
+    task = asyncio.ensure_future(follow())
+    try:
+        yield lambda: came
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -104,26 +129,27 @@ async def _service(bus: NatsBus) -> AsyncIterator[Instruments]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _rounds(url: str, instruments: Instruments) -> dict[str, Any]:
-    with _publisher(url) as publisher:
-        _publish(publisher, WARM)
-        await _wait_for(instruments, WARM)
-        expected, seconds, used = WARM, 0.0, 0.0
-        for _ in range(ROUNDS):
-            _publish(publisher, ROUND_SAMPLES)
-            expected += ROUND_SAMPLES
-            start, cpu = time.perf_counter(), time.process_time()
-            await _wait_for(instruments, expected)
-            seconds += time.perf_counter() - start
-            used += time.process_time() - cpu
-        evaluated = _count(instruments)
-        assert publisher.stdin is not None
-        publisher.stdin.close()
+async def _batches(
+    publisher: "subprocess.Popen[str]", count: Callable[[], int]
+) -> dict[str, float]:
+    """Publish batch after batch; `count` says how many samples have been dealt with."""
+    # Who follows begins with each node's newest sample, a service once it has the lease.
+    _publish(publisher, WARM)
+    await _wait_for(count, WARM)
+    await asyncio.sleep(SETTLE_SECONDS)
+    expected = begun = count()
+    seconds = used = 0.0
+    for _ in range(BATCHES):
+        _publish(publisher, BATCH_SAMPLES)
+        expected += BATCH_SAMPLES
+        start, cpu = time.perf_counter(), time.process_time()
+        await _wait_for(count, expected)
+        seconds += time.perf_counter() - start
+        used += time.process_time() - cpu
     return {
-        "level_evaluation_samples_per_second": round((evaluated - WARM) / seconds),
+        RATE: round((count() - begun) / seconds),
         "level_evaluation_cores": round(used / seconds, 2),
-        "level_evaluation_samples": evaluated - WARM,
-        "level_evaluation_lost": expected - evaluated,
+        "level_evaluation_lost": expected - count(),
     }
 
 
@@ -142,10 +168,10 @@ def _publish(publisher: "subprocess.Popen[str]", count: int) -> None:
         raise RuntimeError("samples could not be published")
 
 
-async def _wait_for(instruments: Instruments, expected: int) -> None:
+async def _wait_for(count: Callable[[], int], expected: int) -> None:
     """Wait until so many samples are evaluated, for at most `WAIT_SECONDS`."""
     until = time.perf_counter() + WAIT_SECONDS
-    while _count(instruments) < expected and time.perf_counter() < until:  # noqa: ASYNC110 - counters are polled
+    while count() < expected and time.perf_counter() < until:  # noqa: ASYNC110 - counters are polled
         await asyncio.sleep(POLL_SECONDS)
 
 

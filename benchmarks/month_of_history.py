@@ -77,7 +77,7 @@ def saga_logs(now: datetime) -> Iterator[Stored]:
         launch = LaunchSpec(fleet="month", provider="aws", instance_type="p5.48xlarge", gpu_count=8)
         reason = "XID 79: the GPU fell off the bus"
         params = SagaParams(pool=POOL, node=node, new_node=new, launch=launch, reason=reason)
-        about = {"id": saga, "time": now, "saga": saga}
+        about: dict[str, Any] = {"id": saga, "time": now, "saga": saga}
         entries: list[tuple[str, SagaEntry]] = [
             (WHOLE, SagaStarted(**about, kind="replace", params=params))
         ]

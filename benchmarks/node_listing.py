@@ -1,38 +1,27 @@
-"""How long `navarch list` takes, from the shell's point of view, over the bus and over HTTP.
+"""The time that `navarch list` takes is measured from the shell, over the bus and over HTTP.
 
-Small: two nodes. Large: 10,000, of one pool. The pool-manager and the gateway are real; the nodes
-are records and heartbeats. Each figure is the median of the runs, and the first run is apart.
+Small: two nodes. Medium: 2,000, large: 10,000, of one pool. The pool-manager and the gateway are
+real; the nodes are records and heartbeats. Each figure is the median of the runs, and the first run
+is apart. The floor of each run is the start of the interpreter, which runs nothing, right after it.
 """
 
 import asyncio
 import json
-import os
-import resource
-import sys
-import tempfile
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
-from benchmarks.event_streams import READY_SECONDS_MAX
+from benchmarks.comparison import medians
+from benchmarks.served import Effort, Ran, service, serving, timed
 from schemas.messages import encode
 from schemas.node_events import GpuIdentity
 from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
 from schemas.saga_params import LaunchSpec
-from schemas.settings import NatsSettings
 from schemas.topology import HEARTBEATS, NODES
-from services.bus.nats.embedded_server import EmbeddedServer
-from services.bus.nats.nats_bus import ConnectOptions, NatsBus
-from services.bus.topology_setup import set_up
-from services.primitives.clock import SystemClock
+from services.bus.nats.nats_bus import NatsBus
 
-SMALL: Final = 2
-LARGE: Final = 10_000
-RUNS: Final = 9
+SIZES: Final = {"small": 2, "medium": 2_000, "large": 10_000}
+EFFORT: Final = Effort(9, 20.0)
 AT_ONCE: Final = 500
 POOL: Final = "training"
 GPUS: Final = 8
@@ -46,35 +35,37 @@ DEVIATIONS: Final = {
 
 
 async def measure() -> dict[str, Any]:
-    """List a small and a large fleet."""
-    return {**await _fleet("small", SMALL), **await _fleet("large", LARGE)}
+    """List fleets of every size, over the bus and over HTTP."""
+    found: dict[str, Any] = {}
+    for name in SIZES:
+        found |= await measure_fleet(name, ("bus", "http"), EFFORT)
+    return found
 
 
-async def _fleet(name: str, nodes: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        server = EmbeddedServer(Path(place) / "nats", sync=False)
-        await server.start()
-        try:
-            await _fill(server.url, nodes)
-            config = Path(place) / "navarch.yaml"
-            config.write_text(json.dumps(_configuration(place, nodes)), "utf-8")
-            async with (
-                _service("pool_manager", server.url, config),
-                _service("gateway", server.url, config) as ready,
-            ):
-                bus = {"NAVARCH_NATS_URL": server.url}
-                http = {"NAVARCH_SERVER": ready["http"], "NAVARCH_AUTH_TOKEN": TOKEN}
-                await _settle(bus, nodes)
-                return {
-                    f"listing_{name}_{way}_{figure}": value
-                    for way, environment in (("bus", bus), ("http", http))
-                    for figure, value in (await _list(environment)).items()
-                }
-        finally:
-            await server.stop()
+async def measure_fleet(name: str, ways: tuple[str, ...], effort: Effort) -> dict[str, Any]:
+    """List a fleet of one size."""
+    nodes = SIZES[name]
+    found: dict[str, Any] = {}
+    async with serving(sync=False) as (server, bus, place):
+        await _fill(bus, nodes)
+        config = place / "navarch.yaml"
+        config.write_text(json.dumps(_configuration(place, nodes)), "utf-8")
+        async with (
+            service("services.pool_manager", server.url, config),
+            service("services.gateway", server.url, config, NAVARCH_AUTH_TOKEN=TOKEN) as (_, ready),
+        ):
+            environments = {
+                "bus": {"NAVARCH_NATS_URL": server.url},
+                "http": {"NAVARCH_SERVER": ready["http"], "NAVARCH_AUTH_TOKEN": TOKEN},
+            }
+            await _settle(environments["bus"], nodes)
+            for way in ways:
+                listed = await _list(environments[way], effort)
+                found |= {f"listing_{name}_{way}_{each}": value for each, value in listed.items()}
+    return found
 
 
-def _configuration(place: str, nodes: int) -> dict[str, Any]:
+def _configuration(place: Path, nodes: int) -> dict[str, Any]:
     return {
         "fleet": "bench",
         "data_dir": f"{place}/data",
@@ -94,13 +85,10 @@ def _configuration(place: str, nodes: int) -> dict[str, Any]:
     }
 
 
-async def _fill(url: str, nodes: int) -> None:
-    bus = await NatsBus.connect(ConnectOptions(settings=NatsSettings(url=url), name="fill"))
-    await set_up(bus, SystemClock(), replicas=1)
+async def _fill(bus: NatsBus, nodes: int) -> None:
     for first in range(0, nodes, AT_ONCE):
         names = [f"{POOL}-{number}" for number in range(first, min(first + AT_ONCE, nodes))]
         await asyncio.gather(*(_put(bus, each) for each in names))
-    await bus.close()
 
 
 async def _put(bus: NatsBus, name: str) -> None:
@@ -126,59 +114,27 @@ async def _put(bus: NatsBus, name: str) -> None:
     await bus.put(HEARTBEATS, key, encode(beat), ttl_seconds=HEARTBEAT_TTL_SECONDS)
 
 
-@asynccontextmanager
-async def _service(name: str, url: str, config: Path) -> AsyncIterator[dict[str, Any]]:
-    """The line with which it says that it is ready."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", f"services.{name}", "--config", str(config)),
-        env=os.environ | {"NAVARCH_NATS_URL": url, "NAVARCH_AUTH_TOKEN": TOKEN},
-        stderr=asyncio.subprocess.PIPE,
-    )
-    assert process.stderr is not None
-    entry: dict[str, Any] = {}
-    try:
-        async with asyncio.timeout(READY_SECONDS_MAX):
-            while entry.get("msg") != "ready":
-                entry = json.loads(await process.stderr.readline())
-        reading = asyncio.create_task(process.stderr.read())
-        yield entry
-        process.terminate()
-        await reading
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
-
-
 async def _settle(environment: dict[str, str], nodes: int) -> None:
     """Wait until the pool-manager knows all nodes."""
     async with asyncio.timeout(SETTLED_SECONDS_MAX):
         known = 0
         while known != nodes:
-            known = len(json.loads((await _run(environment, "-o", "json"))[0]))
+            known = len(json.loads((await _run(environment, "-o", "json")).output))
 
 
-async def _list(environment: dict[str, str]) -> dict[str, float]:
-    first = (await _run(environment))[1]
-    runs = [await _run(environment) for _ in range(RUNS)]
-    return {
-        "first_seconds": round(first, 3),
-        "seconds": round(median(wall for _, wall, _ in runs), 3),
-        "cpu_seconds": round(median(used for _, _, used in runs), 3),
-    }
+async def _run(environment: dict[str, str], *options: str) -> Ran:
+    return await timed("-m", "services.cli", "list", *options, environment=environment)
 
 
-async def _run(environment: dict[str, str], *options: str) -> tuple[bytes, float, float]:
-    """What it prints, and the seconds and processor seconds that it takes."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.cli", "list", *options),
-        env=os.environ | environment,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    out, _ = await process.communicate()
-    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    if process.returncode:
-        raise RuntimeError(out.decode())
-    used = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    return out, wall, used
+async def _list(environment: dict[str, str], effort: Effort) -> dict[str, float]:
+    first = await _run(environment)
+    rounds = []
+    for _ in effort.numbers():
+        ran, floor = await _run(environment), await timed("-c", "pass")
+        rounds.append(
+            (
+                {"seconds": ran.seconds, "cpu_seconds": ran.cpu_seconds},
+                {"seconds": floor.seconds, "cpu_seconds": floor.cpu_seconds},
+            )
+        )
+    return {"first_seconds": round(first.seconds, 3), **medians(rounds)}

@@ -1,8 +1,8 @@
 """Time from a verdict to the cordon at the scheduler itself, and of 200 simultaneous drains.
 
 The scheduler is a real slurmctld where Slurm is installed and this is root, else a command (`exec`)
-that does nothing, whose figures are the floor. The scheduler's own command is also timed alone, in
-this process, once for each cordon: the rest is Navarch's, and one `sinfo`. nats-server and the
+that does nothing. The floor is the scheduler's own command alone, run by this process once for each
+cordon: the rest is Navarch's, and one `sinfo`. nats-server and the
 services are real processes; nodes are instances of the `fake` provider with scripted agents. Slurm
 knows their names, and they have no slurmd: they are empty, so a drain ends when Slurm says so.
 Faults are published one after another, then 200 at once.
@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.comparison import beside_floor, medians
 from benchmarks.fault_wave import BUDGET, DEVIATIONS, HEALTH, publish_fault, wave
 from benchmarks.machine import percentile
 from benchmarks.scripted_fleet import POOL, ScriptedFleet, running_fleet
@@ -110,14 +111,13 @@ async def _measured(fleet: ScriptedFleet, names: Sequence[str], cordon: Cordon) 
             await asyncio.to_thread(_run, cordon(name))
 
     await asyncio.gather(*(once(each) for each in names[-AT_ONCE:]))
-    return {
-        "scheduler_cordon_ms_p50": _percentile(took, 50),
-        "scheduler_cordon_ms_p99": _percentile(took, 99),
-        "scheduler_command_ms_p50": _percentile(alone, 50),
-        "scheduler_command_ms_p99": _percentile(alone, 99),
-        **{f"drains_{AT_ONCE}_{name}": value for name, value in at_once.items()},
-        f"drains_{AT_ONCE}_commands_alone_seconds": round(time.monotonic() - begun, 2),
-    }
+    floor = {"last_cordon_seconds": time.monotonic() - begun}
+    drains = medians([(at_once, floor)])
+    found = {f"drains_{AT_ONCE}_{name}": value for name, value in drains.items()}
+    for percent in (50, 99):
+        cordon_ms, command_ms = _percentile(took, percent), _percentile(alone, percent)
+        found |= beside_floor(f"scheduler_cordon_ms_p{percent}", cordon_ms, command_ms)
+    return found
 
 
 async def _cordoned(fleet: ScriptedFleet, node: str) -> float:

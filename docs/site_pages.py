@@ -96,7 +96,7 @@ def paths_page() -> str:
 
 
 def modules_page() -> str:
-    """Every module with the first line of its docstring, by folder."""
+    """Return every module with the first line of its docstring, by folder."""
     lines = ["# Modules", "", "[Architecture](architecture.md) has how they belong together."]
     for folder, paths in groupby(modules(), key=lambda each: each.parent):
         lines += ["", f"## `{folder.relative_to(ROOT)}/`", "", "| module | |", "|---|---|"]

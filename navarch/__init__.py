@@ -44,21 +44,21 @@ class CheckoutModules(MetaPathFinder, InspectLoader):
         module.__spec__ = self._spec
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """For `python -m`."""
+        """Return the code of a module, for `python -m`."""
         found = importlib.util.find_spec(fullname.removeprefix(f"{__name__}."))
         assert found is not None
         assert isinstance(found.loader, InspectLoader)
         return found.loader.get_code(found.name)
 
     def get_source(self, fullname: str) -> str | None:
-        """For tracebacks."""
+        """Return the source of a module, for tracebacks."""
         found = importlib.util.find_spec(fullname.removeprefix(f"{__name__}."))
         assert found is not None
         assert isinstance(found.loader, InspectLoader)
         return found.loader.get_source(found.name)
 
     def is_package(self, fullname: str) -> bool:
-        """Whether it has modules of its own."""
+        """Return whether the name has modules of its own."""
         found = importlib.util.find_spec(fullname.removeprefix(f"{__name__}."))
         return found is not None and found.submodule_search_locations is not None
 

@@ -1,4 +1,4 @@
-"""What permissions are made of: accounts, rules of roles, and what passes between accounts."""
+"""Declares what permissions are made of: accounts, rules of roles, traffic between accounts."""
 
 import enum
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """What one account offers to others.
+    """Names what one account offers to others.
 
     A request crosses with a reply subject that the server makes, so that no client can have an
     answer sent to a subject of another account.
@@ -69,7 +69,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def acknowledgements(durables: Iterable[DurableSpec]) -> Iterable[str]:
-    """Acknowledgements, in both forms of the server's reply subject."""
+    """Yield the subjects of acknowledgements, in both forms of the server's reply subject."""
     for each in durables:
         yield f"$JS.ACK.{each.stream}.{each.name}.>"
         yield f"$JS.ACK.*.*.{each.stream}.{each.name}.>"

@@ -1,4 +1,4 @@
-"""What passes between the accounts: requests to what is stored, and to the services.
+"""Declares which requests pass between accounts: to what is stored, and to the services.
 
 The streams have an account of their own. The server checks no reply subjects, so a client in one
 account with the streams can have an answer stored under any subject; in another account the answer
@@ -36,7 +36,7 @@ _ASKERS: Final = (Account.USERS, Account.FLEET)
 
 
 def shares() -> list[Share]:
-    """Every one."""
+    """Return all subjects that one account offers to another."""
     return [*_stored(), *_answered(), *_copies()]
 
 

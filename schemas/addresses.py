@@ -1,4 +1,4 @@
-"""A machine's address: a host, with or without the port of its SSH server."""
+"""Declares how a machine is addressed: a host, with or without the port of its SSH server."""
 
 PORT_MAX = 65_535
 

@@ -27,7 +27,7 @@ class DiagnoseRequest(
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of the tests."""
+    """Holds the results of a node's diagnostic tests."""
 
     ok: bool
     checks: tuple[CheckResult, ...] = ()
@@ -57,7 +57,7 @@ class RebootRequest(
 
 
 class ActionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a reset or a reboot."""
+    """Holds the result of a reset or a reboot."""
 
     ok: bool
     detail: str = ""

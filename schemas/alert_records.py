@@ -20,7 +20,7 @@ SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One notification to operators."""
+    """An alert is one notification to operators."""
 
     severity: Severity
     title: str
@@ -48,12 +48,12 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def began(self) -> UtcTime:
-        """When the condition began."""
+        """Return when the alert's condition began."""
         return self.since or self.time
 
 
 class ChannelState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one channel has of an alert."""
+    """Records what one channel has sent about an alert."""
 
     event: str
     """The last event that it was sent."""

@@ -14,7 +14,9 @@ class OpenIncident(Record, frozen=True, kw_only=True):
     """A fault's kind, or `silence`."""
     code: Int = 0
     nodes: Int
-    """Affected nodes when the incident was last evaluated."""
+    """Nodes that it has affected so far, those repaired meanwhile included."""
+    joined_at: UtcTime | None = None
+    """When the last of them fell unhealthy; None: none has since it was opened."""
     since: UtcTime
     last: UtcTime
     fault: str = ""
@@ -32,7 +34,7 @@ class OpenIncident(Record, frozen=True, kw_only=True):
 
 
 class Breaker(Record, frozen=True, kw_only=True):
-    """Whether a pool's unhealthy nodes are remediated, and why not."""
+    """Records whether a pool's unhealthy nodes are remediated, and why not."""
 
     state: BreakerState = "closed"
     since: UtcTime | None = None

@@ -8,7 +8,7 @@ from schemas.enums import Refusal
 class DryRunRequest(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """A dry run of one request (`query.dry_run`)."""
+    """Requests a dry run of one request (`query.dry_run`)."""
 
     verb: str
     """drain, replace, reset-gpu, reboot, terminate, cordon or uncordon."""
@@ -40,7 +40,7 @@ class DryRunStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DryRunOffering(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be launched, and where."""
+    """Describes what would be launched, and where."""
 
     provider: str
     region: str
@@ -50,7 +50,7 @@ class DryRunOffering(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What the request would do."""
+    """Describes what the request would do."""
 
     verb: str
     node: str

@@ -32,7 +32,7 @@ _WHOLE = re.compile(rf"(?:{_NUMBER}(?:{'|'.join(_UNITS)}))+|0")
 
 
 class Duration(float):
-    """Seconds."""
+    """A duration is a number of seconds."""
 
     __slots__ = ()
 

@@ -81,6 +81,7 @@ AlertKind = Literal[
     "lost",
     "operator-needed",
     "node-refused",
+    "machine-refused",
     "breaker-opened",
     "quarantine-full",
     "on-demand-short",

@@ -14,7 +14,7 @@ SigningSecret = Annotated[str, SECRET, msgspec.Meta(min_length=SIGNING_CHARS_MIN
 
 
 class SinkBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of one request of `mode: batch`."""
+    """Limits the size and the delay of one request of `mode: batch`."""
 
     events: Annotated[int, msgspec.Meta(ge=1, le=SINK_IN_FLIGHT_MAX)] = 100
     """Of one request."""
@@ -23,7 +23,7 @@ class SinkBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class EventSinkSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One event sink."""
+    """Configures one event sink."""
 
     type: Literal["http", "subject"]
     """http: POST to `url`; subject: the NATS subject that docs/event-sinks.md names."""

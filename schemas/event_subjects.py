@@ -1,4 +1,4 @@
-"""The subject of every event."""
+"""Derives the subject of every event from its type and fields."""
 
 from collections.abc import Mapping
 from typing import Final, TypeAlias
@@ -14,7 +14,7 @@ FACTS: Final[Mapping[type[Message], str]] = dict(
 
 
 def event_subject(event: Event) -> str:
-    """Where an event is published."""
+    """Return the subject under which an event is published."""
     match event:
         case node_events.Telemetry():
             return subjects.telemetry(event.pool, event.node)

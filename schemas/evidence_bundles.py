@@ -45,7 +45,7 @@ Outcome = Literal["open", "recovered", "replaced", "reset", "rebooted", "uncordo
 
 
 class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One stored message about the node: an event or a saga log entry."""
+    """Holds one stored message about the node: an event or a saga log entry."""
 
     time: UtcTime
     """When the server stored it, so that all entries share one clock."""
@@ -58,7 +58,7 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvaluatedFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault and its result under the health policy."""
+    """Holds a fault and its result under the health policy."""
 
     fault: Fault
     stored_at: UtcTime
@@ -95,7 +95,7 @@ class EvidenceCapture(Record, frozen=True, kw_only=True):
 
 
 class EvidenceBundle(Record, frozen=True, kw_only=True):
-    """Everything about one outage of one node."""
+    """Holds everything about one outage of one node."""
 
     pool: Token
     node: Token
@@ -138,7 +138,7 @@ class EvidenceBundle(Record, frozen=True, kw_only=True):
 
 
 class EvidenceDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """What the object store says of a capture or a bundle, for lists: text under each name."""
+    """Holds what the object store says of a capture or a bundle, for lists."""
 
     pool: Token
     node: Token
@@ -201,10 +201,10 @@ TOTALS_KEY: Final = "totals"
 
 
 def capture_name(pool: str, node: str) -> str:
-    """Name of a node's capture in EVIDENCE."""
+    """Return the name of a node's capture in EVIDENCE."""
     return f"{pool}.{node}.capture"
 
 
 def bundle_name(pool: str, node: str, saga: str) -> str:
-    """Name of a bundle in EVIDENCE."""
+    """Return the name of a bundle in EVIDENCE."""
     return f"{pool}.{node}.{saga}"

@@ -6,7 +6,7 @@ from schemas.secret_text import SecretText
 
 
 class TracingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """OpenTelemetry export; off without an endpoint."""
+    """Configures the OpenTelemetry export, which is off without an endpoint."""
 
     otlp_endpoint: SecretText = ""
     """`http://collector:4318/v1/traces`; OTEL_EXPORTER_OTLP_ENDPOINT works too."""

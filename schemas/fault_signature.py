@@ -33,14 +33,14 @@ _FABRIC_KINDS: Final = frozenset({"fabric", "nvlink", "sxid"})
 
 
 def is_of_fabric(kind: str, code: int) -> bool:
-    """Whether a fault may be the NVLink fabric's, which the nodes of a rack share."""
+    """Return whether a fault may be the NVLink fabric's, which the nodes of a rack share."""
     return kind in _FABRIC_KINDS or (
         kind == "xid" and (code == NVLINK_CODE or code in NVLINK5_CODES)
     )
 
 
 def called(kind: str, code: int) -> str:
-    """Fault signature of a kind and a code: `xid-79`. Empty where the kind is empty."""
+    """Return the fault signature of a kind and a code: `xid-79`. Empty where the kind is empty."""
     return f"{kind}-{code}" if kind and code else kind
 
 
@@ -67,5 +67,5 @@ SHARED: Final[Mapping[IncidentScope, Callable[[NodeRecord], str]]] = {
 
 
 def shared(node: NodeRecord, scope: IncidentScope) -> str:
-    """A node's value of a scope; empty: unknown, or the scope `pool`."""
+    """Return a node's value of a scope; empty: unknown, or the scope `pool`."""
     return SHARED[scope](node)

@@ -8,7 +8,7 @@ FLEET_BUDGET_KEY = "fleet-budget"
 
 
 class BudgetClaim(Record, frozen=True, kw_only=True):
-    """One pool's claim on the fleet's budget."""
+    """Records one pool's claim on the fleet's budget."""
 
     desired: Int = 0
     unavailable: Int = 0

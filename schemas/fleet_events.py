@@ -1,4 +1,4 @@
-"""Events about the fleet's own services, on `navarch.v1.fleet.event.<event>`."""
+"""Declares events about the fleet's own services, on `navarch.v1.fleet.event.<event>`."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from schemas.value_limits import Int, Name, Seconds
 
 
 class FleetEvent(Message, frozen=True, kw_only=True):
-    """Fields of every event about the fleet's services."""
+    """Declares the fields of every event about the fleet's services."""
 
 
 class ConsumerLag(FleetEvent, frozen=True, kw_only=True, tag="io.navarch.metrics.event.v1.lag"):
@@ -55,6 +55,10 @@ FailureKind = Literal[
     "sink-refused",
     "configuration-refused",
     "workload-system-away",
+    "instance-unclear",
+    "provider-ids-changed",
+    "removal-held",
+    "list-empty",
 ]
 
 

@@ -104,7 +104,7 @@ class ListedNode(NodeView, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
-    """View of a pool."""
+    """Describes a pool to operators: its size, its nodes' states, its breaker and its sagas."""
 
     name: Token
     desired: int
@@ -170,7 +170,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetBudgetView(msgspec.Struct, frozen=True, kw_only=True):
-    """View of the fleet's budget."""
+    """Describes the fleet's budget to operators."""
 
     desired: int
     """Desired size of all pools together."""
@@ -202,7 +202,7 @@ class PolicyRuleView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
-    """The health policy in force."""
+    """Describes the health policy in force."""
 
     name: str
     hash: str
@@ -220,7 +220,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 class Query(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """A query about the fleet."""
+    """Requests a view of the fleet."""
 
     pool: str = ""
     node: str = ""
@@ -237,7 +237,7 @@ class Query(
 
 
 class QueryError(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a query failed."""
+    """Says why a query failed."""
 
     error: str
     reason: str

@@ -27,7 +27,7 @@ class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The HTTP API."""
+    """Configures the HTTP API."""
 
     host: str = "127.0.0.1"
     """Address that it listens on; `0.0.0.0`: every one of the machine."""

@@ -1,4 +1,4 @@
-"""Records of the health-monitor: bucket HEALTH, key `<pool>.<node>`."""
+"""Declares the records of the health-monitor: bucket HEALTH, key `<pool>.<node>`."""
 
 from datetime import datetime
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from schemas.value_limits import Int, UtcTime
 
 
 class RecordedFault(Record, frozen=True, kw_only=True):
-    """One evaluated fault in a node's health history."""
+    """Records one evaluated fault in a node's health history."""
 
     id: str
     time: UtcTime
@@ -73,6 +73,6 @@ class HealthRecord(Record, frozen=True, kw_only=True):
 
 
 def is_after(fault: RecordedFault, since: datetime | None, boot_id: str) -> bool:
-    """Whether a fault occurred after a node's remediation: after a reset, or in the new boot."""
+    """Return whether a fault is later than a node's remediation: a reset, or a new boot."""
     after_reset = since is not None and fault.time > since
     return after_reset or (boot_id != "" and fault.boot_id == boot_id)

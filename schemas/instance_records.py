@@ -1,4 +1,4 @@
-"""Records of instances: bucket INSTANCES, key `<pool>.<node>`."""
+"""Declares the records of instances: bucket INSTANCES, key `<pool>.<node>`."""
 
 import msgspec
 
@@ -6,6 +6,7 @@ from schemas.enums import InstanceState
 from schemas.launch_offers import Offering
 from schemas.messages import Record
 from schemas.saga_params import LaunchSpec
+from schemas.termination_orders import Authority, SurplusInstance
 from schemas.value_limits import Address, AgentKey, Float, HostKey, Identifier, Int, Token, UtcTime
 
 
@@ -72,6 +73,12 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     running_at: UtcTime | None = None
     terminating_at: UtcTime | None = None
     """When it should have gone; after a time limit it counts as leaked."""
+    authority: Authority | None = None
+    """Who ordered it to go; each further attempt is made by it, whatever became of its saga."""
+    ordered: tuple[Identifier, ...] = ()
+    """The provider IDs that the order means; empty: what is listed with its launch token."""
+    surplus: tuple[SurplusInstance, ...] = ()
+    """Other instances of its launch that were ordered to go, until they are not listed."""
     kept_until: UtcTime | None = None
     """Until then it is not removed, unless another node of its pool is admitted: its hardware is on
     the denylist, and the provider might launch the next node on it."""

@@ -13,7 +13,7 @@ Price = Annotated[float, msgspec.Meta(ge=0, le=100_000)]
 
 
 class TypeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one instance type has."""
+    """Describes the hardware that one instance type has."""
 
     gpus: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
     """How many."""
@@ -38,7 +38,7 @@ class TypeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class InstanceTypes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A catalogue, or additions to one."""
+    """Describes instance types by name: a whole catalogue, or additions to one."""
 
     types: dict[str, dict[str, TypeSpec]] = {}
     """Kind of provider (`aws`), or a provider's own name -> instance type -> what it has. The type

@@ -1,4 +1,4 @@
-"""When a service lags behind its messages."""
+"""Declares from which delay on a service lags behind its messages."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from schemas.duration import Duration
 
 
 class LagSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When operators are notified that a service lags behind its messages."""
+    """Defines when operators are notified that a service lags behind its messages."""
 
     messages: Annotated[int, msgspec.Meta(ge=1)] = 10_000
     """Number of messages that no replica has received."""

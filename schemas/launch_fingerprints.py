@@ -1,4 +1,4 @@
-"""What a node's launch depends on, as digests that can be compared later. Pure.
+"""Computes digests of what a node's launch depends on, to be compared later. Pure.
 
 The image and the user data are in the configuration, which each service reads for itself: the
 provisioner records those that it has launched with, and the pool-manager those of now. The rest is
@@ -32,7 +32,7 @@ def at(provider: str, what: str) -> str:
 
 
 def image_digest(configured: PluginSettings, of_pool: Mapping[str, Any] = NO_OPTIONS) -> str:
-    """Of the image that a provider's options name, or those that a pool sets for its own nodes."""
+    """Return the digest of the image of a provider's options, or of a pool's own."""
     options = {**configured.options, **of_pool}
     return digest({key: options.get(key, "") for key in IMAGE_OPTIONS})
 
@@ -40,7 +40,7 @@ def image_digest(configured: PluginSettings, of_pool: Mapping[str, Any] = NO_OPT
 def sources_of(
     spec: PoolSpec, providers: Mapping[str, PluginSettings], user_data: str
 ) -> dict[str, str]:
-    """What a pool's launches take from elsewhere in the configuration; unknown parts left out.
+    """Return what a pool's launches take from elsewhere in the configuration, where known.
 
     `user_data`: the digest of its user data; empty: unknown.
     """
@@ -61,7 +61,7 @@ def configured(before: PoolRecord | None, record: PoolRecord, now: datetime) -> 
 
 
 def of_spec(spec: PoolSpec) -> dict[str, str]:
-    """What a pool's own settings say of its launches."""
+    """Return what a pool's own settings say of its launches."""
     types = {each.name: each.instance_type or spec.instance_type for each in spec.providers}
     types = types or {spec.provider: spec.instance_type}
     return {
@@ -72,7 +72,7 @@ def of_spec(spec: PoolSpec) -> dict[str, str]:
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str], provider: str) -> tuple[str, ...]:
-    """What differs for a node of a provider; what either of the two does not know is left out."""
+    """Return what differs for a node of a provider; what either does not know is left out."""
     if not then or then == now:
         return ()
     if at(provider, INSTANCE_TYPE) not in now:
@@ -86,7 +86,7 @@ def differences(then: Mapping[str, str], now: Mapping[str, str], provider: str) 
 
 
 def digest(value: Any) -> str:
-    """Of a value as JSON."""
+    """Return the digest of a value in its JSON form."""
     text = json.dumps(value, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARS]
 

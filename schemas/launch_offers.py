@@ -80,7 +80,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_zone_of(zone: str, region: str) -> bool:
-    """Whether a zone's name begins with its region's: `us-east-1a`, `europe-west1-b`.
+    """Return whether a zone's name begins with its region's: `us-east-1a`, `europe-west1-b`.
 
     `europe-west10-b` is no zone of `europe-west1`.
     """

@@ -50,7 +50,7 @@ class LaunchClaimRecord(Record, frozen=True, kw_only=True):
 
 
 class BatchedLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """One launch of a request for several."""
+    """Records one launch of a request for several."""
 
     launch: Identifier
     """Of its claim."""

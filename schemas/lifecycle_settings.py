@@ -1,4 +1,4 @@
-"""When nodes are replaced by cheaper ones."""
+"""Declares when nodes are replaced by cheaper ones."""
 
 from typing import Annotated
 

@@ -33,7 +33,7 @@ class LogRequest(
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One log line."""
+    """Holds one log line of a service or node."""
 
     time: UtcTime
     level: str
@@ -44,7 +44,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LogExcerpt(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest lines, oldest first."""
+    """Holds the newest lines of a log, oldest first."""
 
     source: str
     """The replica, or the node, that answers."""

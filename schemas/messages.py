@@ -6,6 +6,8 @@ field never changes its type or meaning. Unknown fields are ignored; an unknown 
 (`UnknownType`), not an error; a known type with invalid content is `Invalid`, with the reason.
 """
 
+import gzip
+import zlib
 from collections.abc import Iterable
 from typing import Any, Final, Generic, TypeVar
 
@@ -24,7 +26,7 @@ UNKNOWN_FIELD: Final = "Object contains unknown field"
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """Fields of every message."""
+    """Declares the fields of every message."""
 
     id: Name
     """Unique in its stream and derived from the cause, so that publishing is idempotent."""
@@ -52,6 +54,12 @@ class _Envelope(msgspec.Struct):
     type: str
 
 
+GZIP_MAGIC: Final = b"\x1f\x8b"
+COMPRESSED_FROM_BYTES: Final = 256 * 1024
+"""A larger record is stored compressed: `nats kv get POOLS pool.NAME --raw | gunzip` shows it."""
+COMPRESSION_LEVEL: Final = 1
+DECOMPRESSED_BYTES_MAX: Final = 16 * 1024 * 1024
+
 _envelope = msgspec.json.Decoder(_Envelope)
 _encoder = msgspec.json.Encoder(enc_hook=encode_hook)
 
@@ -59,6 +67,28 @@ _encoder = msgspec.json.Encoder(enc_hook=encode_hook)
 def encode(message: msgspec.Struct) -> bytes:
     """Encode a message or a record as JSON."""
     return _encoder.encode(message)
+
+
+def encode_record(record: "Record") -> bytes:
+    """Encode a record as a bucket keeps it: as JSON, or as compressed JSON where it is large."""
+    plain = encode(record)
+    if len(plain) < COMPRESSED_FROM_BYTES:
+        return plain
+    return gzip.compress(plain, COMPRESSION_LEVEL, mtime=0)
+
+
+def _plain(data: bytes | msgspec.Raw) -> bytes | msgspec.Raw:
+    """Decompress a large record; raise msgspec.DecodeError where that fails."""
+    if bytes(memoryview(data)[: len(GZIP_MAGIC)]) != GZIP_MAGIC:
+        return data
+    inflating = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        plain = inflating.decompress(data, DECOMPRESSED_BYTES_MAX)
+    except zlib.error as error:
+        raise msgspec.DecodeError(f"not gzip: {error}") from error
+    if not inflating.eof:
+        raise msgspec.DecodeError(f"cut off, or beyond {DECOMPRESSED_BYTES_MAX} bytes")
+    return plain
 
 
 def publisher(kind: type[Message]) -> str:
@@ -73,10 +103,16 @@ class LimitedDecoder(Generic[S]):
         """Decode `kind`."""
         self._decoder = msgspec.json.Decoder(kind, dec_hook=decode_hook)
 
-    def decode(self, data: bytes) -> S:
+    def decode(self, data: bytes | msgspec.Raw) -> S:
         """Decode JSON; raise msgspec.DecodeError with the reason."""
         try:
             return limited(self._decoder.decode(data))
+        except msgspec.DecodeError:
+            # Looked at only here, because almost everything is plain JSON.
+            plain = _plain(data)
+            if plain is data:
+                raise
+            return self.decode(plain)
         except (UnicodeDecodeError, RecursionError) as error:
             raise msgspec.DecodeError(str(error)) from error
 
@@ -111,14 +147,14 @@ class Codec:
 
 
 def message_type(cls: type[Message]) -> str:
-    """The type string of a message class."""
+    """Return the type string of a message class."""
     tag = cls.__struct_config__.tag
     assert isinstance(tag, str)
     return tag
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """The value of a bucket's key. Add-only, like messages."""
+    """A record is the value of a bucket's key. Add-only, like messages."""
 
 
 class RecordDecoder(LimitedDecoder[Any]):
@@ -129,17 +165,17 @@ class RecordDecoder(LimitedDecoder[Any]):
         super().__init__(kind)
         self._kind = kind
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes | msgspec.Raw) -> Any:
         """Decode JSON; what this release does not know of a record is left out."""
         try:
             return super().decode(data)
         except msgspec.ValidationError as error:
             if UNKNOWN_FIELD not in str(error):
                 raise
-        known = without_unknown(msgspec.json.decode(data), self._kind)
+        known = without_unknown(msgspec.json.decode(_plain(data)), self._kind)
         return super().decode(msgspec.json.encode(known))
 
 
 def decoder(kind: type[Record]) -> LimitedDecoder[Any]:
-    """A decoder for one kind of record."""
+    """Return a decoder for one kind of record."""
     return RecordDecoder(kind)

@@ -1,4 +1,4 @@
-"""Which names are valid on the bus, and the error for others."""
+"""Decides which names are valid on the bus, and raises an error for others."""
 
 import hashlib
 import re

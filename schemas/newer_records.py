@@ -1,4 +1,4 @@
-"""What a newer release has written, as far as this one knows it. Pure.
+"""Reads records of a newer release, as far as this release knows their fields. Pure.
 
 A pool's settings are read strictly, so that a typing error in a configuration does not pass. They
 are also part of its record, where a key that is not known is of a newer release: during an upgrade

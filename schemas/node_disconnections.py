@@ -27,7 +27,7 @@ class ReadmitRequest(
 
 
 class DisconnectAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a node is disconnected."""
+    """Says whether a node is disconnected."""
 
     disconnected: bool
     reason: str = ""

@@ -1,4 +1,4 @@
-"""Events about nodes, on `navarch.v1.node.<pool>.<node>.event.<event>`, and telemetry."""
+"""Declares events about nodes, on `navarch.v1.node.<pool>.<node>.event.<event>`, and telemetry."""
 
 from typing import Final, Literal
 
@@ -6,14 +6,16 @@ import msgspec
 
 from schemas.enums import Action, AttemptOutcome, FaultKind, HealthStatus, NoticeEffect, SagaKind
 from schemas.gpu_samples import GpuSample
+from schemas.machine_identity import MachineIdentity
 from schemas.messages import Codec, Message, publisher
+from schemas.node_work import RemainingWork
 from schemas.value_limits import Address, Float, Identifier, Int, Name, Seconds, Token, UtcTime
 
 Metric = Int | Float | str | bool
 
 
 class NodeEvent(Message, frozen=True, kw_only=True):
-    """Fields of every event about a node."""
+    """Declares the fields of every event about a node."""
 
     pool: Token
     node: Token
@@ -39,7 +41,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fault(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.fault"):
-    """One observed hardware event. `time` is when the host observed it."""
+    """A fault is one hardware event that a host observed. `time` is when the host observed it."""
 
     kind: FaultKind
     system: str = ""
@@ -79,12 +81,14 @@ class Registered(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.eve
     """Rack of the host, by the operator, the NVLink domain or the cloud: what fails together."""
     nvlink_domain: Name = ""
     """`ClusterUUID.CliqueId` of the NVLink fabric of several hosts that all its GPUs are in."""
+    provider_id: Identifier = ""
+    """The instance's ID by the metadata of AWS, Google Cloud or Azure, as the provider lists it."""
 
 
 class ProviderNotice(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.provider_notice"
 ):
-    """A provider's notice about the node, or its withdrawal."""
+    """The provider gave notice about the node, or withdrew a notice."""
 
     notice: Name
     """ID of the notice; a withdrawal has the same."""
@@ -162,6 +166,18 @@ class Admitted(
     """It is kept cordoned until it is promoted."""
 
 
+class MachineRefused(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.machine_refused"
+):
+    """A second machine uses the node's ID: what it reports is ignored. Repeated once an hour."""
+
+    machine: MachineIdentity
+    """The node's own."""
+    refused: MachineIdentity
+    reason: str = ""
+    remedy: str = ""
+
+
 class Promoted(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.promoted"
 ):
@@ -213,22 +229,10 @@ class Released(
     reason: str = ""
 
 
-class RemainingWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One job, pod or actor of a node: a drain waits for it, or it failed."""
-
-    id: Name
-    owner: Name = ""
-    started_at: UtcTime | None = None
-    ends_at: UtcTime | None = None
-    """When the workload system ends it, by its time limit."""
-    checkpoint_at: UtcTime | None = None
-    """When its next checkpoint is written, as it announces."""
-
-
 class WorkRemains(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.work_remains"
 ):
-    """What a drain waits for; published when that changes, at most once a minute for each node."""
+    """A drain waits for work; published when that changes, at most once a minute for a node."""
 
     saga: str
     work: tuple[RemainingWork, ...] = ()
@@ -263,7 +267,7 @@ class WorkLeft(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.ev
 class WorkloadState(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.workload_state"
 ):
-    """What the workload system says of the node itself; published when that changes."""
+    """The workload system changed what it says of the node itself."""
 
     system: Name
     """The notifier that read it, as `kubernetes`."""
@@ -280,7 +284,7 @@ class WorkloadState(
 class WorkGangs(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.work_gangs"
 ):
-    """Which jobs of several nodes run on a node that is unhealthy or drains; all that are known."""
+    """Jobs of several nodes run on a node that is unhealthy or drains; all known ones."""
 
     gangs: tuple[Name, ...] = ()
 
@@ -398,7 +402,7 @@ class SetupRan(
 
 
 class Telemetry(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.telemetry"):
-    """One NVML sample of the whole node. `time` is when it was taken."""
+    """The agent sampled the whole node by NVML. `time` is when it was taken."""
 
     gpus: tuple[GpuSample, ...] = ()
     cpu_percent: Float | None = None
@@ -417,6 +421,7 @@ FACTS: dict[type[NodeEvent], str] = {
     Lost: "lost",
     Returned: "returned",
     Admitted: "admitted",
+    MachineRefused: "machine-refused",
     Promoted: "promoted",
     Cordoned: "cordoned",
     Uncordoned: "uncordoned",

@@ -1,4 +1,4 @@
-"""Records of nodes: buckets NODES and HEARTBEATS, key `<pool>.<node>`."""
+"""Declares the records of nodes: buckets NODES and HEARTBEATS, key `<pool>.<node>`."""
 
 from typing import Final, Literal
 
@@ -13,6 +13,7 @@ from schemas.enums import (
     SagaKind,
 )
 from schemas.launch_offers import Market
+from schemas.machine_identity import NodeMachines
 from schemas.messages import Record
 from schemas.node_events import GpuIdentity
 from schemas.saga_params import LaunchSpec
@@ -64,7 +65,7 @@ class CloudNotice(Record, frozen=True, kw_only=True):
 
 
 class WorkloadView(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """What the workload system last said: it cannot use the node, or another has cordoned it."""
+    """Records what the workload system said last: the node is unusable, or cordoned by another."""
 
     system: str
     ready: bool = True
@@ -185,6 +186,9 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     misplaced_reason: str | None = ""
     """Why it is not where it belongs, None: not known yet; set like `denied_reason`."""
     boot_id: str = ""
+    identity: NodeMachines | None = None
+    """Which machine the node is, and which others used its name; None: it has not registered since
+    this is recorded."""
     gpus: tuple[GpuIdentity, ...] = ()
     boot_checked: bool | None = None
     boot_checked_id: str = ""
@@ -198,7 +202,7 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether any GPU of a node is in use, as its agent samples it, and since when."""
+    """Records whether any GPU of a node is in use, as its agent samples it, and since when."""
 
     busy: bool
     since: UtcTime
@@ -229,10 +233,10 @@ class HeartbeatRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def is_made_by_others(node: NodeRecord) -> bool:
-    """Whether Navarch adopted a node's machine: others made it, and may give its name again."""
+    """Return whether Navarch adopted a node's machine: others may give its name again."""
     return node.launch is not None and not node.launch.fleet
 
 
 def node_key(pool: str, node: str) -> str:
-    """Key of every record about one node."""
+    """Return the key of every record about one node."""
     return f"{pool}.{node}"

@@ -1,10 +1,10 @@
-"""The queries `node-work` and `job-nodes`: what workload systems say runs on nodes in service."""
+"""The queries `node-work` and `job-nodes` say what runs on nodes."""
 
 from typing import Annotated, Final
 
 import msgspec
 
-from schemas.value_limits import NAME_CHARS_MAX, Token
+from schemas.value_limits import NAME_CHARS_MAX, Name, Token, UtcTime
 
 NODE_WORK: Final = "node-work"
 NODES_MAX: Final = 500
@@ -12,6 +12,18 @@ NODES_MAX: Final = 500
 JOB_NODES: Final = "job-nodes"
 POOLS_MAX: Final = 1_000
 JobName = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
+
+
+class RemainingWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One job, pod or actor of a node: a drain waits for it, or it failed."""
+
+    id: Name
+    owner: Name = ""
+    started_at: UtcTime | None = None
+    ends_at: UtcTime | None = None
+    """When the workload system ends it, by its time limit."""
+    checkpoint_at: UtcTime | None = None
+    """When its next checkpoint is written, as it announces."""
 
 
 class NodeWorkQuery(
@@ -24,10 +36,12 @@ class NodeWorkQuery(
 
 
 class NodeWorkAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the pool's workload systems say, now."""
+    """Holds what the pool's workload systems say of its nodes' work at this moment."""
 
     idle: tuple[Token, ...] = ()
     """Those on which all of them say that nothing runs."""
+    absent: tuple[Token, ...] = ()
+    """Others on which nothing runs or is placed: a system does not know them, or drained them."""
     unknown: str = ""
     """Why nothing is known of the others, or of some of them; empty: they have work."""
 

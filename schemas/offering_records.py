@@ -1,4 +1,4 @@
-"""Records of OFFERINGS, and the query and view of offerings."""
+"""Declares the records of OFFERINGS, and the query and view of offerings."""
 
 from typing import Final, Literal
 
@@ -45,7 +45,7 @@ class BlockRecord(Record, frozen=True, kw_only=True):
 
 
 class OfferingPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider's price and availability of one offering."""
+    """Records a provider's price and availability of one offering."""
 
     region: str = ""
     zone: str = ""
@@ -115,7 +115,7 @@ class InterruptionsRecord(Record, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the nodes of a pool are together."""
+    """Names where the nodes of a pool are together."""
 
     provider: str
     region: str = ""
@@ -128,7 +128,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TriedPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A place without room for a gang."""
+    """Records a place that had no room for a gang."""
 
     place: Place
     at: UtcTime
@@ -160,12 +160,12 @@ BLOCKED: Final = "blocked.>"
 
 
 def placement_key(pool: str) -> str:
-    """Key of a pool's placement."""
+    """Return the key of a pool's placement."""
     return f"placement.{pool}"
 
 
 def prices_key(provider: str) -> str:
-    """Key of a provider's prices."""
+    """Return the key of a provider's prices."""
     return f"prices.{provider}"
 
 

@@ -1,4 +1,4 @@
-"""Requests of operators, on `navarch.v1.pool.<pool>.request.<verb>`.
+"""Declares the requests of operators, on `navarch.v1.pool.<pool>.request.<verb>`.
 
 An operator may type a request (`nats pub … '{"nodes": 5}'`), so it needs no `type`, `id` or `time`;
 its ID is its sequence in the stream. Unknown keys are refused, so that a typing error does not pass
@@ -28,7 +28,7 @@ GivenReason = Annotated[str, msgspec.Meta(min_length=1, max_length=REASON_CHARS_
 class Request(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Fields of every request."""
+    """Declares the fields of every request."""
 
     by: str = ""
     """The operator, for the log."""

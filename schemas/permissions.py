@@ -127,6 +127,7 @@ TRIES: Final = subjects.query("workload-check")
 SERVICE_QUERIES: Final = (
     subjects.query("adopt-node"),
     subjects.query("disconnect-node"),
+    subjects.query("propose-removal"),
     subjects.query("retire-node"),
     f"{subjects.query('sweep-now')}.*",
     TRIES,
@@ -149,7 +150,10 @@ def owner(durable: DurableSpec) -> str:
 
 
 def in_name_of(user: str, by: str) -> str:
-    """Who asks. The gateway alone says for whom: it has authenticated that caller itself."""
+    """Return who makes a request: a user, or the caller for whom the gateway asks.
+
+    The gateway alone says for whom: it has authenticated that caller itself.
+    """
     return f"{by or 'unknown'} via {user}" if user == GATEWAY else user
 
 
@@ -176,7 +180,7 @@ def inbox(role: str) -> str:
 
 
 def node_inbox(pool: str, node: str) -> str:
-    """Inbox of one node's agent."""
+    """Return the inbox of one node's agent."""
     return f"_INBOX.node.{pool}.{node}"
 
 
@@ -196,7 +200,7 @@ def pod_inbox(pool: str) -> str:
 
 
 def rules() -> dict[str, Rules]:
-    """Role -> permissions."""
+    """Return the permissions of every role, by the role's name."""
     found = {service: _service(service) for service in SERVICES}
     viewer = _viewer()
     found[VIEWER] = viewer

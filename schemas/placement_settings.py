@@ -1,4 +1,4 @@
-"""How close to each other a pool's nodes are placed, and whether they are parts of racks."""
+"""Declares how close to each other a pool's nodes are placed, and whether racks are units."""
 
 from typing import Annotated, Final, Literal
 
@@ -9,7 +9,7 @@ from schemas.launch_offers import Together
 
 
 class PlacementSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How close to each other a pool's nodes are placed, where the provider supports it."""
+    """Selects how close to each other a pool's nodes are placed, where the provider supports it."""
 
     group: str = ""
     """Placement group at AWS, resource policy at Google."""

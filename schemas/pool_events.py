@@ -1,9 +1,10 @@
-"""Events about pools, on `navarch.v1.pool.<pool>.event.<event>`."""
+"""Declares events about pools, on `navarch.v1.pool.<pool>.event.<event>`."""
 
 from typing import Final, Literal
 
 from schemas.enums import Action, BreakerCause, IncidentScope, LaunchRefusal, Refusal
 from schemas.messages import Codec, Message
+from schemas.proposed_removals import RemovalGate
 from schemas.value_limits import Float, Int, Seconds, Token, UtcTime
 
 INCIDENT_NAMED_MAX: Final = 50
@@ -11,7 +12,7 @@ INCIDENT_NAMED_MAX: Final = 50
 
 
 class PoolEvent(Message, frozen=True, kw_only=True):
-    """Fields of every event about a pool."""
+    """Declares the fields of every event about a pool."""
 
     pool: Token
 
@@ -126,7 +127,7 @@ class BreakerClosed(
 class QuarantineFull(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.quarantine_full"
 ):
-    """As many unhealthy nodes as may be are quarantined: the others still take work."""
+    """The pool has as many nodes in quarantine as it may: other unhealthy nodes still take work."""
 
     status: Literal["opened", "closed"]
     quarantined: Int
@@ -187,7 +188,7 @@ class SagaOpened(
 class WouldStart(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.would_start"
 ):
-    """In observe mode: this was decided and is not performed."""
+    """Automation decided this in observe mode, and does not perform it."""
 
     kind: str
     node: str = ""
@@ -329,6 +330,34 @@ class InstanceLeaked(
     dollars_per_hour: Float = 0.0
 
 
+class RemovalAnswered(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.removal_answered"
+):
+    """The removal of a machine was proposed that no order means: it may go, or is held back."""
+
+    instance: str
+    provider: str
+    provider_id: str
+    gate: RemovalGate = ""
+    """What holds it back; empty: nothing."""
+    reason: str = ""
+
+
+class InstanceIdCorrected(
+    PoolEvent,
+    frozen=True,
+    kw_only=True,
+    tag="io.navarch.provisioner.event.v1.instance_id_corrected",
+):
+    """A node's only instance is listed under another ID, and its record has that ID now."""
+
+    instance: str
+    provider: str
+    provider_id: str
+    previous: str
+    """The ID that its record had."""
+
+
 class LaunchRefused(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.launch_refused"
 ):
@@ -376,6 +405,8 @@ POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
     SagaOverdue,
     OperatorNeeded,
     InstanceLeaked,
+    RemovalAnswered,
+    InstanceIdCorrected,
     LaunchRefused,
     LaunchWaiting,
 )
@@ -403,6 +434,8 @@ FACTS: dict[type[PoolEvent], str] = {
     SagaOverdue: "saga-overdue",
     OperatorNeeded: "operator-needed",
     InstanceLeaked: "instance-leaked",
+    RemovalAnswered: "removal-answered",
+    InstanceIdCorrected: "instance-id-corrected",
     LaunchRefused: "launch-refused",
     LaunchWaiting: "launch-waiting",
 }

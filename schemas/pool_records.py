@@ -1,4 +1,4 @@
-"""Records of pools and of the fleet: bucket POOLS."""
+"""Declares the records of pools and of the fleet: bucket POOLS."""
 
 from typing import Annotated, Final, Literal
 
@@ -34,7 +34,7 @@ class FleetRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WorkloadName(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The last request about one of the workload system's names for a pool's nodes."""
+    """Records the last request about one of the workload system's names for a pool's nodes."""
 
     wanted: bool
     """Whether there is to be a node of this name."""
@@ -195,27 +195,30 @@ class RemovedPool(Record, frozen=True, kw_only=True):
     """The request that removed it; an older one must not create it again."""
 
 
-OPEN_UNITS_MAX: Final = 1_500
-"""Of a pool's open sagas, at which nothing more is begun without a request. A unit is at most 340
-bytes of its record, which so stays below `RECORD_BYTES_MAX` while a fault's text is 300 long."""
+OPEN_UNITS_MAX: Final = 8_000
+"""Of a pool's open sagas, at which nothing more is begun without a request. A unit is at most 100
+bytes of the record as it is stored, which so stays below `RECORD_BYTES_MAX`."""
 LAUNCH_UNITS_MAX: Final = 1_000
 """At which a pool launches nothing more, so that it still repairs its nodes."""
 LAUNCH_UNITS: Final = 1
 NAMED_LAUNCH_UNITS: Final = 2
 """Of a launch whose node has a name of the workload system's."""
-SAGA_UNITS: Final = 3
-"""Of any other saga."""
-RECORD_BYTES_MAX: Final = 512 * 1024
-"""Of a pool's record, beyond which a request opens no saga: its reason may be long."""
+SAGA_UNITS: Final = 2
+"""Of any other saga, with a reason of up to `REASON_CHARS`."""
+REASON_CHARS: Final = 100
+"""A longer reason costs a unit more for each so many characters."""
+RECORD_BYTES_MAX: Final = 832 * 1024
+"""Of a pool's record as it is stored, beyond which a request opens no saga: its reason may be long.
+The server takes 1 MiB."""
 
 
 def pool_key(pool: str) -> str:
-    """Key of a pool in POOLS."""
+    """Return the key of a pool in POOLS."""
     return f"pool.{pool}"
 
 
 def removed_key(pool: str) -> str:
-    """Key of a removed pool in POOLS."""
+    """Return the key of a removed pool in POOLS."""
     return f"removed.{pool}"
 
 

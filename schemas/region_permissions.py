@@ -32,7 +32,7 @@ def agent_there(agent: Rules) -> Rules:
 
 
 def region(agent: Rules) -> Rules:
-    """What the agents of its pools may; its credentials have a tag for each pool."""
+    """Return what a region's role may do: all that the agents of its pools may."""
     node, place = f"{POOL_TAG}.*", f"{subjects.ROOT}.node"
     return Rules(
         account=Account.AGENTS,

@@ -1,4 +1,4 @@
-"""Entries of a saga's log, on `navarch.v1.saga.<saga>.<step>.<status>`, and timers.
+"""Declares the entries of a saga's log, on `navarch.v1.saga.<saga>.<step>.<status>`, and timers.
 
 The coordinator appends `<step>.started`, the command that the step's participant consumes; the
 participant appends `<step>.succeeded` or `<step>.failed`. Every append compares the
@@ -17,7 +17,7 @@ WHOLE: Final = "saga"
 
 
 class SagaEntry(Message, frozen=True, kw_only=True):
-    """Fields of every saga log entry."""
+    """Declares the fields of every saga log entry."""
 
     saga: SagaToken
 
@@ -41,11 +41,11 @@ class SagaUnwinding(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.e
 
 
 class SagaDone(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.done"):
-    """Last entry of a completed saga."""
+    """The saga is completed, and this is its last entry."""
 
 
 class SagaUnwound(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.unwound"):
-    """Last entry of an unwound saga."""
+    """The saga is unwound, and this is its last entry."""
 
     step: str = ""
     reason: str = ""
@@ -67,7 +67,7 @@ class SagaRetried(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.eve
 
 
 class StepEntry(SagaEntry, frozen=True, kw_only=True):
-    """Fields of every entry about one step."""
+    """Declares the fields of every entry about one step."""
 
     step: Token
 
@@ -75,7 +75,7 @@ class StepEntry(SagaEntry, frozen=True, kw_only=True):
 class StepStarted(
     StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.step_started"
 ):
-    """Command to the step's participant."""
+    """The step's participant is commanded to perform it."""
 
     inputs: dict[str, Any] = {}
     deadline: UtcTime | None = None

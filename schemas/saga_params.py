@@ -1,4 +1,4 @@
-"""What a saga is about, and what it launches."""
+"""Declares what a saga is about, and what it launches."""
 
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ class SetupSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What to launch, fixed when the saga starts: later changes of the pool do not affect it."""
+    """Fixes what to launch when the saga starts: later changes of the pool do not affect it."""
 
     fleet: str
     provider: str
@@ -56,7 +56,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a saga's params and its entry in the pool's record have in common."""
+    """Declares what a saga's params and its entry in the pool's record have in common."""
 
     node: OptionalToken = ""
     """The node that is removed or acted on."""
@@ -108,7 +108,7 @@ class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SagaParams(SagaTraits, frozen=True, kw_only=True):
-    """What a saga is about; the inputs of every step are built from it and from earlier outputs."""
+    """Says what a saga is about; each step's inputs are built from it and from earlier outputs."""
 
     pool: Token
     order: str = "terminate_first"
@@ -124,5 +124,5 @@ class SagaParams(SagaTraits, frozen=True, kw_only=True):
 
 
 def traits_of(saga: SagaTraits) -> dict[str, Any]:
-    """The shared fields of a saga, as keyword arguments."""
+    """Return the shared fields of a saga, as keyword arguments."""
     return {name: getattr(saga, name) for name in SagaTraits.__struct_fields__}

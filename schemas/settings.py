@@ -1,4 +1,4 @@
-"""Every setting with its default.
+"""Declares every setting with its default.
 
 Unknown keys are refused. The loader names file, line and key, and translates older spellings.
 """
@@ -33,11 +33,11 @@ UNLIMITED: Final = "unlimited"
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A section of the configuration."""
+    """Declares a section of the configuration."""
 
 
 class PluginSettings(Setting, frozen=True, kw_only=True):
-    """A plugin by entry-point name or `module:Class`, with its own options."""
+    """Names a plugin by entry point or `module:Class`, with its own options."""
 
     type: str
     options: dict[str, Any] = {}
@@ -49,7 +49,7 @@ Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 
 
 class HoursSpec(Setting, frozen=True, kw_only=True):
-    """When alerts that are not critical are sent; outside these hours they wait."""
+    """Defines when alerts that are not critical are sent; outside these hours they wait."""
 
     start: str = "08:00"
     """Hour and minute."""
@@ -62,7 +62,7 @@ class HoursSpec(Setting, frozen=True, kw_only=True):
 
 
 class RateSpec(Setting, frozen=True, kw_only=True):
-    """How many alerts a channel sends; what is beyond waits, and one alert says how many wait."""
+    """Limits how many alerts a channel sends; others wait, and one alert says how many wait."""
 
     alerts: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 30
     """So many within `window`."""
@@ -71,7 +71,7 @@ class RateSpec(Setting, frozen=True, kw_only=True):
 
 
 class AlertRoute(Setting, frozen=True, kw_only=True):
-    """Which alerts a channel gets; the end of what it got follows in any case."""
+    """Selects which alerts a channel gets; the end of what it got follows in any case."""
 
     name: Annotated[str, msgspec.Meta(max_length=63)] = ""
     """In logs and commands; empty: the type."""
@@ -89,7 +89,7 @@ class AlertRoute(Setting, frozen=True, kw_only=True):
 
 
 class AlertSettings(PluginSettings, frozen=True, kw_only=True):
-    """One alert channel."""
+    """Configures one alert channel."""
 
     route: AlertRoute = AlertRoute()
 
@@ -111,7 +111,7 @@ class IncidentSpec(Setting, frozen=True, kw_only=True):
 
 
 class HealthSpec(Setting, frozen=True, kw_only=True):
-    """A pool's health and remediation policy."""
+    """Configures a pool's health and remediation policy."""
 
     unhealthy_after: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
     """Consecutive unhealthy results before the node is unhealthy; fatal faults need one."""
@@ -128,7 +128,7 @@ class HealthSpec(Setting, frozen=True, kw_only=True):
 
 
 class BudgetSpec(Setting, frozen=True, kw_only=True):
-    """How many nodes of a pool may be out of service at once, and disruptions per window.
+    """Limits how many nodes of a pool may be out of service at once, and disruptions per window.
 
     Both limit automation. Requests of operators are limited by `max_unavailable` only.
     """
@@ -148,7 +148,7 @@ class BudgetSpec(Setting, frozen=True, kw_only=True):
 
 
 class FleetBudgetSpec(Setting, frozen=True, kw_only=True):
-    """The budget of the whole fleet, all pools together."""
+    """Limits disruptions of the whole fleet, all pools together."""
 
     max_unavailable: int | str = "25%"
     """A count, or a percentage of all desired sizes, rounded up: at least five."""
@@ -169,7 +169,7 @@ WindowKind = Literal["service", "freeze"]
 
 
 class WindowSpec(Setting, frozen=True, kw_only=True):
-    """A recurring maintenance window.
+    """Defines a recurring maintenance window.
 
     freeze: no automatic disruption during it; service: deferrable disruptions start only during it.
     """
@@ -187,7 +187,7 @@ class WindowSpec(Setting, frozen=True, kw_only=True):
 
 
 class AdmissionSpec(Setting, frozen=True, kw_only=True):
-    """What a new node must pass before it has work, besides its GPU count and boot checks.
+    """Selects what a new node must pass before it has work, besides its GPU count and boot checks.
 
     With a diagnostic the node is cordoned at the workload system until it has passed.
     """
@@ -203,7 +203,7 @@ class AdmissionSpec(Setting, frozen=True, kw_only=True):
 
 
 class SetupSettings(Setting, frozen=True, kw_only=True):
-    """How new nodes are set up over SSH, where a pool has `setup_commands`."""
+    """Configures how new nodes are set up over SSH, where a pool has `setup_commands`."""
 
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 22
     """SSH port of the nodes."""
@@ -220,7 +220,7 @@ class SetupSettings(Setting, frozen=True, kw_only=True):
 
 
 class ProviderChoice(Setting, frozen=True, kw_only=True):
-    """One of a pool's providers."""
+    """Configures one of the providers that a pool uses."""
 
     name: str
     """Its name under the fleet's `providers`."""
@@ -241,7 +241,7 @@ class ProviderChoice(Setting, frozen=True, kw_only=True):
 
 
 class PoolSpec(Setting, frozen=True, kw_only=True):
-    """One pool of GPU nodes."""
+    """Configures one pool of GPU nodes."""
 
     provider: str = ""
     """The only provider; with several, the first of `providers`."""
@@ -342,7 +342,7 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
 
 
 class NatsSettings(Setting, frozen=True, kw_only=True):
-    """Connection to the bus."""
+    """Configures the connection to the bus."""
 
     url: str = "nats://127.0.0.1:4222"
     """Address of the NATS server."""
@@ -371,7 +371,7 @@ class NatsSettings(Setting, frozen=True, kw_only=True):
 
 
 class HttpSettings(Setting, frozen=True, kw_only=True):
-    """Each service's readiness, liveness and metrics endpoint."""
+    """Configures each service's readiness, liveness and metrics endpoint."""
 
     host: str = "127.0.0.1"
     """Address that it listens on; `0.0.0.0`: every one of the machine."""
@@ -380,7 +380,7 @@ class HttpSettings(Setting, frozen=True, kw_only=True):
 
 
 class ServerSettings(Setting, frozen=True, kw_only=True):
-    """The pool-manager's own intervals."""
+    """Configures the pool-manager's own intervals."""
 
     autoscale_interval: Duration = Duration(30)
     """How often the pools' autoscalers are asked."""
@@ -399,7 +399,7 @@ AUTHENTICATOR_PLUGINS: Final = "navarch.authenticators"
 
 
 class Settings(Setting, frozen=True, kw_only=True):
-    """The whole configuration file."""
+    """Declares the whole configuration file."""
 
     fleet: str = "default"
     """Name of the fleet, which its instances carry at the provider."""

@@ -1,4 +1,4 @@
-"""What a stream, bucket or durable is made of, and its form in the server's API."""
+"""Declares what a stream, bucket or durable is made of, and its form in the server's API."""
 
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ DUPLICATE_WINDOW_SECONDS: Final = 600
 
 
 class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream."""
+    """Declares one stream of the server."""
 
     name: str
     description: str
@@ -45,7 +45,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Streams of which the server copies each message into this one, under its own subject."""
 
     def config(self, replicas: int) -> dict[str, Any]:
-        """The server's JSON form (`$JS.API.STREAM.CREATE`)."""
+        """Return the server's JSON form (`$JS.API.STREAM.CREATE`)."""
         config: dict[str, Any] = {
             "name": self.name,
             "description": self.description,
@@ -86,7 +86,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BucketSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One key-value bucket and its only writer."""
+    """Declares one key-value bucket and its only writer."""
 
     name: str
     description: str
@@ -102,7 +102,7 @@ class BucketSpec(msgspec.Struct, frozen=True, kw_only=True):
     live: bool = False
 
     def stream(self) -> StreamSpec:
-        """The stream behind the bucket."""
+        """Return the stream behind the bucket."""
         return StreamSpec(
             name=f"KV_{self.name}",
             description=self.description,
@@ -122,7 +122,7 @@ class BucketSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectBucketSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One object store bucket and its only writer."""
+    """Declares one object store bucket and its only writer."""
 
     name: str
     description: str
@@ -132,12 +132,12 @@ class ObjectBucketSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stream_name(self) -> str:
-        """The stream behind the bucket."""
+        """Return the name of the stream behind the bucket."""
         return f"OBJ_{self.name}"
 
     @property
     def ends(self) -> str:
-        """When an entry is removed."""
+        """Return when an entry is removed, as text."""
         return f"after {self.age_max_seconds / DAY_SECONDS:g} days"
 
     def stream(self) -> StreamSpec:
@@ -172,7 +172,7 @@ class DurableSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that all replicas hold at once."""
 
     def config(self, replicas: int) -> dict[str, Any]:
-        """The server's JSON form (`$JS.API.CONSUMER.DURABLE.CREATE`)."""
+        """Return the server's JSON form (`$JS.API.CONSUMER.DURABLE.CREATE`)."""
         return {
             "durable_name": self.name,
             "name": self.name,

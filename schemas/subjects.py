@@ -1,4 +1,6 @@
-"""Every subject of Navarch: builders, wildcards and parsers. No other module spells one.
+"""Builds and parses every subject of Navarch, with wildcards; no other module spells one.
+
+No other module spells one.
 
 Builders check their tokens and raise InvalidNameError; parsers return None for a subject of another
 form, because external input is not a programming error.
@@ -32,47 +34,47 @@ class NodeSubject(NamedTuple):
 
 
 def telemetry(pool: str, node: str) -> str:
-    """Subject of a node's telemetry."""
+    """Return the subject of a node's telemetry."""
     return f"{ROOT}.node.{token(pool, 'pool')}.{token(node, 'node')}.telemetry"
 
 
 def node_event(pool: str, node: str, fact: str) -> str:
-    """Subject of an event about a node."""
+    """Return the subject of an event about a node."""
     return f"{ROOT}.node.{token(pool, 'pool')}.{token(node, 'node')}.event.{token(fact, 'fact')}"
 
 
 def node_event_in(pool: str, fact: str) -> str:
-    """Events of one kind about any node of a pool."""
+    """Return the wildcard of events of one kind about any node of a pool."""
     return f"{ROOT}.node.{token(pool, 'pool')}.*.event.{token(fact, 'fact')}"
 
 
 def telemetry_of(pool: str) -> str:
-    """Telemetry of one pool's nodes."""
+    """Return the wildcard of the telemetry of one pool's nodes."""
     return f"{ROOT}.node.{token(pool, 'pool')}.*.telemetry"
 
 
 def node_event_wildcard(fact: str) -> str:
-    """One event, about any node."""
+    """Return the wildcard of one event about any node."""
     return f"{ROOT}.node.*.*.event.{token(fact, 'fact')}"
 
 
 def node_events_of(pool: str, node: str) -> str:
-    """Every event about one node."""
+    """Return the wildcard of every event about one node."""
     return f"{ROOT}.node.{token(pool, 'pool')}.{token(node, 'node')}.event.>"
 
 
 def node_events_in(pool: str) -> str:
-    """Every event about the nodes of one pool."""
+    """Return the wildcard of every event about the nodes of one pool."""
     return f"{ROOT}.node.{token(pool, 'pool')}.*.event.>"
 
 
 def node_events_named(node: str) -> str:
-    """Every event about one node, in any pool."""
+    """Return the wildcard of every event about one node, in any pool."""
     return f"{ROOT}.node.*.{token(node, 'node')}.event.>"
 
 
 def node_command(pool: str, node: str, verb: str) -> str:
-    """Subject of commands to an agent: `diagnose`, `logs`, `reset-gpu`, `reboot`."""
+    """Return the subject of commands to an agent: `diagnose`, `logs`, `reset-gpu`, `reboot`."""
     return f"{ROOT}.node.{token(pool, 'pool')}.{token(node, 'node')}.command.{token(verb, 'verb')}"
 
 
@@ -133,7 +135,7 @@ class PoolSubject(NamedTuple):
 
 
 class PoolRequestSubject(NamedTuple):
-    """A parsed subject of a request to a pool."""
+    """Holds the tokens of a parsed subject of a request to a pool."""
 
     pool: str
     verb: str
@@ -142,22 +144,22 @@ class PoolRequestSubject(NamedTuple):
 
 
 def pool_event(pool: str, fact: str) -> str:
-    """Subject of an event about a pool."""
+    """Return the subject of an event about a pool."""
     return f"{ROOT}.pool.{token(pool, 'pool')}.event.{token(fact, 'fact')}"
 
 
 def pool_events_of(pool: str) -> str:
-    """Every event about one pool."""
+    """Return the wildcard of every event about one pool."""
     return f"{ROOT}.pool.{token(pool, 'pool')}.event.>"
 
 
 def pool_event_wildcard(fact: str) -> str:
-    """One event, about any pool."""
+    """Return the wildcard of one event about any pool."""
     return f"{ROOT}.pool.*.event.{token(fact, 'fact')}"
 
 
 def pool_request(pool: str, verb: str, by: str = "") -> str:
-    """Subject of a request to a pool, of the user `by`."""
+    """Return the subject of a request to a pool, of the user `by`."""
     user = f".{token(by, 'user')}" if by else ""
     return f"{ROOT}.pool.{token(pool, 'pool')}.request.{token(verb, 'verb')}{user}"
 
@@ -189,7 +191,7 @@ FLEET_EVENTS: Final = f"{ROOT}.fleet.event.>"
 
 
 def fleet_event(fact: str) -> str:
-    """Subject of an event about the fleet's own services."""
+    """Return the subject of an event about the fleet's own services."""
     return f"{ROOT}.fleet.event.{token(fact, 'fact')}"
 
 
@@ -217,7 +219,7 @@ class SagaSubject(NamedTuple):
 
 
 def saga_entry(saga: str, step: str, status: str) -> str:
-    """Subject of one saga log entry."""
+    """Return the subject of one saga log entry."""
     return f"{ROOT}.saga.{saga_token(saga)}.{token(step, 'step')}.{token(status, 'status')}"
 
 
@@ -257,7 +259,7 @@ def timer_due(owner: str, key: str) -> str:
 
 
 def timer_due_wildcard(owner: str) -> str:
-    """Every fired timer of one owner."""
+    """Return the wildcard of every fired timer of one owner."""
     return f"{ROOT}.timer.due.{token(owner, 'owner')}.>"
 
 
@@ -271,7 +273,7 @@ MAX_DELIVERIES: Final = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>"
 
 
 def dead(stream: str, durable: str) -> str:
-    """Subject of a durable's dead letters."""
+    """Return the subject of a durable's dead letters."""
     return f"{ROOT}.dead.{token(stream.lower(), 'stream')}.{token(durable, 'durable')}"
 
 
@@ -289,12 +291,12 @@ ORDERS: Final = f"{ROOT}.order.*.*"
 
 
 def order(name: str, by: str) -> str:
-    """Subject of an order of the user `by`."""
+    """Return the subject of an order of the user `by`."""
     return f"{ROOT}.order.{token(name, 'order')}.{token(by, 'user')}"
 
 
 def order_wildcard(name: str) -> str:
-    """One order, of any user."""
+    """Return the wildcard of one order of any user."""
     return f"{ROOT}.order.{token(name, 'order')}.*"
 
 
@@ -326,7 +328,7 @@ LOGS: Final = f"{ROOT}.logs.*"
 
 
 def service_logs(service: str) -> str:
-    """Subject of requests for the log lines of a service."""
+    """Return the subject of requests for the log lines of a service."""
     return f"{ROOT}.logs.{token(service, 'service')}"
 
 

@@ -27,7 +27,7 @@ class SweepRequest(
 
 
 class SweepLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One action of a sweep."""
+    """Describes one action of a sweep."""
 
     verb: SweepVerb
     pool: str
@@ -42,6 +42,12 @@ class SweepLine(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str = ""
     """Its result; empty: planned only."""
     dollars_per_hour: Float = 0.0
+    authority: str = ""
+    """Of a termination: by whose order it is, or is sought."""
+    gate: str = ""
+    """What holds a proposed removal back."""
+    since: UtcTime | None = None
+    """Since when it is held back."""
 
 
 class SweepAnswer(msgspec.Struct, frozen=True, kw_only=True):

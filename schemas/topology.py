@@ -190,7 +190,10 @@ HEALTH_EVENTS: Final = DurableSpec(
     description="health-monitor: faults, and events after which a node's health is evaluated",
     filters=tuple(
         subjects.node_event_wildcard(fact)
-        for fact in ("fault", "registered", "boot-checked", "uncordoned", "terminated")
+        for fact in (
+            *("fault", "registered", "boot-checked", "uncordoned", "terminated"),
+            "machine-refused",
+        )
     ),
 )
 HEALTH_TIMERS: Final = DurableSpec(
@@ -283,7 +286,7 @@ NOTIFIER_ALERTS: Final = DurableSpec(
             subjects.node_event_wildcard(fact)
             for fact in (
                 *("verdict", "lost", "returned", "terminated", "admitted", "promoted"),
-                *("cordoned", "uncordoned", "drained", "remediated"),
+                *("cordoned", "uncordoned", "drained", "remediated", "machine-refused"),
             )
         ),
         subjects.FLEET_EVENTS,

@@ -1,4 +1,4 @@
-"""The limits of every value in a message or a record.
+"""Limits every value in a message or a record.
 
 Numbers and lengths are bounded by their types, at no cost; date-times when they are decoded, since
 msgspec has no bounds for them. Inside these bounds no arithmetic overflows and no header breaks.

@@ -86,7 +86,7 @@ def pytest_runtest_protocol(
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
-    """A real nats-server with an empty store, up in about 30 ms."""
+    """Provide a real nats-server with an empty store, up in about 30 ms."""
     embedded = EmbeddedServer(tmp_path / "nats", sync=False)
     await embedded.start()
     yield embedded

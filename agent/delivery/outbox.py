@@ -34,7 +34,7 @@ SPOOL_SECONDS_MAX: Final = 2.0
 
 
 class AgentOutbox:
-    """A queue with one sender."""
+    """Queues messages for one sender."""
 
     def __init__(self, spool: Spool, clock: Clock) -> None:
         """Use `spool` as fallback; sending needs `bus` to be set and `run` to run."""
@@ -85,7 +85,7 @@ class AgentOutbox:
 
     @property
     def safe(self) -> bool:
-        """Whether every message is sent or on disk."""
+        """Return whether every message is sent or on disk."""
         return all(each.msg_id in self._spooled for each in self._waiting)
 
     def sent_up_to(self, sequence: int) -> int:

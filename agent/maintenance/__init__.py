@@ -1,1 +1,1 @@
-"""What the agent does to its host on command: diagnostics, GPU resets, reboots."""
+"""The agent does this to its host on command: diagnostics, GPU resets, reboots."""

@@ -38,7 +38,7 @@ INTERVAL_SECONDS_MIN: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosticsDependencies:
-    """Dependencies of the diagnostics."""
+    """Names the dependencies of the diagnostics."""
 
     clock: Clock
     environment: Mapping[str, str]
@@ -70,7 +70,7 @@ class DiagnosticsRunner:
 
     @property
     def boot_tests(self) -> bool:
-        """Whether any test runs at boot besides the boot checks."""
+        """Return whether any test runs at boot besides the boot checks."""
         return bool(self._boot_names)
 
     def _names_at_boot(self, *, own: bool) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ class ProbeHung(Exception):  # noqa: N818 - reads as the state it names
 
 
 class ProbeThread:
-    """One thread for one kind of call."""
+    """Runs calls of one kind in one thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -33,7 +33,7 @@ class ProbeThread:
 
     @property
     def hung(self) -> bool:
-        """Whether a call has not returned yet."""
+        """Return whether a call has not returned yet."""
         return self._running is not None and not self._running.done()
 
     async def call(

@@ -1,4 +1,4 @@
-"""The host's own CPU and memory, from /proc, and its RDMA devices, from /sys."""
+"""Reads the host's own CPU and memory from /proc, and its RDMA devices from /sys."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ class HostMetrics:
         self._was: tuple[int, int] | None = None
 
     def sample(self) -> HostSample:
-        """Read once."""
+        """Read the host's CPU and memory once."""
         total, available = self._memory()
         used = total - available if total is not None and available is not None else None
         return HostSample(self._cpu(), used, total)

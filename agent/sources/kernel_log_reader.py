@@ -35,7 +35,7 @@ in batches, which costs a tenth and delays them by this much."""
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the log was processed."""
+    """Records how far the log was processed."""
 
     boot_id: str
     sequence: int
@@ -105,7 +105,7 @@ class KernelLogReader:
 
     @property
     def started(self) -> bool:
-        """Whether it follows."""
+        """Return whether the reader follows the log."""
         return self._inotify is not None or self._file >= 0
 
     def start(self) -> None:

@@ -32,7 +32,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class BucketView(Generic[R]):
-    """Every record of a bucket, by key, as of a revision."""
+    """Holds every record of a bucket, by key, as of a revision."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What only one replica may do at a time: a key with a TTL, created exclusively and renewed."""
+"""Gives one replica an exclusive right: a key with a TTL, created exclusively and renewed."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether the lease is ours, by our own clock, with the TTL not yet over."""
+        """Return whether the lease is ours, by our own clock, with the TTL not yet over."""
         return self._revision > 0 and self._clock.monotonic() < self._until
 
     async def acquired(self) -> None:

@@ -43,7 +43,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
-    """What an object store says of an object; `revision` guards the next write."""
+    """Describes an object in an object store; `revision` guards the next write."""
 
     name: str
     size_bytes: int
@@ -54,7 +54,7 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """An object with its content."""
+    """Holds an object with its content."""
 
     info: ObjectInfo
     data: bytes
@@ -62,7 +62,7 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a request."""
+    """Holds the answer to a request."""
 
     data: bytes
     headers: Headers = field(default_factory=dict)
@@ -73,15 +73,15 @@ class Delivery(Protocol):
 
     @property
     def stored(self) -> Stored:
-        """The message."""
+        """Return the message."""
 
     @property
     def deliveries(self) -> int:
-        """How often it has been delivered, this time included."""
+        """Return how often it has been delivered, this time included."""
 
     @property
     def pending(self) -> int:
-        """How many messages wait behind it."""
+        """Return how many messages wait behind it."""
 
     async def ack(self) -> None:
         """Done with it."""
@@ -104,19 +104,19 @@ Facts = Mapping[str, str]
 
 
 class Bus(Protocol):
-    """Streams, buckets, timers, requests."""
+    """Declares what Navarch needs of a bus: streams, buckets, timers, requests."""
 
     @property
     def connected(self) -> bool:
-        """Whether the bus can be spoken to now."""
+        """Return whether the bus can be spoken to now."""
 
     @property
     def connections(self) -> int:
-        """How often it was connected: the server may have another store since it was before."""
+        """Return how often the bus was connected: the server may have another store since then."""
 
     @property
     def is_open(self) -> bool:
-        """Whether the server lets every client in, under any name."""
+        """Return whether the server lets every client in, under any name."""
 
     def unwritable_streams(self) -> Mapping[str, str]:
         """Streams that take none of this process's writes, each with the last refusal."""
@@ -143,13 +143,13 @@ class Bus(Protocol):
     async def read_batch(
         self, stream: str, filter_: str, *, after: int | datetime, count: int
     ) -> list[Stored]:
-        """The next `count` messages under a filter, after a sequence or from a time on.
+        """Return the next `count` messages under a filter, after a sequence or from a time on.
 
         The answering server may be behind its leader: follow the stream from the last message on.
         """
 
     async def last(self, stream: str, subject: str) -> Stored | None:
-        """The last message under a subject."""
+        """Return the last message under a subject."""
 
     async def schedule(
         self,
@@ -163,7 +163,7 @@ class Bus(Protocol):
         """Store a timer: `data` arrives under the owner's due subject at that time, once."""
 
     async def get(self, bucket: BucketSpec, key: str) -> Entry | None:
-        """A key's entry, or None."""
+        """Return a key's entry, or None."""
 
     async def entries(self, bucket: BucketSpec, filter_: str = ">") -> list[Entry]:
         """Every entry that has a value."""
@@ -199,10 +199,10 @@ class Bus(Protocol):
         """An object, whole; None where there is none of this name."""
 
     async def objects(self, bucket: ObjectBucketSpec) -> list[ObjectInfo]:
-        """What objects there are, oldest first, without their content."""
+        """Return what objects there are, oldest first, without their content."""
 
     async def last_sequence(self, stream: str, filter_: str = "") -> int:
-        """The stream's last sequence, from its leader; with a filter, of the last one under it."""
+        """Return a stream's last sequence, of its leader; with a filter, the last one under it."""
 
     def watch(self, bucket: BucketSpec, filter_: str = ">") -> AsyncIterator[Entry]:
         """Every key's present entry, then every change, for ever; survives reconnection."""

@@ -40,7 +40,7 @@ async def retry_conflicts(attempt: Callable[[], Awaitable[T]], about: str) -> T:
 
 
 class RecordBucket(Generic[R]):
-    """One kind of record in one bucket."""
+    """Reads and writes one kind of record in one bucket."""
 
     def __init__(
         self,

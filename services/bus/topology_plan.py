@@ -1,4 +1,4 @@
-"""What this release's set-up would change of the streams and consumers that a server has."""
+"""Plans what this release's set-up would change of the streams and consumers of a server."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,7 +23,7 @@ class TopologyChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def topology_changes(streams: Configs, durables: Configs) -> Iterator[TopologyChange]:
-    """In the order in which they would be made; the number of replicas stays as it is."""
+    """Yield the changes in the order in which they would be made; replicas stay as they are."""
     replicas = int(streams.get(EVENTS.name, {}).get("num_replicas", 1))
     for spec in EVERY_STREAM:
         if (found := streams.get(spec.name)) is None:

@@ -103,7 +103,7 @@ async def stream_config(bus: Bus, spec: StreamSpec) -> dict[str, Any] | None:
 
 
 def is_marked(config: Mapping[str, Any]) -> bool:
-    """Whether a restore into this store has not ended."""
+    """Return whether a restore into this store has not ended."""
     return RESTORE_MARK.items() <= (config.get("metadata") or {}).items()
 
 
@@ -227,7 +227,7 @@ async def set_up_from_now(bus: Bus, spec: DurableSpec, replicas: int) -> None:
 
 
 class DurablePosition(NamedTuple):
-    """How far a durable had come."""
+    """Records how far a durable had come."""
 
     floor: int
     """Everything up to this sequence is settled."""

@@ -1,4 +1,4 @@
-"""`navarch` with every command: for the documentation, and for tests."""
+"""Builds `navarch` with every command: for the documentation, and for tests."""
 
 from services.cli.command_table import command_line
 

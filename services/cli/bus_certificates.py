@@ -1,4 +1,4 @@
-"""The certificates' files below a bus's directory, and the replacement of their authority.
+"""Keeps the certificates' files below a bus's directory, and replaces their authority.
 
 `tls/ca.pem` has the authorities that are accepted. The one that signs is that of `keys/ca.key`;
 while it is replaced, `keys/ca.next.key` is its successor's. A certificate and its key are one file,
@@ -54,7 +54,7 @@ class BusCertificates:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the authority is being replaced."""
+        """Return whether the authority is being replaced."""
         return self._next_key.exists() or certificates.count(self._authorities()) > 1
 
     def write(self, fleet: str, servers: Mapping[str, Sequence[str]], at: datetime) -> None:

@@ -60,10 +60,10 @@ from services.primitives.errors import NavarchError, Unavailable
 
 
 class BusFleet(FleetClient):
-    """What a command asks, from the queries and the histories of the bus."""
+    """Answers what a command asks, from the queries and the histories of the bus."""
 
     async def job_nodes(self, job: str, pool: str) -> JobNodes:
-        """On which nodes a job runs, of one pool or of all."""
+        """Return the nodes on which a job runs, of one pool or of all."""
         return await service_orders.job_nodes(self, job, (pool,) if pool else ())
 
     async def pool_status(self, pool: str) -> PoolStatus:
@@ -78,7 +78,7 @@ class BusFleet(FleetClient):
         return pool_status(view, nodes, sagas, total(use.rows()).utilization_percent)
 
     async def pool_events(self, pool: str, start: datetime | None) -> list[Stored]:
-        """What was requested of a pool and decided for it, since a time or since ever."""
+        """Return what was requested of a pool and decided for it, since a time or since ever."""
         stored = await self.bus.read(EVENTS.name, subjects.pool_events_of(pool))
         return [each for each in stored if start is None or each.time >= start]
 
@@ -88,11 +88,11 @@ class BusFleet(FleetClient):
         return [each async for batch in batches for each in batch]
 
     def health_events(self, start: datetime) -> AsyncGenerator[Sequence[Stored], None]:
-        """What the health-monitor decided on, and its verdicts, since a time."""
+        """Yield what the health-monitor decided on, and its verdicts, since a time."""
         return stored_batches(self.bus, EVENTS.name, HEALTH_FILTERS, start)
 
     async def health_settings(self) -> Mapping[str, HealthSpec]:
-        """What verdicts depend on beside the policy, of each pool."""
+        """Return what verdicts depend on beside the policy, of each pool."""
         return {each.name: each.spec.health for each in await self.pool_records()}
 
     async def why(self, name: str) -> WhyAnswer:
@@ -103,20 +103,20 @@ class BusFleet(FleetClient):
         return await explanation.why(self, name)
 
     async def timeline(self, node: str) -> tuple[TimelineRow, ...]:
-        """What happened to the node of this name; nothing if there is none."""
+        """Return what happened to the node of this name; nothing if there is none."""
         return timeline_rows(await self.node_history(node))
 
     async def open_sagas(self, pool: str) -> list[Progress]:
-        """The open sagas, oldest first."""
+        """Return the open sagas, oldest first."""
         return [progress(each) for each in await open_sagas(self.bus, pool)]
 
     async def saga(self, saga: str) -> tuple[Progress, list[Stored]]:
-        """A saga and the entries of its log."""
+        """Return a saga and the entries of its log."""
         state, stored = await saga_log(self.bus, saga)
         return progress(state), stored
 
     async def last_event(self) -> int:
-        """The sequence of the newest event."""
+        """Return the sequence of the newest event."""
         return await self.bus.last_sequence(EVENTS.name)
 
     def follow_pool(self, pool: str) -> AsyncGenerator[PoolChange, None]:
@@ -133,7 +133,7 @@ class BusFleet(FleetClient):
         return await saga_summaries(self.bus, pool, start)
 
     async def instances(self, pool: str, *, terminated: bool) -> list[InstanceView]:
-        """The instances of one pool, or of all."""
+        """Return the instances of one pool, or of all."""
         query = Query(pool=pool, terminated=terminated, limit=INSTANCES_PAGE)
         return [instance_view(each) for each in await read_instances(self, query)]
 
@@ -151,11 +151,11 @@ class BusFleet(FleetClient):
         return kept_evidence(await self.bus.objects(EVIDENCE))
 
     async def report(self, start: datetime, pool: str) -> RepairReport:
-        """What unhealthy nodes cost since a time."""
+        """Return what unhealthy nodes cost since a time."""
         return await repair_report(self.bus, start, datetime.now(UTC), pool)
 
     async def use(self, pool: str, *, of_gpus: bool) -> list[UseRow]:
-        """How much each node or GPU is used."""
+        """Return how much each node or GPU is used."""
         use, _ = await read_use(self.bus, pool, datetime.now(UTC))
         return use.rows(of_gpus=of_gpus)
 
@@ -173,7 +173,7 @@ class BusFleet(FleetClient):
         return await service_orders.acknowledge_alert(self, request)
 
     async def cost(self, pool: str, start: datetime, label: str) -> CostReport:
-        """What instances have cost since a time."""
+        """Return what instances have cost since a time."""
         return await fleet_cost(self, pool, start, datetime.now(UTC), label, lambda _: True)
 
     async def change_hardware(self, request: HardwareAdd | HardwareForget) -> list[HardwareRecord]:
@@ -197,13 +197,13 @@ class BusFleet(FleetClient):
         return await service_orders.work_done(self, request)
 
     async def node_logs(self, node: NodeView, request: LogRequest) -> LogExcerpt:
-        """The newest log lines of a node's agent."""
+        """Return the newest log lines of a node's agent."""
         return await service_orders.node_logs(self, node, request)
 
     async def service_logs(
         self, service: str, request: LogRequest
     ) -> tuple[tuple[LogExcerpt, ...], int]:
-        """Those of each replica of a service, and how many of them run."""
+        """Return the log lines of each replica of a service, and how many replicas run."""
         from services.cli.service_replies import every_replica  # noqa: PLC0415
 
         found, replicas = await asyncio.gather(
@@ -218,7 +218,7 @@ class BusFleet(FleetClient):
         return await diagnose(self, node, request, seconds_max)
 
     async def dry_run(self, verb: str, request: NodeRequest) -> bytes:
-        """What a request about a node would do, as JSON."""
+        """Return what a request about a node would do, as JSON."""
         query = DryRunRequest(verb=verb, node=request.node, request=msgspec.Raw(encode(request)))
         return await self.query("dry-run", query)
 
@@ -233,7 +233,7 @@ CONNECT_SECONDS_MAX: Final = 5.0
 
 
 def user_options(settings: NatsSettings) -> ConnectOptions:
-    """How a user of the fleet connects, by the role in its credentials file."""
+    """Return how a user of the fleet connects, by the role in its credentials file."""
     options = ConnectOptions(
         settings=settings, name="navarch-cli", inbox_prefix=inbox(CLI), role=OPERATOR
     )

@@ -1,4 +1,4 @@
-"""Who was given credentials by hand: people, nodes that no provider launches, pools' pods. Pure.
+"""Lists who was given credentials by hand: people, nodes without a provider, pools' pods. Pure.
 
 Each has a role and an end, and can be revoked.
 """
@@ -46,7 +46,7 @@ class BusUser(msgspec.Struct, frozen=True, kw_only=True):
     revoked_at: UtcTime | None = None
 
     def state(self, at: datetime) -> str:
-        """Whether its credentials are valid."""
+        """Return whether the user's credentials are valid."""
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at <= at else "valid"

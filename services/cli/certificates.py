@@ -1,4 +1,4 @@
-"""Certificates of the bus: its authority's, its server's and its clients' (X.509). Pure."""
+"""Makes certificates of the bus: its authority's, its server's and its clients' (X.509). Pure."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -84,12 +84,12 @@ def authority_of(key: str, accepted: str) -> str:
 
 
 def count(accepted: str) -> int:
-    """How many certificates a file has. Pure."""
+    """Return how many certificates a file has. Pure."""
     return len(x509.load_pem_x509_certificates(accepted.encode()))
 
 
 def is_issued_by(certificate: str, accepted: str) -> bool:
-    """Whether one of the authorities in a file has signed a certificate. Pure."""
+    """Return whether one of the authorities in a file has signed a certificate. Pure."""
     found = x509.load_pem_x509_certificate(certificate.encode())
     for issuer in x509.load_pem_x509_certificates(accepted.encode()):
         with suppress(ValueError, TypeError, InvalidSignature):
@@ -99,14 +99,17 @@ def is_issued_by(certificate: str, accepted: str) -> bool:
 
 
 def hosts_of(certificate: str) -> list[str]:
-    """The names and addresses of a server's certificate. Pure."""
+    """Return the names and addresses of a server's certificate. Pure."""
     found = x509.load_pem_x509_certificate(certificate.encode())
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return [str(each.value) for each in names]
 
 
 def is_current(certificate: str, accepted: str, hosts: Sequence[str], at: datetime) -> bool:
-    """Whether a server's certificate has these names, an accepted authority, and time. Pure."""
+    """Return whether a server's certificate has these names, an accepted authority, and time.
+
+    Pure.
+    """
     found = x509.load_pem_x509_certificate(certificate.encode())
     life = found.not_valid_after_utc - found.not_valid_before_utc
     left = found.not_valid_after_utc - at

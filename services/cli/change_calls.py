@@ -44,7 +44,7 @@ BREAKER_CALLS: Final[Mapping[str, Callable[..., ApiCall[ChangeAnswer]]]] = {
 
 
 def change_call(pool: str, verb: str, request: Request) -> ApiCall[ChangeAnswer]:
-    """The call of a request. Pure."""
+    """Return the call of a request. Pure."""
     match request:
         case DrainRequest() if verb in DRAIN_CALLS:
             return DRAIN_CALLS[verb](request.node, reason=request.reason, **drain_fields(request))
@@ -68,7 +68,7 @@ def change_call(pool: str, verb: str, request: Request) -> ApiCall[ChangeAnswer]
 
 
 def drain_fields(request: DrainRequest | RemoveRequest) -> dict[str, str]:
-    """How to wait for the work, as the API has it."""
+    """Return how to wait for the work, as the API has it."""
     timeout = "" if request.timeout is None else seconds_text(request.timeout)
     return {"mode": request.mode, "timeout": timeout}
 

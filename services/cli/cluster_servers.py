@@ -17,7 +17,7 @@ _SERVER: Final = re.compile(
 
 
 class ClusterServer(NamedTuple):
-    """One of several."""
+    """Describes one of several servers."""
 
     name: str
     host: str
@@ -27,7 +27,7 @@ class ClusterServer(NamedTuple):
 
     @property
     def conf(self) -> str:
-        """The name of its configuration's file."""
+        """Return the name of the server's configuration file."""
         return f"nats-{self.name}.conf"
 
     @property

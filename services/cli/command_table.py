@@ -105,7 +105,7 @@ CONTEXTS: Final[dict[str, dict[str, Any]]] = {"ssh": {"ignore_unknown_options": 
 
 
 class SectionedGroup(TyperGroup):
-    """The commands of `navarch`, by section."""
+    """Groups the commands of `navarch` by section."""
 
     def __init__(self, **attributes: Any) -> None:
         """Have every command understand `-h`."""

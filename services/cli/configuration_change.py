@@ -1,4 +1,4 @@
-"""What a configuration changes of the fleet that runs, and how it is put in force on this host."""
+"""Compares a configuration with the fleet that runs, and puts it in force on this host."""
 
 import asyncio
 import fcntl
@@ -60,17 +60,17 @@ class ConfigurationChange(NamedTuple):
 
     @property
     def is_different(self) -> bool:
-        """Whether a value changes."""
+        """Return whether a value changes."""
         return bool(self.pools or self.settings)
 
     @property
     def is_in_force(self) -> bool:
-        """Whether serve's processes have exactly this text."""
+        """Return whether serve's processes have exactly this text."""
         return self.served is not None and self.served.reload.in_force == self.digest
 
     @property
     def digest(self) -> str:
-        """Of the text."""
+        """Return the digest of a text."""
         return content_digest(self.text.encode())
 
     @property

@@ -63,7 +63,7 @@ def check_served_ports(settings: Settings, file: Path | None) -> None:
 
 
 def warnings_of(settings: Settings, file: Path | None) -> list[str]:
-    """What keeps no service from starting, and is probably not meant."""
+    """Return what keeps no service from starting, and is probably not meant."""
     types = load_instance_types(settings.instance_types, file)
     found = [*drain_warnings(settings), *offering_warnings(settings, types)]
     found += [*schedule_warnings(settings), *key_file_warnings(settings)]
@@ -92,7 +92,7 @@ def key_file_warnings(settings: Settings) -> Iterator[str]:
 
 
 def data_dir_problem(directory: Path) -> str:
-    """Why this user can neither write nor create the directory; empty: it can."""
+    """Return why this user can neither write nor create the directory; empty: it can."""
     whole = directory.absolute()
     for each in (whole, *whole.parents):
         if os.path.lexists(each):

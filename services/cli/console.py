@@ -20,7 +20,7 @@ INVALID_CHARS_MAX: Final = 4096
 
 
 class Format(StrEnum):
-    """How an answer is printed."""
+    """Selects how an answer is printed."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -30,12 +30,12 @@ class Format(StrEnum):
 
     @property
     def is_data(self) -> bool:
-        """Whether it is for programs."""
+        """Return whether the format is for programs."""
         return self in {Format.JSON, Format.YAML}
 
 
 def colour() -> bool:
-    """Whether stdout is a terminal and NO_COLOR is not set."""
+    """Return whether stdout is a terminal and NO_COLOR is not set."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 

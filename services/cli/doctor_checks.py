@@ -1,4 +1,4 @@
-"""What `navarch doctor` looks at, and what it makes of that. Pure."""
+"""Checks what `navarch doctor` looks at, and explains what it finds. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -21,7 +21,7 @@ Outcome = Literal["ok", "warning", "failing"]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What one check found."""
+    """Says what one check found."""
 
     check: str
     outcome: Outcome = "ok"
@@ -30,7 +30,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldMessages(msgspec.Struct, frozen=True):
-    """How much a stream holds."""
+    """Says how much a stream holds."""
 
     messages: int = 0
     bytes: int = 0
@@ -59,7 +59,7 @@ class ServiceReply(msgspec.Struct, frozen=True):
 
 
 def clock_finding(server: datetime, asked: datetime, answered: datetime) -> Finding:
-    """How far this machine's clock is off; a round trip's length is not counted."""
+    """Return how far this machine's clock is off; a round trip's length is not counted."""
     off = max(server - answered, asked - server, timedelta(0)).total_seconds()
     if off <= CLOCK_SECONDS_MAX:
         return Finding(check="clock", detail="this machine's clock agrees with the server's")
@@ -136,7 +136,7 @@ def durable_findings(found: Mapping[str, ConsumerInfo]) -> list[Finding]:
 
 
 def service_findings(replies: Mapping[str, ServiceReply], own_version: str) -> list[Finding]:
-    """Which services answer, and of which release."""
+    """Return which services answer, and of which release."""
     return [_service(name, replies.get(name), own_version) for name in SERVICES]
 
 
@@ -159,7 +159,7 @@ def _service(name: str, reply: ServiceReply | None, own_version: str) -> Finding
 
 
 def failure_findings(failures: Sequence[CurrentFailure]) -> list[Finding]:
-    """What fails now inside the services, and what expires soon."""
+    """Return what fails now inside the services, and what expires soon."""
     return [
         Finding(check=each.about, outcome="failing", detail=each.reason, remedy=each.remedy)
         for each in failures
@@ -167,7 +167,7 @@ def failure_findings(failures: Sequence[CurrentFailure]) -> list[Finding]:
 
 
 def disk_finding(directory: str, free_bytes: int, total_bytes: int) -> Finding:
-    """How much room the disk of the data directory has."""
+    """Return how much room the disk of the data directory has."""
     free = f"{free_bytes / MIB / 1024:,.1f} of {total_bytes / MIB / 1024:,.1f} GiB free"
     detail = f"{free} in {directory}"
     if free_bytes >= max(DISK_BYTES_MIN, total_bytes * DISK_SHARE_MIN):

@@ -29,7 +29,7 @@ async def dry_runs(
 
 
 def page(result: DryRun) -> str:
-    """A dry run as text."""
+    """Return a dry run as text."""
     would = "would be accepted" if result.accepted else f"would be refused ({result.refusal})"
     because = f": {result.reason}" if result.reason else ""
     lines = [escape_line(f"{result.verb} {result.node} {would}{because}. Nothing was changed.")]

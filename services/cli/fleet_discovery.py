@@ -1,4 +1,4 @@
-"""How the command line finds the bus: an option, the environment, a fleet served here, settings.
+"""Finds the bus for a command: by option, environment, a fleet served here, or settings.
 
 `navarch serve` writes `<data_dir>/serve.json`; the other commands read it. A file whose process no
 longer runs is ignored.
@@ -59,7 +59,7 @@ class ServeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settings_of(config: Path | None) -> Settings:
-    """The configuration, or the defaults without a file."""
+    """Return the configuration, or the defaults without a file."""
     # Commands over HTTP start without what checks configurations.
     from services.settings.settings_file import (  # noqa: PLC0415
         DEFAULTS,

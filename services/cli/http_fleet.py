@@ -81,7 +81,7 @@ INVALID: Final = frozenset({"invalid"})
 
 
 class HttpFleet:
-    """What a command asks, from a gateway."""
+    """Answers what a command asks, from a gateway."""
 
     def __init__(self, client: AsyncNavarch) -> None:
         self._client = client
@@ -90,7 +90,7 @@ class HttpFleet:
     async def pages(
         self, name: str, query: Query | OfferingsQuery, *, who: str = "pool-manager"
     ) -> list[msgspec.Raw]:
-        """All items of a paged query, as JSON."""
+        """Return all items of a paged query, as JSON."""
         del who
         found: Sequence[msgspec.Struct]
         match name, query:
@@ -104,7 +104,7 @@ class HttpFleet:
         return [msgspec.Raw(encode(each)) for each in found]
 
     async def nodes(self, query: Query) -> list[NodeView]:
-        """All nodes of a query."""
+        """Return all nodes of a query."""
         nodes = self._client.each_node(
             pool=query.pool,
             terminated=query.terminated,
@@ -150,7 +150,7 @@ class HttpFleet:
         return frozenset([each.pool async for each in nodes])
 
     async def job_nodes(self, job: str, pool: str) -> JobNodes:
-        """On which nodes a job runs, of one pool or of all."""
+        """Return the nodes on which a job runs, of one pool or of all."""
         return await self._client.get_job_nodes(job, pool=pool)
 
     async def budget(self) -> FleetBudgetView:
@@ -162,7 +162,7 @@ class HttpFleet:
         return await self._client.get_pool_status(pool)
 
     async def pool_events(self, pool: str, start: datetime | None) -> list[Stored]:
-        """What was requested of a pool and decided for it, since a time or since ever."""
+        """Return what was requested of a pool and decided for it, since a time or since ever."""
         events = self._client.each_event(since=_since(start), pool=pool)
         stored = [stored_of(each) async for each in events]
         return [each for each in stored if subjects.parse_pool_event(each.subject)]
@@ -174,14 +174,14 @@ class HttpFleet:
         return [stored_of(each) async for each in events]
 
     async def health_events(self, start: datetime) -> AsyncGenerator[Sequence[Stored], None]:
-        """What the health-monitor decided on, and its verdicts, since a time."""
+        """Yield what the health-monitor decided on, and its verdicts, since a time."""
         kinds = [each.rpartition(".")[2] for each in HEALTH_FILTERS]
         events = self._client.each_event(since=_since(start), kinds=kinds, limit=PAGE)
         async for each in events:
             yield (stored_of(each),)
 
     async def health_settings(self) -> Mapping[str, HealthSpec]:
-        """What verdicts depend on beside the policy, of each pool."""
+        """Return what verdicts depend on beside the policy, of each pool."""
         pools = await self._client.list_pools()
         return {
             each.name: HealthSpec(
@@ -200,17 +200,17 @@ class HttpFleet:
         raise no_name(name)
 
     async def timeline(self, node: str) -> tuple[TimelineRow, ...]:
-        """What happened to the node of this name; nothing if there is none."""
+        """Return what happened to the node of this name; nothing if there is none."""
         with suppress(NotFoundError, InvalidNameError):
             return tuple(await self._client.get_node_timeline(node, limit=ROWS_MAX))
         return ()
 
     async def open_sagas(self, pool: str) -> list[Progress]:
-        """The open sagas, oldest first."""
+        """Return the open sagas, oldest first."""
         return await self._client.list_sagas(pool=pool)
 
     async def saga(self, saga: str) -> tuple[Progress, list[Stored]]:
-        """A saga and the entries of its log."""
+        """Return a saga and the entries of its log."""
         try:
             found = await self._client.get_saga(saga)
         except (NotFoundError, InvalidNameError) as error:
@@ -248,13 +248,13 @@ class HttpFleet:
                 yield PoolChange(removed=True)
 
     async def last_event(self) -> int:
-        """The sequence of the newest event."""
+        """Return the sequence of the newest event."""
         return (await self._client.list_events(since="1s", limit=PAGE)).next
 
     async def follow_events(
         self, *, pool: str, node: str, since: datetime | int | None
     ) -> AsyncGenerator[Sequence[Stored], None]:
-        """Events from now, from a time on, or after a sequence; of one pool, one node, or all."""
+        """Yield events from now, from a time on, or after a sequence; of a pool, a node, or all."""
         after: int | None = None if isinstance(since, datetime) else since
         more = isinstance(since, datetime)
         while more and isinstance(since, datetime):
@@ -279,7 +279,7 @@ class HttpFleet:
         return await self._client.list_saga_history(pool=pool, since=_since(start), limit=ROWS_MAX)
 
     async def instances(self, pool: str, *, terminated: bool) -> list[InstanceView]:
-        """The instances of one pool, or of all."""
+        """Return the instances of one pool, or of all."""
         pages = self._client.each_instance(pool=pool, terminated=terminated, limit=INSTANCES_PAGE)
         return [each async for each in pages]
 
@@ -299,11 +299,11 @@ class HttpFleet:
         return await self._client.list_evidence(), 0
 
     async def report(self, start: datetime, pool: str) -> RepairReport:
-        """What unhealthy nodes cost since a time."""
+        """Return what unhealthy nodes cost since a time."""
         return await self._client.get_report(since=_since(start), pool=pool)
 
     async def use(self, pool: str, *, of_gpus: bool) -> list[UseRow]:
-        """How much each node or GPU is used."""
+        """Return how much each node or GPU is used."""
         return await self._client.list_use(pool=pool, gpus=of_gpus)
 
     async def hardware(self) -> list[HardwareRecord]:
@@ -320,7 +320,7 @@ class HttpFleet:
             return await self._client.acknowledge_alert(request.key, reason=request.reason)
 
     async def cost(self, pool: str, start: datetime, label: str) -> CostReport:
-        """What instances have cost since a time."""
+        """Return what instances have cost since a time."""
         return await self._client.get_cost(pool=pool, since=_since(start), by_label=label)
 
     async def change_hardware(self, request: HardwareAdd | HardwareForget) -> list[HardwareRecord]:
@@ -354,7 +354,7 @@ class HttpFleet:
             return await self._client.report_work_done(request.node, saga=request.saga)
 
     async def node_logs(self, node: NodeView, request: LogRequest) -> LogExcerpt:
-        """The newest log lines of a node's agent."""
+        """Return the newest log lines of a node's agent."""
         since = _since(request.since)
         with _as_over_bus():
             return await self._client.get_node_logs(
@@ -364,7 +364,7 @@ class HttpFleet:
     async def service_logs(
         self, service: str, request: LogRequest
     ) -> tuple[tuple[LogExcerpt, ...], int]:
-        """Those of each replica of a service; how many run is not known here."""
+        """Return the log lines of each replica of a service; how many run is not known here."""
         since = _since(request.since)
         with _as_over_bus():
             found = await self._client.get_service_logs(
@@ -403,7 +403,7 @@ class HttpFleet:
         return event
 
     async def dry_run(self, verb: str, request: NodeRequest) -> bytes:
-        """What a request about a node would do, as JSON."""
+        """Return what a request about a node would do, as JSON."""
         drain = drain_fields(request) if isinstance(request, DrainRequest) else {}
         named = cast("DryRunVerb", verb)
         call = calls.dry_run_node(request.node, named, reason=request.reason, **drain)

@@ -136,7 +136,7 @@ def _signer(directory: Path) -> AgentKeys:
 
 
 class OldKeyInUseError(NavarchError):
-    """What the key of before has signed is still used."""
+    """Something still uses what the former key has signed."""
 
     def __init__(self, what: str, used: Sequence[str]) -> None:
         shown = first_of(used, SHOWN_MAX)
@@ -148,7 +148,7 @@ class OldKeyInUseError(NavarchError):
 
 
 def is_under_way(directory: Path, what: str) -> bool:
-    """Whether the keys of before are still accepted."""
+    """Return whether the keys of before are still accepted."""
     return any((directory / "keys" / f"{name}.old").exists() for name in ROTATIONS[what])
 
 
@@ -184,7 +184,7 @@ async def finish(
 async def users_of_old_keys(
     server: Requests, directory: Path, what: str, at: datetime
 ) -> list[str]:
-    """Who still depends on the keys of before: connections, people, and servers."""
+    """Return who still depends on the keys of before: connections, people, and servers."""
     bus = BusDirectory(directory)
     keys = bus.keys()
     old = {key for name in ROTATIONS[what] for key in keys.accepted.get(name, ())}
@@ -204,7 +204,7 @@ async def users_of_old_keys(
 
 
 def connection_names(found: Iterable[Connection], signers: set[str]) -> list[str]:
-    """What is connected with a token of these signers, in words. Pure."""
+    """Return what is connected with a token of these signers, in words. Pure."""
     return [
         escape_line(f"{_who(each)} at {each.ip}") for each in found if each.issuer_key in signers
     ]

@@ -1,4 +1,4 @@
-"""`navarch nats-config`: a directory with the server's configuration, keys and credentials.
+"""Implements `navarch nats-config`: a directory of configuration, keys and credentials.
 
 A second run keeps every key, nats.conf, and every credential that is of these keys; it rewrites
 accounts.conf, because an upgrade may change the permissions of roles. The server's certificate is
@@ -67,7 +67,7 @@ def accounts(
     revoked: Mapping[Account, Mapping[str, int]] = {},
     before: str = "",
 ) -> str:
-    """The permissions part of the server's configuration. Pure.
+    """Return the permissions part of the server's configuration. Pure.
 
     A token of `before` stays as it is where nothing but its time would change: the server takes the
     newer of two, and a newer one may have been given to it meanwhile. It reads no other operator's
@@ -179,7 +179,7 @@ nats:
 
 
 class BusDirectory:
-    """The files of one fleet's bus."""
+    """Reads and writes the files of one fleet's bus."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -199,7 +199,7 @@ class BusDirectory:
         return file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
 
     def key_files(self) -> KeyFiles:
-        """The keys' files."""
+        """Return the files of all keys."""
         return KeyFiles(self.path / "keys", stated_keys(self.stated))
 
     def keys(self) -> BusKeys:
@@ -327,13 +327,13 @@ def write_credentials(bus: BusDirectory, keys: BusKeys, at: datetime) -> None:
 
 
 def role_keys(role: str, keys: BusKeys) -> AgentKeys:
-    """What makes the credentials of a role's users. Pure."""
+    """Return what makes the credentials of a role's users. Pure."""
     account = keys.accounts[account_key(rules()[role].account)]
     return AgentKeys(account=account, seed=keys.seeds[role_key(role)])
 
 
 def is_signed_by(keys: AgentKeys, file: Path) -> bool:
-    """Whether a credentials file is whole, and of this role."""
+    """Return whether a credentials file is whole, and of this role."""
     try:
         text = file.read_text(encoding="ascii")
     except (OSError, ValueError):
@@ -344,7 +344,10 @@ def is_signed_by(keys: AgentKeys, file: Path) -> bool:
 
 
 def server_hosts(named: Iterable[str], urls: Iterable[str]) -> list[str]:
-    """The names and addresses of a server: those given, those of its URLs, and this host. Pure."""
+    """Return the names and addresses of a server: those given, those of its URLs, and this host.
+
+    Pure.
+    """
     found = [*named]
     for each in urls:
         for url in each.split(","):
@@ -358,7 +361,7 @@ def server_hosts(named: Iterable[str], urls: Iterable[str]) -> list[str]:
 def bus_user(
     name: str, role: str, keys: AgentKeys, seed: str, at: datetime, valid: timedelta
 ) -> BusUser:
-    """Who has the credentials of this seed, which the role's keys sign. Pure."""
+    """Return who has the credentials of this seed, which the role's keys sign. Pure."""
     return BusUser(
         name=name,
         role=role,
@@ -431,7 +434,7 @@ def _unless_same(before: str, made: str, older: Key | None = None) -> str:
 
 
 def content(token_: str) -> dict[str, object]:
-    """What an account's token permits, revocations aside."""
+    """Return what an account's token permits, revocations aside."""
     nats = claims_of_token(token_).get("nats", {})
     return {name: each for name, each in nats.items() if name != "revocations"}
 

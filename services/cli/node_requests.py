@@ -47,7 +47,7 @@ async def full_name(fleet: NodeAccess, text: str, *, terminated: bool = False) -
 
 
 async def find_node(fleet: NodeAccess, text: str) -> tuple[NodeView, bytes]:
-    """One node with its recent faults, and the same as JSON."""
+    """Return one node with its recent faults, and the same as JSON."""
     try:
         return await fleet.node(text)
     except AnswerError:

@@ -49,7 +49,7 @@ def known_options() -> dict[str, dict[str, type[Any]]]:
 
 
 def loaded_options(settings: Settings, file: Path) -> dict[str, Any]:
-    """Path of each plugin of a configuration -> its options, with their defaults."""
+    """Return the path of each plugin of a configuration -> its options, with their defaults."""
     return {
         path: load_plugin(group, plugin, file, built_in)[1]
         for path, group, built_in, plugin in _plugins(settings)

@@ -47,7 +47,7 @@ _HUB: Final = re.compile(r"(?P<host>[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::(?P<por
 
 
 def hub_part(port: int, certificate: str) -> str:
-    """What the fleet's own servers include, to accept servers of regions. Pure.
+    """Return what the fleet's own servers include, to accept servers of regions. Pure.
 
     `certificate`: where they find theirs; empty: without TLS.
     """
@@ -65,7 +65,7 @@ leafnodes {{
 def server(
     name: str, hubs: Sequence[str], agents: str, there: str, *, listen: str, http: str, tls: bool
 ) -> str:
-    """The configuration of a region's server. Pure.
+    """Return the configuration of a region's server. Pure.
 
     `agents`: public key of the agents' account. `there`: where the server finds its files.
     """
@@ -96,7 +96,7 @@ include ./{ACCOUNTS}
 
 
 def accounts(bus: BusDirectory, at: datetime) -> str:
-    """Whom the server knows."""
+    """Return whom the server knows."""
     every = rules()
     roles = {each: every[each] for each in (BOOTSTRAP, POD)} | {AGENT: agent_there(every[AGENT])}
     revoked = bus_users.revocations(bus.users(), every, at).get(Account.AGENTS, {})
@@ -162,7 +162,7 @@ def write_region(
 
 
 def includes_leafnodes(directory: Path) -> bool:
-    """Whether the configuration of each of the fleet's servers accepts servers of regions."""
+    """Return whether each of the fleet's servers is configured to accept servers of regions."""
     return all(LEAFNODES in each.read_text(encoding="utf-8") for each in _configurations(directory))
 
 

@@ -1,4 +1,4 @@
-"""What `navarch serve` starts and passes on: bus, gateway, and the environment of services.
+"""Starts what `navarch serve` needs: bus, gateway, and the environment of services.
 
 The first start makes them, later ones keep them. What is stored belongs to one of the server's
 accounts, and is moved where this start has another than the one before: with or without `--open`,
@@ -87,7 +87,7 @@ class ConfiguredVariables(NamedTuple):
 def service_environment(
     service: str, base: Mapping[str, str], configured: ConfiguredVariables
 ) -> dict[str, str]:
-    """What a service gets of `base`. Pure."""
+    """Return what a service gets of `base`. Pure."""
     known = COMMON | configured.everywhere
     if service != GATEWAY:
         base = {name: value for name, value in base.items() if name != VARIABLE}
@@ -111,12 +111,12 @@ def _of_providers(settings: Settings) -> Iterator[str]:
 
 
 def has_gateway() -> bool:
-    """Whether what the gateway needs is installed; it is an extra of the package."""
+    """Return whether what the gateway needs is installed; it is an extra of the package."""
     return find_spec("litestar") is not None
 
 
 def token_file(settings: Settings) -> Path:
-    """Where the token is that serve makes."""
+    """Return where the token is that serve makes."""
     return Path(settings.data_dir).resolve() / SERVED_FILE
 
 
@@ -166,7 +166,7 @@ class ServedBus(msgspec.Struct, frozen=True):
         return "" if self.is_open else str(self.directory / OWNER_FILE)
 
     def variables(self, service: str) -> dict[str, str]:
-        """Where a service finds its credentials."""
+        """Return where a service finds its credentials."""
         if self.is_open:
             return {}
         found = {CREDS_VARIABLE: str(self.directory / "creds" / f"{service}.creds")}
@@ -194,7 +194,7 @@ class ServedBus(msgspec.Struct, frozen=True):
         )
 
     def command(self, url: str) -> str:
-        """How the `nats` command reaches it."""
+        """Return how the `nats` command reaches the bus."""
         if self.is_open:
             return f"nats --server {url}"
         file = self.operator_file

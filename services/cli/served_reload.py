@@ -49,7 +49,7 @@ class Reloadable(Protocol):
 
 
 class ServedReload:
-    """What SIGHUP, or the change of a file, does to a served fleet."""
+    """Reloads a served fleet after SIGHUP, or after the change of a file."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the services of a fleet say of themselves."""
+"""Collects what the services of a fleet say of themselves."""
 
 import asyncio
 from collections.abc import Awaitable, Mapping
@@ -64,6 +64,6 @@ async def _answered(fleet: FleetClient, service: str) -> ServiceReply | None:
 
 
 async def found_of(asked: Mapping[str, Awaitable[T | None]]) -> dict[str, T]:
-    """What was found of all that is asked for at once."""
+    """Return what was found of all that is asked for at once."""
     found = await asyncio.gather(*asked.values())
     return {name: each for name, each in zip(asked, found, strict=True) if each is not None}

@@ -89,7 +89,7 @@ async def execute(
 
 @dataclass(slots=True)
 class Child:
-    """One replica of a service and its current process."""
+    """Holds one replica of a service and its current process."""
 
     name: str
     """The service's name; further replicas add a number."""
@@ -100,7 +100,7 @@ class Child:
 
 
 class Supervisor:
-    """The processes of a fleet."""
+    """Starts, restarts and stops the processes of a fleet."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Supervisor:
 
     @property
     def pids(self) -> dict[str, int]:
-        """The PID of every running process."""
+        """Return the PID of every running process."""
         found = {
             name: child.process.pid
             for name, child in self.children.items()

@@ -6,7 +6,7 @@ from services.operator_text.quantities import local_time
 
 
 def advice_sentence(advice: AutoscalingAdvice) -> str:
-    """What is advised, why it is not followed, and when the autoscaler is queried again."""
+    """Return what is advised, why it is not followed, and when the autoscaler is queried again."""
     since = local_time(advice.since)
     again = ""
     if advice.again_seconds:
@@ -42,7 +42,7 @@ def advice_sentence(advice: AutoscalingAdvice) -> str:
 
 
 def is_notable(advice: AutoscalingAdvice | None) -> bool:
-    """Whether `navarch status` shows the advice: not for an idle pool at min_nodes."""
+    """Return whether `navarch status` shows the advice: not for an idle pool at min_nodes."""
     if advice is None:
         return False
     return not (advice.limited_by == "limits" and advice.detail.startswith("min_nodes"))

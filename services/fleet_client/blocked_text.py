@@ -1,4 +1,4 @@
-"""What blocks automation on a node or a pool, in sentences. Pure.
+"""Explains in sentences what blocks automation on a node or a pool. Pure.
 
 Read from the records: holds, observe mode, maintenance windows, spares and removal.
 """
@@ -21,7 +21,7 @@ WOULD_NAMED_MAX: Final = 10
 def node_blocks(
     node: NodeRecord, pool: PoolRecord | None, now: datetime | None = None
 ) -> tuple[str, ...]:
-    """Why automation leaves a node alone whatever its health; `now`: for the windows."""
+    """Return why automation leaves a node alone whatever its health; `now`: for the windows."""
     lines: list[str] = []
     if node.held_until is not None and node.state != "terminated":
         by = f" by {node.held_by}" if node.held_by else ""
@@ -54,7 +54,7 @@ def _retirement_lines(node: NodeRecord, pool: PoolRecord, now: datetime) -> list
 
 
 def quarantine_lines(node: NodeRecord, pool: PoolRecord | None) -> tuple[str, ...]:
-    """That a node is quarantined, since when and why; or that the cap leaves it in service."""
+    """Return lines on a node's quarantine, since when and why, or on the cap that prevents it."""
     if node.state == "terminated" or node.saga:
         return ()
     found = node.quarantine
@@ -99,7 +99,7 @@ def open_windows(pool: PoolRecord, now: datetime | None) -> tuple[str, ...]:
 
 
 def degraded_wait(node: NodeRecord, pool: PoolRecord | None, now: datetime | None) -> str:
-    """What the remediation of a degraded node waits for; empty: it needs none."""
+    """Return what the remediation of a degraded node waits for; empty: it needs none."""
     verb = {"reset_gpu": "reset-gpu", "reboot": "reboot"}.get(node.health_action)
     if node.health != "degraded" or verb is None or pool is None or now is None:
         return ""
@@ -122,7 +122,7 @@ def degraded_wait(node: NodeRecord, pool: PoolRecord | None, now: datetime | Non
 
 
 def renewal_wait(node: NodeRecord, pool: PoolRecord | None, now: datetime | None) -> str:
-    """Why a healthy node is to be replaced, and what that waits for; empty: it is not to be."""
+    """Return why a healthy node is to be replaced, and what that waits for; empty: it is not."""
     due = renewals.renewal(node, pool, now) if pool is not None and now is not None else None
     if pool is None or now is None or due is None:
         other = drift.remark(node, pool) if pool is not None else ""
@@ -140,7 +140,7 @@ def renewal_wait(node: NodeRecord, pool: PoolRecord | None, now: datetime | None
 
 
 def observed_actions(pool: PoolRecord) -> tuple[str, ...]:
-    """What a pool in observe mode would have begun."""
+    """Return what a pool in observe mode would have begun."""
     if pool.spec.mode != "observe":
         return ()
     would = list(pool.observed_actions.values())
@@ -155,7 +155,7 @@ def observed_actions(pool: PoolRecord) -> tuple[str, ...]:
 
 
 def removal_progress(pool: PoolRecord, nodes: Iterable[NodeRecord]) -> tuple[str, ...]:
-    """That a pool is being removed, and which of its nodes are blocked."""
+    """Return lines on a pool's removal, and on those of its nodes that are blocked."""
     if not pool.removing:
         return ()
     left = [node for node in nodes if node.state != "terminated"]
@@ -168,7 +168,7 @@ def removal_progress(pool: PoolRecord, nodes: Iterable[NodeRecord]) -> tuple[str
 
 
 def on_demand_lines(pool: PoolRecord, nodes: Iterable[NodeRecord]) -> tuple[str, ...]:
-    """How many nodes are on demand or reserved, where the pool requires some."""
+    """Return how many nodes are on demand or reserved, where the pool requires some."""
     if not pool.spec.on_demand_min:
         return ()
     present = Nodes(node for node in nodes if node.state != "terminated")

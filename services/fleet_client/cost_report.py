@@ -1,4 +1,4 @@
-"""What instances cost, by day, pool and a label, and over time, from their records. Pure.
+"""Sums what instances cost, by day, pool and a label, and over time, from their records. Pure.
 
 A terminated instance's record is kept for seven days, which bounds how far back this reaches.
 """
@@ -19,7 +19,7 @@ HOUR_SECONDS: Final = 3_600.0
 
 
 class PoolPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs, and costs, from a time on until the next point."""
+    """Holds what runs, and costs, from a time on until the next point."""
 
     time: datetime
     instances: int
@@ -27,7 +27,7 @@ class PoolPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool over a span of time."""
+    """Holds a pool's size and cost over a span of time."""
 
     pool: str
     since: datetime
@@ -70,7 +70,7 @@ def pool_history(
 def paid_span(
     record: InstanceRecord, since: datetime, until: datetime
 ) -> tuple[datetime, datetime] | None:
-    """From when until when within a time an instance ran; None: it did not."""
+    """Return from when until when within a time an instance ran; None: it did not."""
     begin = max(record.running_at, since) if record.running_at else until
     end = min(record.terminated_at or until, until)
     return (begin, end) if begin < end else None
@@ -85,7 +85,7 @@ def _points(changes: dict[datetime, list[tuple[int, float]]]) -> Iterator[PoolPo
 
 
 class CostRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What the instances of a pool with one value of the label cost on a day."""
+    """Holds what the instances of a pool with one value of the label cost on a day."""
 
     day: str
     """Of UTC: `2026-11-26`."""
@@ -99,7 +99,7 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CostReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost of instances over a span of time."""
+    """Holds the cost of instances over a span of time."""
 
     since: datetime
     until: datetime

@@ -52,7 +52,7 @@ async def find_evidence(bus: Bus, node: str, saga: str = "") -> EvidenceBundle:
 
 
 def no_evidence(node: str, saga: str = "", sagas: Sequence[str] = ()) -> NavarchError:
-    """That there is none about a node, or about its outage that a saga ended."""
+    """Return the error that there is no evidence about a node, or about its outage of a saga."""
     if saga:
         there = ", ".join(sagas) or "none"
         return NavarchError(
@@ -71,7 +71,7 @@ def described(kept: Iterable[ObjectInfo]) -> list[tuple[ObjectInfo, EvidenceDesc
 
 
 def outages(kept: Sequence[ObjectInfo]) -> list[tuple[ObjectInfo, EvidenceDescription]]:
-    """One object for each outage: its bundle, or the capture of one without a bundle."""
+    """Return one object for each outage: its bundle, or the capture of one without a bundle."""
     readable = described(kept)
     complete = {(about.node, about.unhealthy_at) for e, about in readable if not is_capture(e)}
     return [
@@ -100,5 +100,5 @@ def kept_evidence(kept: Sequence[ObjectInfo]) -> tuple[list[KeptEvidence], int]:
 
 
 def is_capture(info: ObjectInfo) -> bool:
-    """Whether an object is the capture from the start of an outage, not a full bundle."""
+    """Return whether an object is the capture from the start of an outage, not a full bundle."""
     return info.name.endswith(CAPTURE)

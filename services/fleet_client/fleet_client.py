@@ -162,7 +162,7 @@ class FleetClient:
     async def pages(
         self, name: str, query: Query, *, who: str = "pool-manager"
     ) -> list[msgspec.Raw]:
-        """All items of a paged query, as JSON."""
+        """Return all items of a paged query, as JSON."""
         items: list[msgspec.Raw] = []
         async for page in self.each_page(name, query, who=who):
             items.extend(page.items)
@@ -202,11 +202,11 @@ class FleetClient:
         return tuple(found), ""
 
     async def page(self, name: str, query: Query, *, who: str = "pool-manager") -> Page:
-        """One page of a paged query."""
+        """Return one page of a paged query."""
         return decode_answer(Page, await self.query(name, query, who=who), name, who)
 
     async def remaining_work(self, sagas: Sequence[dict[str, Any]]) -> list[str]:
-        """What the drains of these sagas wait for, as the notifier last reported it."""
+        """Return what the drains of these sagas wait for, as the notifier last reported it."""
         found = []
         for saga in (each for each in sagas if each.get("node")):
             place = saga["pool"], saga["node"]
@@ -223,7 +223,7 @@ class FleetClient:
         return found
 
     async def failures(self) -> list[CurrentFailure]:
-        """What fails now in the services that answer, and what expires here."""
+        """Return what fails now in the services that answer, and what expires here."""
         found = expiring(self.expiries, datetime.now(UTC), self._expiry_warning)
         answers = await asyncio.gather(*map(self._failures_of, SERVICES))
         found += [each for answer in answers for each in answer]
@@ -238,7 +238,7 @@ class FleetClient:
         return found
 
     async def node(self, node: str) -> tuple[NodeView, bytes]:
-        """One node with its recent faults, and the same as JSON."""
+        """Return one node with its recent faults, and the same as JSON."""
         data = await self.query("node", Query(node=node))
         return decode_answer(NodeView, data, "node"), data
 
@@ -253,7 +253,7 @@ class FleetClient:
             raise no_pool(pool, [each.key.removeprefix(pool_key("")) for each in entries])
 
     async def pool_records(self) -> list[PoolRecord]:
-        """Every pool's record."""
+        """Return every pool's record."""
         entries = await self.bus.entries(POOLS, pool_key("*"))
         return [_pools.decode(each.value) for each in entries]
 
@@ -327,7 +327,7 @@ class FleetClient:
     async def follow_events(
         self, *, pool: str, node: str, since: datetime | int | None
     ) -> AsyncGenerator[Sequence[Stored], None]:
-        """Events from now, from a time on, or after a sequence; of one pool, one node, or all.
+        """Yield events from now, from a time on, or after a sequence; of a pool, a node, or all.
 
         Stored events come in batches, which is much faster than following; later ones singly.
         """
@@ -346,7 +346,7 @@ class FleetClient:
                     yield (stored,)
 
     async def node_history(self, node: str) -> list[Stored]:
-        """Every stored event and saga entry about a node."""
+        """Return every stored event and saga entry about a node."""
         bus = self.bus
         own, pools, started = await asyncio.gather(
             bus.read(EVENTS.name, subjects.node_events_named(node)),
@@ -361,19 +361,19 @@ class FleetClient:
 
 
 def ends_saga(stored: Stored) -> bool:
-    """Whether a saga's entry is its last."""
+    """Return whether a saga's entry is its last."""
     entry = subjects.parse_saga(stored.subject)
     return entry is not None and entry.step == WHOLE and entry.status in ENDS
 
 
 def no_pool(pool: str, names: Sequence[str]) -> NavarchError:
-    """That there is no such pool, and which there are."""
+    """Return the error that there is no such pool, and which there are."""
     there = ", ".join(sorted(names)) or "none yet"
     return NavarchError(f"there is no pool {pool!r}; there is: {there}")
 
 
 def answer_filters(pool: str) -> list[str]:
-    """Under which subjects answers to a pool's requests are stored."""
+    """Return the subjects under which answers to a pool's requests are stored."""
     return [subjects.pool_event(pool, fact) for fact in ANSWERS]
 
 
@@ -386,7 +386,7 @@ def answer_in(stored: Stored, request: str) -> RequestAnswer | None:
 
 
 def event_filters(pool: str, node: str) -> list[str]:
-    """Under which subjects the events of one pool, one node, or all are stored."""
+    """Return the subjects under which events of one pool, one node, or all are stored."""
     nodes, pools = subjects.NODE_EVENTS, subjects.POOL_EVENTS
     others = [] if pool or node else [subjects.FLEET_EVENTS]
     if pool:
@@ -397,7 +397,7 @@ def event_filters(pool: str, node: str) -> list[str]:
 
 
 def is_about(stored: Stored, node: str) -> bool:
-    """Whether an event of `event_filters` is about the node; empty: any is."""
+    """Return whether an event of `event_filters` is about the node; empty: any is."""
     return not node or mentions(decode_stored(stored), node)
 
 

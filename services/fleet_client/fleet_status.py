@@ -1,4 +1,4 @@
-"""What `status` shows of a fleet: the pools, the open sagas, and what fails."""
+"""Reads what `status` shows of a fleet: the pools, the open sagas, and what fails."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ SAGAS_ASKED_MAX: Final = 20
 
 
 class FleetState(msgspec.Struct, frozen=True, kw_only=True):
-    """A fleet at a moment."""
+    """Holds the state of a fleet at a moment."""
 
     pools: tuple[PoolView, ...]
     sagas: tuple[dict[str, Any], ...]

@@ -1,4 +1,7 @@
-"""How much each node and GPU of a fleet is used, now and lately: from their samples. Pure."""
+"""Computes how much each node and GPU of a fleet is used, now and lately, from their samples.
+
+Pure.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -23,7 +26,7 @@ percent of that of ten thousand nodes."""
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown of a GPU's sample."""
+    """Holds what is shown of a GPU's sample."""
 
     index: Int
     utilization_percent: Int | None = None
@@ -40,7 +43,7 @@ class Readings(msgspec.Struct, frozen=True):
 
 
 class GpuReadings(msgspec.Struct, frozen=True, kw_only=True):
-    """The readings of a node's GPUs at a time."""
+    """Holds the readings of a node's GPUs at a time."""
 
     time: datetime
     gpus: tuple[GpuReading, ...]
@@ -196,14 +199,14 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 class UtilizationPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The mean of the GPUs from a time on, for thirty seconds."""
+    """Holds the mean of the GPUs from a time on, for thirty seconds."""
 
     time: datetime
     percent: float
 
 
 class UtilizationHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The utilization of a pool's GPUs over the last fifteen minutes."""
+    """Holds the utilization of a pool's GPUs over the last fifteen minutes."""
 
     pool: str
     nodes: int
@@ -222,7 +225,7 @@ def sampled_nodes(nodes: Iterable[str]) -> list[str]:
 
 
 def utilization_points(samples: Iterable[GpuReadings]) -> tuple[UtilizationPoint, ...]:
-    """The mean of all readings of each step."""
+    """Return the mean of all readings of each step."""
     steps: dict[int, list[int | None]] = {}
     for sample in samples:
         at = int(sample.time.timestamp()) // STEP_SECONDS

@@ -26,6 +26,7 @@ TOPICS: Final[dict[type, Topic]] = {
     n.Returned: "observed",
     n.BootChecked: "observed",
     n.Registered: "observed",
+    n.MachineRefused: "refused",
     n.ProviderNotice: "observed",
     n.CheckpointRequested: "done",
     n.WorkLeft: "observed",
@@ -73,7 +74,7 @@ TOPICS: Final[dict[type, Topic]] = {
 
 
 class HistoryLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One sentence of the answer."""
+    """Holds one sentence of the answer."""
 
     at: datetime
     topic: Topic

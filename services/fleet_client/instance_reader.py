@@ -16,7 +16,7 @@ INSTANCES_PAGE: Final = 500
 
 
 async def read_instances(fleet: FleetClient, query: Query) -> list[InstanceRecord]:
-    """All records of a query `instances`."""
+    """Return all records of a query `instances`."""
     items = await fleet.pages("instances", query, who=PROVISIONER)
     return [decode_answer(InstanceRecord, each, "instances", PROVISIONER) for each in items]
 
@@ -29,7 +29,7 @@ async def fleet_cost(
     label: str,
     sees: Callable[[str], bool],
 ) -> CostReport:
-    """What the instances of one pool, or of all that the caller sees, have cost since a time."""
+    """Return what a pool's instances, or all that the caller sees, have cost since a time."""
     query = Query(pool=pool, terminated=True, limit=INSTANCES_PAGE)
     records = [each for each in await read_instances(fleet, query) if sees(each.pool)]
     return cost_report(records, max(start, now - SPAN_MAX), now, label)

@@ -1,4 +1,4 @@
-"""Who runs a command on this machine: the requester's name on a bus without credentials."""
+"""Finds who runs a command on this machine: the requester's name without credentials."""
 
 import getpass
 import re
@@ -14,7 +14,7 @@ def requester() -> str:
 
 
 def token_of(name: str) -> str:
-    """A name as a token of a subject."""
+    """Return a name as a token of a subject."""
     return re.sub(r"[^a-z0-9-]", "-", name.lower()).strip("-")[:TOKEN_CHARS] or "unknown"
 
 

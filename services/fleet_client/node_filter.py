@@ -1,4 +1,4 @@
-"""Which nodes a caller asks for, and since when. Pure."""
+"""Selects which nodes a caller asks for, and since when. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -27,7 +27,7 @@ def time_since(text: str, now: datetime) -> datetime:
 
 
 class NodeFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node must have; empty: anything."""
+    """Names what a node must have; an empty field allows anything."""
 
     pool: str = ""
     provider: str = ""
@@ -42,12 +42,12 @@ class NodeFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def selects_some(self) -> bool:
-        """Whether it can leave out nodes of the pool that is asked for."""
+        """Return whether the filter can leave out nodes of the pool that is asked for."""
         asked = (self.pools, self.nodes)
         return asked != (None, None) or any(getattr(self, name) for name in FIELDS[1:])
 
     def matches(self, node: NodeView) -> bool:
-        """Whether a node is one of those."""
+        """Return whether a node is one of those that the filter selects."""
         if self.pools is not None and node.pool not in self.pools:
             return False
         if self.nodes is not None and node.id not in self.nodes:
@@ -68,5 +68,5 @@ def labels_asked(texts: Iterable[str]) -> dict[str, str]:
 
 
 def has_labels(labels: Mapping[str, str], asked: Mapping[str, str]) -> bool:
-    """Whether a pool has all labels that are asked for."""
+    """Return whether a pool has all labels that are asked for."""
     return all(labels.get(key) == value for key, value in asked.items())

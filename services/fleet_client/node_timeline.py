@@ -1,4 +1,4 @@
-"""A node's timeline from stored messages: events in order, with the time between them. Pure.
+"""Builds a node's timeline from stored messages: events in order, with the time between. Pure.
 
 Times are storage times: they come from one clock, the server's.
 """
@@ -99,7 +99,7 @@ def _row(
 def audit_rows(
     messages: Iterable[Message | UnknownType | Invalid], *, pool: str, by: str
 ) -> list[AuditRow]:
-    """The rows about a pool and of a user; empty: of all."""
+    """Return the rows about a pool and of a user; empty: of all."""
     messages = list(messages)
     # Published after the pool's answer, which does not know the address.
     addresses = {
@@ -123,7 +123,7 @@ def _about(pool: str, node: str) -> str:
 
 
 class TimelineRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of the timeline."""
+    """Holds one message of the timeline."""
 
     at: datetime
     since_ms: float
@@ -142,7 +142,7 @@ class TimelineRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mentions(message: Message | UnknownType | Invalid, node: str) -> bool:
-    """Whether a message names the node as its subject, the old node or the new node."""
+    """Return whether a message names the node as its subject, the old node or the new node."""
     if isinstance(message, SagaStarted):
         return node in (message.params.node, message.params.new_node)
     return any(getattr(message, name, "") == node for name in ("node", "old_node", "new_node"))

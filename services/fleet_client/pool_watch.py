@@ -30,7 +30,7 @@ _nodes = decoder(NodeRecord)
 
 
 class NodePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a node is on its way; terminated: it is gone."""
+    """Says where a node is on its way; terminated: it is gone."""
 
     node: Token
     state: NodeState
@@ -38,7 +38,7 @@ class NodePlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new of a pool."""
+    """Describes what is new of a pool."""
 
     whole: bool = False
     """These are all its nodes, and the entries of all its open sagas."""

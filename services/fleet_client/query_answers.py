@@ -1,4 +1,4 @@
-"""What services answer to queries, decoded."""
+"""Decodes what services answer to queries."""
 
 from collections.abc import Sequence
 from functools import cache

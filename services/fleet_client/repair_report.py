@@ -1,4 +1,4 @@
-"""What unhealthy nodes cost a pool, by fault, over a period.
+"""Sums what unhealthy nodes cost a pool, by fault, over a period.
 
 It reads only `repaired` events and the nodes' records, so it needs no running service.
 """
@@ -23,7 +23,7 @@ _nodes = decoder(NodeRecord)
 
 
 class RepairRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Repairs of one fault in one pool."""
+    """Counts the repairs of one fault in one pool."""
 
     pool: str
     fault: str
@@ -46,7 +46,7 @@ class OutOfService(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole report."""
+    """Holds the rows and totals of the whole report."""
 
     since: datetime
     until: datetime
@@ -84,7 +84,7 @@ def seen_report(report: RepairReport, sees: Callable[[str], bool]) -> RepairRepo
 
 
 def rows(repaired: Iterable[Repaired]) -> tuple[RepairRow, ...]:
-    """One row per pool and fault, the most GPU-hours first."""
+    """Return one row per pool and fault, the most GPU-hours first."""
     groups: dict[tuple[str, str], list[Repaired]] = {}
     for each in repaired:
         groups.setdefault((each.pool, each.fault_signature), []).append(each)
@@ -129,5 +129,5 @@ def out_of_service(nodes: Iterable[NodeRecord]) -> tuple[OutOfService, ...]:
 
 
 def is_surplus(node: NodeRecord) -> bool:
-    """Whether it leaves because the pool needs fewer nodes, and is healthy."""
+    """Return whether a node leaves because the pool needs fewer, and is healthy."""
     return node.saga.startswith("scale-down-") and node.health != "unhealthy" and not node.lost

@@ -38,7 +38,7 @@ UNDOES: Final[dict[str, str]] = {
 
 
 class StepProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a saga and its times."""
+    """Describes one step of a saga and its times."""
 
     step: str
     status: str
@@ -49,7 +49,7 @@ class StepProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a saga for operators."""
+    """Describes the state of a saga to operators."""
 
     saga: str
     kind: str

@@ -40,12 +40,12 @@ async def saga_log(bus: Bus, saga: str) -> tuple[SagaState, list[Stored]]:
 
 
 def no_saga(saga: str) -> NavarchError:
-    """That there is no such saga."""
+    """Return the error that there is no such saga."""
     return NavarchError(f"there is no saga {saga!r}: `navarch saga list` names the open ones")
 
 
 def no_name(name: str) -> NavarchError:
-    """That nothing has this name."""
+    """Return the error that nothing has this name."""
     return NavarchError(
         f"there is no node, pool or saga {name!r}: `navarch list --all`, `navarch status` and "
         "`navarch saga list` list them"
@@ -75,7 +75,7 @@ async def open_sagas(bus: Bus, pool: str = "") -> list[SagaState]:
 
 
 class SagaSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A saga in one line."""
+    """Describes a saga in one line."""
 
     saga: str
     kind: str
@@ -104,7 +104,7 @@ async def saga_summaries(bus: Bus, pool: str, start: datetime | None) -> list[Sa
 
 
 def summaries(stored: Iterable[Stored]) -> list[SagaSummary]:
-    """What the entries say, in the order of the sagas' beginning. Pure."""
+    """Return what the entries say, in the order of the sagas' beginning. Pure."""
     found: dict[str, SagaSummary] = {}
     for each in sorted(stored, key=lambda one: one.sequence):
         entry = decode_stored(each)

@@ -1,4 +1,4 @@
-"""What services and agents do or say at once for an operator: alerts, sweeps, tests, logs."""
+"""Requests what services and agents do at once for an operator: alerts, sweeps, tests, logs."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -52,7 +52,7 @@ _records = decoder(OpenAlertRecord)
 
 
 async def node_logs(fleet: FleetClient, node: NodeView, request: LogRequest) -> LogExcerpt:
-    """What a node's agent keeps; NavarchError where it does not answer, with the reason."""
+    """Return what a node's agent keeps; NavarchError where it does not answer, with the reason."""
     if node.status == "launching":
         raise NavarchError(f"{node.id} is launching: its agent has not registered yet")
     if node.status == "terminated":
@@ -97,7 +97,7 @@ async def _silence(fleet: FleetClient, node: NodeView) -> str:
 async def service_logs(
     fleet: FleetClient, service: str, request: LogRequest
 ) -> tuple[LogExcerpt, ...]:
-    """What each replica of a service, or of the gateway, keeps, by name; empty: none answers."""
+    """Return what each replica of a service or the gateway keeps, by name; empty: none answers."""
     subject = subjects.GATEWAY_LOGS if service == GATEWAY else subjects.service_logs(service)
     try:
         answers = await fleet.bus.request_all(
@@ -119,7 +119,7 @@ def _decoded(data: bytes, who: str) -> LogExcerpt:
 async def diagnose(
     fleet: FleetClient, node: NodeView, request: DiagnoseRequest, seconds_max: float
 ) -> Diagnosis:
-    """What the tests found; NavarchError where none was run."""
+    """Return what the tests found; NavarchError where none was run."""
     subject = subjects.node_command(node.pool, node.id, "diagnose")
     try:
         reply = await fleet.bus.request(subject, encode(request), timeout_seconds=seconds_max)
@@ -188,7 +188,7 @@ async def work_done(fleet: FleetClient, request: WorkDone) -> WorkDoneAccepted:
 
 
 async def job_nodes(fleet: FleetClient, job: str, pools: Sequence[str]) -> JobNodes:
-    """On which nodes a job runs, of these pools or of all."""
+    """Return the nodes on which a job runs, of these pools or of all."""
     query = JobNodesQuery(job=job, pools=tuple(pools))
     data = await fleet.query(JOB_NODES, query, timeout_seconds=JOB_SECONDS_MAX, who=NOTIFIER)
     return decode_answer(JobNodes, data, JOB_NODES, NOTIFIER)

@@ -25,7 +25,7 @@ nodes_decoder: Final = decoder(NodeRecord)
 
 
 def telemetry_filter(pool: str) -> str:
-    """Under which subjects a pool's samples are stored; empty: every pool's."""
+    """Return the subjects under which a pool's samples are stored; empty: every pool's."""
     return subjects.telemetry_of(pool) if pool else subjects.TELEMETRY
 
 
@@ -50,7 +50,7 @@ async def node_samples(bus: Bus, pool: str, node: str) -> list[GpuReadings]:
 
 
 async def read_utilization(bus: Bus, pool: str) -> UtilizationHistory:
-    """How much the GPUs of a pool's nodes in service were used lately."""
+    """Return how much the GPUs of a pool's nodes in service were used lately."""
     found = [nodes_decoder.decode(each.value) for each in await bus.entries(NODES, f"{pool}.*")]
     active = [each.node for each in found if each.state == "active"]
     chosen = sampled_nodes(active)

@@ -1,4 +1,4 @@
-"""What `navarch why` answers."""
+"""Declares what `navarch why` answers."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from services.fleet_client.history_text import HistoryLine
 
 
 class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole answer of `navarch why`."""
+    """Holds the whole answer of `navarch why`."""
 
     about: str
     kind: Literal["node", "pool", "saga"]

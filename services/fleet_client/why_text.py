@@ -358,7 +358,7 @@ def _answer(found: WhyAnswer, lines: Sequence[HistoryLine]) -> WhyAnswer:
 
 
 def why_page(answer: WhyAnswer) -> str:
-    """The explanation as text."""
+    """Return the explanation as text."""
     lines = [answer.summary]
     if answer.omitted:
         lines.append(f"  … {answer.omitted} older lines: navarch timeline has all")

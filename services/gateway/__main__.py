@@ -1,4 +1,4 @@
-"""`python -m services.gateway`."""
+"""Starts the gateway: `python -m services.gateway`."""
 
 import services.runtime.import_trim  # noqa: F401 - before whatever loads more than is used
 from schemas.permissions import GATEWAY

@@ -1,4 +1,7 @@
-"""Who may use the HTTP API: bearer tokens, as digests, with a role, pools and an end. Pure."""
+"""Decides who may use the HTTP API: bearer tokens, as digests, with role, pools and an end.
+
+Pure.
+"""
 
 import base64
 import hashlib
@@ -25,7 +28,7 @@ RANKS: Final[Mapping[GatewayRole, int]] = {"viewer": 0, "operator": 1, "admin": 
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """An authenticated caller."""
+    """Describes an authenticated caller."""
 
     name: str
     role: GatewayRole
@@ -35,11 +38,11 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     expires: datetime | None = None
 
     def may(self, role: GatewayRole) -> bool:
-        """Whether its role includes another."""
+        """Return whether the caller's role includes another."""
         return RANKS[self.role] >= RANKS[role]
 
     def sees(self, pool: str) -> bool:
-        """Whether a pool is one of its own; an empty name is the fleet's own services."""
+        """Return whether the caller may see a pool; an empty name is the fleet's own services."""
         return not self.pools or any(fnmatchcase(pool, each) for each in self.pools if pool)
 
 
@@ -60,7 +63,10 @@ def new_token(random_bytes: Callable[[int], bytes]) -> str:
 
 
 def digest(token: str) -> str:
-    """What is stored of a token. It has 256 random bits, so a plain digest cannot be guessed."""
+    """Return the digest that is stored of a token.
+
+    It has 256 random bits, so a plain digest cannot be guessed.
+    """
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -73,7 +79,10 @@ def with_variable(tokens: Mapping[str, TokenSpec], value: str) -> dict[str, Toke
 def find_principal(
     tokens: Mapping[str, TokenSpec], presented: str, now: datetime
 ) -> Principal | None:
-    """Whose token this is; None: no one's. In a time that depends on no stored digest."""
+    """Return the principal of a token; None: no token of the fleet.
+
+    In a time that depends on no stored digest.
+    """
     given, found = digest(presented), ""
     for name, spec in tokens.items():
         if hmac.compare_digest(given, spec.sha256):

@@ -47,15 +47,15 @@ class HttpToolCaller:
 
     @property
     def name(self) -> str:
-        """The name of its token."""
+        """Return the name of the caller's token."""
         return self.principal.name
 
     def sees(self, pool: str) -> bool:
-        """Whether a pool is one of its own."""
+        """Return whether the caller may see a pool."""
         return self.principal.sees(pool)
 
     async def send(self, pool: str, verb: str, request: Request) -> msgspec.Struct:
-        """As a POST of the HTTP API."""
+        """Request a change as a POST of the HTTP API does."""
         about = f"{verb} {pool}/{getattr(request, 'node', '')}".rstrip("/")
         if not self.principal.may(CHANGES):
             reason = f"this needs the role {CHANGES}; {self.name} has {self.principal.role}"
@@ -128,7 +128,7 @@ class AssistantEndpoint:
             await asyncio.Event().wait()
 
     def route(self) -> ASGIRouteHandler:
-        """The route of the application."""
+        """Return the route of the application."""
 
         @asgi(ASSISTANTS, copy_scope=True)
         async def assistants(scope: Scope, receive: Receive, send: Send) -> None:

@@ -29,7 +29,7 @@ PUBLIC: Final = "exclude_from_auth"
 
 
 class Access:
-    """Who may ask, and how often."""
+    """Decides who may ask, and how often."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Access:
 
 
 def presented(connection: Connection) -> Presented:
-    """What a request says of its sender."""
+    """Return what a request says of its sender."""
     scope: Any = connection.scope
     return Presented(
         method=scope["method"],
@@ -95,7 +95,7 @@ def _host(url: str) -> str:
 
 
 def authentication(access: Access) -> type[AbstractAuthenticationMiddleware]:
-    """The middleware of one gateway."""
+    """Return the middleware of one gateway."""
 
     class CallerAuthentication(AbstractAuthenticationMiddleware):
         """Sets the request's user."""

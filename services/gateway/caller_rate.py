@@ -12,7 +12,7 @@ BURST_SECONDS: Final = 10.0
 
 
 class CallerRate:
-    """At most `per_minute` requests of each caller."""
+    """Admits at most `per_minute` requests of each caller."""
 
     def __init__(self, per_minute: int) -> None:
         self._per_second = per_minute / 60

@@ -1,4 +1,4 @@
-"""What callers send with changes: the bodies of POST requests. Pure."""
+"""Declares what callers send with changes: the bodies of POST requests. Pure."""
 
 from typing import Annotated, Any, Final, get_args
 
@@ -17,7 +17,7 @@ DIAGNOSE_SECONDS_MAX: Final = 600.0
 
 
 def described(**schema: Any) -> msgspec.Meta:
-    """What the description says of a value that is checked elsewhere, with a better message."""
+    """Describes a value that is checked elsewhere, with a better message."""
     return msgspec.Meta(extra_json_schema={"extra": schema})
 
 
@@ -36,13 +36,13 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ReasonBody(_Body, frozen=True, kw_only=True):
-    """Why; shown in the events."""
+    """Gives the reason, which the events show."""
 
     reason: Reason = ""
 
 
 class DrainBody(ReasonBody, frozen=True, kw_only=True):
-    """How to wait for the work."""
+    """Says how to wait for the work."""
 
     mode: Mode = ""
     """deadline, wait or immediate; empty: the pool's."""
@@ -50,7 +50,7 @@ class DrainBody(ReasonBody, frozen=True, kw_only=True):
     """`10m`; empty: the pool's."""
 
     def fields(self) -> dict[str, Any]:
-        """As the request has them."""
+        """Return the fields as the request has them."""
         return {"reason": self.reason, "mode": self.mode, "timeout": self.timeout or None}
 
 
@@ -63,13 +63,13 @@ class HoldBody(_Body, frozen=True, kw_only=True):
 
 
 class ScaleBody(_Body, frozen=True, kw_only=True):
-    """The pool's desired size."""
+    """Sets the pool's desired size."""
 
     nodes: Count
 
 
 class BreakerBody(_Body, frozen=True, kw_only=True):
-    """Why; shown to other operators."""
+    """Gives the reason, which other operators are shown."""
 
     reason: GivenReason
 
@@ -90,7 +90,7 @@ class AcknowledgeBody(ReasonBody, frozen=True, kw_only=True):
 
 
 class HardwareBody(_Body, frozen=True, kw_only=True):
-    """A GPU or a host."""
+    """Names a GPU or a host."""
 
     kind: HardwareKind
     value: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -106,7 +106,7 @@ class ListedHardwareBody(HardwareBody, frozen=True, kw_only=True):
 
 
 class SweepBody(_Body, frozen=True, kw_only=True):
-    """Which orphans a sweep is also to resolve, by name."""
+    """Names the orphans that a sweep is also to resolve."""
 
     adopt: Orphans = ()
     """They become nodes of their pools."""
@@ -114,14 +114,14 @@ class SweepBody(_Body, frozen=True, kw_only=True):
 
 
 class WorkloadCheckBody(_Body, frozen=True, kw_only=True):
-    """What to try in a pool's workload system."""
+    """Says what to try in a pool's workload system."""
 
     node: OptionalToken = ""
     """Also cordon this node, and uncordon it at once; empty: change nothing."""
 
 
 class WorkDoneBody(_Body, frozen=True, kw_only=True):
-    """Which drain the work has left."""
+    """Names the drain that the work has left."""
 
     saga: OptionalSagaToken = ""
     """Empty: whichever works on the node now."""

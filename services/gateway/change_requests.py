@@ -78,12 +78,12 @@ def change_audit(
 
 
 def is_dry_run(start: Any) -> bool:
-    """Whether an answer says what a change would do: nothing was changed. Pure."""
+    """Return whether an answer says what a change would do: nothing was changed. Pure."""
     return (DRY_RUN_HEADER.lower().encode(), b"true") in start["headers"]
 
 
 def http_change(request: Any, start: Any, id_: str, now: datetime) -> HttpChange | None:
-    """What is to be published about a request that is answered so; None: nothing. Pure."""
+    """Return what is to be published about a request that is answered so; None: nothing. Pure."""
     principal, status = request.get("user"), start["status"]
     named = {key: value for key, value in start["headers"] if key == REQUEST_KEY}
     if not isinstance(principal, Principal) or status in UNRECORDED:
@@ -118,7 +118,7 @@ def make_request(kind: type[R], **fields: Any) -> R:
 
 
 def request_id(principal: Principal, key: str) -> str:
-    """How the IDs of all requests with a caller's key begin."""
+    """Return how the IDs of all requests with a caller's key begin."""
     text = f"{principal.name}\0{key}".encode()
     return f"http-{hashlib.sha256(text).hexdigest()[:DIGITS]}"
 
@@ -161,7 +161,7 @@ class ChangeRequests:
         return accepted_answer(answer, pool, verb)
 
     async def dry_run(self, verb: str, request: NodeRequest) -> DryRun:
-        """What a request would do; nothing is changed."""
+        """Return what a request would do; nothing is changed."""
         query = DryRunRequest(verb=verb, node=request.node, request=msgspec.Raw(encode(request)))
         return decode_answer(DryRun, await self._fleet.query("dry-run", query), "dry-run")
 

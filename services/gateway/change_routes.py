@@ -258,7 +258,7 @@ async def down_pool(
 
 
 def wait_seconds(text: str) -> float:
-    """How long a caller waits for a diagnosis; ValueError for what is too short."""
+    """Return how long a caller waits for a diagnosis; ValueError for what is too short."""
     seconds = min(parse_duration(text), DIAGNOSE_SECONDS_MAX)
     if seconds < DIAGNOSE_SECONDS_MIN:
         raise ValueError(f"no agent answers within {text!r}")

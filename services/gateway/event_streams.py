@@ -57,7 +57,7 @@ class RelayedEvent:
 
     @cached_property
     def encoded(self) -> bytes:
-        """It as a server-sent event."""
+        """Return the item as a server-sent event."""
         view = event_view(self.stored)
         return ServerSentEventMessage(
             data=encode(view), event=view.kind, id=self.stored.sequence
@@ -125,7 +125,7 @@ class EventRelay:
         self._news = asyncio.Event()
 
     async def newest(self) -> int:
-        """The sequence of the newest event."""
+        """Return the sequence of the newest event."""
         await self._started.wait()
         return self._newest
 
@@ -218,7 +218,7 @@ async def _next(source: AsyncGenerator[T, None]) -> T:
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events a caller asks for, of those that it may see."""
+    """Selects which events a caller asks for, of those that it may see."""
 
     principal: Principal
     pool: str = ""
@@ -228,7 +228,7 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Those with the labels that are asked for; None: any."""
 
     def matches(self, stored: Stored) -> bool:
-        """Whether an event is one of those."""
+        """Return whether the filter selects an event."""
         node = subjects.parse_node(stored.subject)
         pool = node or subjects.parse_pool_event(stored.subject)
         name = pool.pool if pool else ""

@@ -97,7 +97,7 @@ async def visible_node(fleet: FleetClient, principal: Principal, name: str) -> N
 
 
 async def visible_pool(fleet: FleetClient, principal: Principal, name: str) -> PoolView:
-    """The same for a pool."""
+    """Return the pool of this name; NavarchError if there is none that the caller may see."""
     if TOKEN.match(name) and principal.sees(name):
         found = decode_pools(await fleet.pages("pools", Query(pool=name)))
         if found:
@@ -106,7 +106,7 @@ async def visible_pool(fleet: FleetClient, principal: Principal, name: str) -> P
 
 
 async def visible_saga(fleet: FleetClient, principal: Principal, saga: str) -> SagaLog:
-    """The same for a saga."""
+    """Return the saga of this name; NavarchError if there is none that the caller may see."""
     missing = not_found("saga", saga, f"{ROOT}/sagas")
     try:
         state, stored = await saga_log(fleet.bus, saga)

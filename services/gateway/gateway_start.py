@@ -1,4 +1,4 @@
-"""What the gateway needs to start: credentials, tokens, an address; without the HTTP library."""
+"""Reads what the gateway needs to start: credentials, tokens, an address."""
 
 import errno
 import socket
@@ -28,7 +28,7 @@ PING_SECONDS: Final = 2
 
 
 def bus_options(settings: NatsSettings) -> ConnectOptions:
-    """How the gateway connects to the bus."""
+    """Return how the gateway connects to the bus."""
     return ConnectOptions(
         settings=settings,
         name=GATEWAY,
@@ -40,7 +40,7 @@ def bus_options(settings: NatsSettings) -> ConnectOptions:
 
 
 def gateway_settings(settings: Settings, environment: Mapping[str, str]) -> GatewaySettings:
-    """The settings with the token and the port of the environment."""
+    """Return the settings with the token and the port of the environment."""
     found, token = settings.gateway, register_secret(environment.get(VARIABLE, "").strip())
     if token and not CHARS_MIN <= len(token) <= CHARS_MAX:
         raise ConfigurationError(

@@ -135,7 +135,7 @@ class EntityTags:
 
 
 def matches(if_none_match: str, etag: str) -> bool:
-    """Whether the caller has this answer. Pure."""
+    """Return whether the caller has this answer. Pure."""
     named = [each.strip().removeprefix("W/") for each in if_none_match.split(",")]
     return "*" in named or etag in named
 
@@ -173,7 +173,7 @@ def request_meter(registry: CollectorRegistry) -> Callable[[ASGIApp], ASGIApp]:
 
 
 def public_routes(bus: Bus, registry: CollectorRegistry) -> list[Any]:
-    """What needs no token: health and metrics."""
+    """Return what needs no token: health and metrics."""
     options: dict[str, Any] = {"opt": {PUBLIC: True}, "include_in_schema": False, "cache": False}
 
     @get(["/healthz", "/livez"], media_type=MediaType.TEXT, sync_to_thread=False, **options)

@@ -1,4 +1,4 @@
-"""What a service does or says at once: alerts, the denylist, readmission, sweeps, work, logs."""
+"""Serves what a service does at once: alerts, denylist, readmission, sweeps, work, logs."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

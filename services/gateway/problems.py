@@ -1,4 +1,4 @@
-"""Every error of the HTTP API as `application/problem+json` (RFC 9457), with a remedy."""
+"""Describes every error of the HTTP API as `application/problem+json` (RFC 9457), with a remedy."""
 
 import logging
 from dataclasses import replace

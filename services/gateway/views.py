@@ -1,4 +1,4 @@
-"""What the HTTP API answers, where no record or view of the fleet is the answer itself. Pure."""
+"""Declares what the HTTP API answers where no record or view of the fleet is the answer. Pure."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -99,7 +99,7 @@ class PoolStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IncidentView(msgspec.Struct, frozen=True, kw_only=True):
-    """An open incident."""
+    """Describes an open incident."""
 
     pool: str
     signature: str
@@ -114,7 +114,7 @@ class IncidentView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and when a message was stored."""
+    """Says where and when a message was stored."""
 
     subject: str
     sequence: int
@@ -128,7 +128,7 @@ class SagaEntryView(StoredPlace, frozen=True, kw_only=True):
 
 
 class PoolChangeView(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new of a pool."""
+    """Describes what is new of a pool."""
 
     whole: bool = False
     """These are all its nodes, and the entries of all its open sagas."""
@@ -159,7 +159,7 @@ class FleetStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SagaLog(msgspec.Struct, frozen=True, kw_only=True):
-    """A saga and the entries of its log, oldest first."""
+    """Holds a saga and the entries of its log, oldest first."""
 
     saga: Progress
     log: tuple[dict[str, Any], ...]
@@ -188,7 +188,7 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some events, oldest first."""
+    """Holds some events, oldest first."""
 
     items: tuple[EventView, ...]
     next: int = 0
@@ -214,7 +214,7 @@ class ChangeAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a request was not answered."""
+    """Says why a request was not answered."""
 
     type: str = "about:blank"
     title: str = ""
@@ -262,7 +262,7 @@ def pool_status(
 
 
 def incident_views(pool: PoolRecord) -> list[IncidentView]:
-    """The open incidents of a pool."""
+    """Return the open incidents of a pool."""
     return [_incident(pool.name, signature, each) for signature, each in pool.incidents.items()]
 
 
@@ -280,7 +280,7 @@ def _incident(pool: str, signature: str, incident: OpenIncident) -> IncidentView
 
 
 def event_view(stored: Stored) -> EventView:
-    """An event with its text."""
+    """Return an event with its text."""
     text = describe_stored(stored)
     return EventView(
         sequence=stored.sequence,
@@ -314,7 +314,7 @@ def status_view(state: FleetState, own: tuple[Expiry, ...]) -> FleetStatus:
 
 
 def saga_entry_view(stored: Stored) -> SagaEntryView:
-    """An entry of a saga's log."""
+    """Return an entry of a saga's log."""
     return SagaEntryView(
         subject=stored.subject,
         sequence=stored.sequence,
@@ -324,7 +324,7 @@ def saga_entry_view(stored: Stored) -> SagaEntryView:
 
 
 def pool_change_view(change: PoolChange) -> PoolChangeView:
-    """A change of a pool."""
+    """Return a change of a pool."""
     return PoolChangeView(
         whole=change.whole,
         nodes=change.nodes,
@@ -334,7 +334,7 @@ def pool_change_view(change: PoolChange) -> PoolChangeView:
 
 
 def stored_place(stored: Stored) -> StoredPlace:
-    """Where and when a message was stored."""
+    """Return where and when a message was stored."""
     return StoredPlace(subject=stored.subject, sequence=stored.sequence, time=stored.time)
 
 

@@ -18,6 +18,7 @@ from schemas.messages import Invalid, Message, UnknownType
 from schemas.node_events import (
     BootChecked,
     Fault,
+    MachineRefused,
     NodeEvent,
     Registered,
     Terminated,
@@ -31,7 +32,7 @@ from schemas.topology import EVENTS
 from services.bus.port import Bus, Stored
 from services.health_monitor.health_store import Decide, HealthStore
 from services.health_monitor.rules import job_faults, node_health
-from services.health_monitor.rules.fault_history import of_machine
+from services.health_monitor.rules.fault_history import fault_of_boot, of_machine
 from services.health_monitor.rules.gpu_health import ACTION_RANK
 from services.health_monitor.rules.health_policy import Judgement, Policy
 from services.health_monitor.rules.health_state import working_of
@@ -85,9 +86,9 @@ class EarlierFaults:
                 return stored, event
         return None
 
-    async def read(self, event: Registered) -> list[tuple[Stored, Fault]]:
-        """The faults of the boot that registers, oldest first, of the last EARLIER."""
-        subject = subjects.node_event(event.pool, event.node, "fault")
+    async def read(self, pool: str, node: str, boot: str) -> list[tuple[Stored, Fault]]:
+        """The faults that a boot has reported, oldest first, of the last EARLIER."""
+        subject = subjects.node_event(pool, node, "fault")
         found = await self._bus.read_batch(
             EVENTS.name, subject, after=self._clock.now() - EARLIER, count=FAULTS_MAX
         )
@@ -95,7 +96,7 @@ class EarlierFaults:
         return [
             (stored, fault)
             for stored, fault in decoded
-            if isinstance(fault, Fault) and fault.boot_id == event.boot_id
+            if isinstance(fault, Fault) and fault.boot_id == boot
         ]
 
 
@@ -132,7 +133,7 @@ class FaultHandler:
             case Fault():
                 await self._fault_or_end(event, seen, first=received.deliveries == 1)
             case BootChecked():
-                fault = node_health.fault_of_boot(event)
+                fault = fault_of_boot(event)
                 if fault is not None:
                     await self._fault(fault, seen, first=True)
             case Registered():
@@ -151,6 +152,8 @@ class FaultHandler:
                     event.node,
                     lambda record: node_health.decide_uncordoned(record, event, seen),
                 )
+            case MachineRefused():
+                await self._refuse(event, seen)
             case Terminated():
                 await self._store.remove(event.pool, event.node)
             case _:
@@ -180,9 +183,22 @@ class FaultHandler:
         if pool is None or pool.nodes != "adopted":
             return
         if await self._store.is_new(event.pool, event.node, event.boot_id):
-            for stored, fault in await self._earlier.read(event):
+            for stored, fault in await self._earlier.read(event.pool, event.node, event.boot_id):
                 seen = node_health.Trigger(fault.id, stored.sequence, stored.time)
                 await self._fault_or_end(fault, seen, first=False)
+
+    async def _refuse(self, event: MachineRefused, seen: node_health.Trigger) -> None:
+        """Judge the node's own machine alone, and again what it had reported before."""
+        pool, node = event.pool, event.node
+        await self._change(
+            pool, node, lambda record: node_health.decide_machine_refused(record, event, seen)
+        )
+        judged = {note.id for note in (await self._store.read(pool, node)).record.recent}
+        for stored, fault in await self._earlier.read(pool, node, event.machine.boot_id):
+            if fault.id not in judged:
+                # Its verdict is another fact than the one that the second machine has undone.
+                again = node_health.Trigger(f"{event.id}-{fault.id}", 0, stored.time)
+                await self._fault_or_end(fault, again, first=False)
 
     async def _fault_or_end(self, fault: Fault, seen: node_health.Trigger, *, first: bool) -> None:
         if not is_over(fault):
@@ -218,7 +234,7 @@ class FaultHandler:
 
     def rank(self, event: NodeEvent) -> int:
         """How serious a message of a flooding node is: what the policy would make of it alone."""
-        fault = node_health.fault_of_boot(event) if isinstance(event, BootChecked) else event
+        fault = fault_of_boot(event) if isinstance(event, BootChecked) else event
         if not isinstance(fault, Fault) or is_over(fault):
             return 0
         judged = self._policy().judge(fault, {}, fault.time)
@@ -237,6 +253,8 @@ class FaultHandler:
         self, pool: str, node: str, decide: Decide, *, boot: str | None = None
     ) -> None:
         def traced(record: HealthRecord) -> node_health.Decision:
+            if boot and boot in record.detail.get("refused", ()):
+                return record, ()
             after, effects = decide(record)
             if any(isinstance(effect, node_health.PublishVerdict) for effect in effects):
                 after = msgspec.structs.replace(after, trace=traceparent())

@@ -7,6 +7,7 @@ in memory saves the read, and is trusted for changes without effects only: a ver
 what the bucket holds.
 """
 
+import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -128,8 +129,10 @@ class HealthStore:
                     return
 
         async def attempt() -> None:
-            held = await self._read_or_recover(pool, node, boot=boot)
-            if held is None:
+            held, refused = await asyncio.gather(
+                self._read_or_recover(pool, node, boot=boot), self._refuses(key, boot)
+            )
+            if held is None or refused:
                 return
             record, effects = decide(held.record)
             for effect in effects:
@@ -137,6 +140,20 @@ class HealthStore:
             await self._save(key, held, record)
 
         await retry_conflicts(attempt, f"HEALTH {key}")
+
+    async def _refuses(self, key: str, boot: str | None) -> bool:
+        """Return whether NODES says that a boot is of another machine than the node's.
+
+        HEALTH lacks it while it cannot be written, and effects are performed all the same.
+        """
+        if not boot:
+            return False
+        try:
+            known = (await self._nodes.read(key)).record
+        except UnreadableRecord:
+            return False
+        identity = known.identity if known is not None else None
+        return identity is not None and identity.refuses(boot)
 
     async def publish(
         self,

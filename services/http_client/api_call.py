@@ -1,4 +1,4 @@
-"""What a call, a stream and an error of the HTTP API are, as values. Pure."""
+"""Describes a call, a stream and an error of the HTTP API as values. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -86,13 +86,13 @@ KINDS: Final[dict[int, type[GatewayError]]] = {
 
 
 def gateway_error(problem: Problem, *, key: str = "", after_seconds: float = 0.0) -> GatewayError:
-    """The error of a problem."""
+    """Return the error that a problem describes."""
     return KINDS.get(problem.status, GatewayError)(problem, key=key, after_seconds=after_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiCall(Generic[T_co]):
-    """A request and the type of its answer."""
+    """Describes a request and the type of its answer."""
 
     path: str
     answer: type[T_co]
@@ -110,7 +110,7 @@ class ItemPage(Protocol[T_co]):
 
     @property
     def items(self) -> Sequence[T_co]:
-        """The items."""
+        """Return the items of the answer."""
 
     @property
     def next(self) -> str | int:
@@ -119,7 +119,7 @@ class ItemPage(Protocol[T_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiStream(Generic[T_co]):
-    """What is followed, the type of its items, and where it goes on."""
+    """Describes what is followed, the type of its items, and where it goes on."""
 
     path: str
     item: type[T_co]

@@ -27,7 +27,7 @@ KEY_BYTES: Final = 12
 
 
 class AsyncNavarch(ApiMethods, AwaitedClient):
-    """A gateway: `async with AsyncNavarch("https://navarch.example.com") as fleet`."""
+    """Calls a gateway: `async with AsyncNavarch("https://navarch.example.com") as fleet`."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class AsyncNavarch(ApiMethods, AwaitedClient):
         raise NavarchError(f"more than {PAGES_MAX} pages of {call.path}: select fewer")
 
     def follow(self, stream: ApiStream[T]) -> AsyncGenerator[T, None]:
-        """The items of a stream, each once, over any number of connections."""
+        """Yield the items of a stream, each once, over any number of connections."""
         return self._transport.follow(stream)
 
 
 class Navarch(ApiMethods, WaitingClient):
-    """A gateway: `with Navarch("https://navarch.example.com") as fleet`."""
+    """Calls a gateway: `with Navarch("https://navarch.example.com") as fleet`."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Navarch(ApiMethods, WaitingClient):
         return self.items(self.client.pages(call))
 
     def follow(self, stream: ApiStream[T]) -> Iterator[T]:
-        """The items of a stream, each once, over any number of connections."""
+        """Yield the items of a stream, each once, over any number of connections."""
         return self.items(self.client.follow(stream))
 
     def items(self, source: AsyncIterator[T]) -> Iterator[T]:

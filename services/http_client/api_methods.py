@@ -1,4 +1,4 @@
-"""The methods of both clients, each declared once. Of `AsyncNavarch` they are awaited."""
+"""Declares the methods of both clients, each once. Of `AsyncNavarch` they are awaited."""
 
 import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
@@ -89,7 +89,7 @@ class _Followed(_Iterated[P, T]):
 
 
 class ApiMethods:
-    """Every operation of the API."""
+    """Has a method for every operation of the API."""
 
     list_nodes = _Answered(gateway_calls.list_nodes)
     get_node = _Answered(gateway_calls.get_node)

@@ -1,4 +1,4 @@
-"""Every call of the HTTP API, as a value. Pure.
+"""Builds every call of the HTTP API, as a value. Pure.
 
 A test compares each with the API's own description, so that the two never differ.
 """
@@ -342,7 +342,7 @@ def terminate_node(
 def dry_run_node(
     name: str, verb: DryRunVerb, *, mode: str = "", timeout: str = "", reason: str = ""
 ) -> ApiCall[DryRun]:
-    """What a change of a node would do; nothing is changed."""
+    """Return what a change of a node would do; nothing is changed."""
     body: msgspec.Struct = ReasonBody(reason=reason)
     if verb not in SIMPLE_VERBS:
         body = _drain(mode, timeout, reason)

@@ -76,7 +76,7 @@ class _TransientError(Exception):
 
 
 class HttpTransport:
-    """One gateway, and the connections to it."""
+    """Sends requests to one gateway, over connections that it keeps."""
 
     def __init__(
         self,
@@ -274,7 +274,7 @@ def problem_of(answer: httpx.Response, body: bytes) -> Problem | None:
 
 
 def kind_of(answer: httpx.Response) -> str:
-    """The media type of an answer, without its parameters."""
+    """Return the media type of an answer, without its parameters."""
     return str(answer.headers.get("Content-Type", "")).partition(";")[0].strip().lower()
 
 

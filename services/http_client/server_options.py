@@ -1,4 +1,7 @@
-"""Which gateway is called, and with which token. Pure, but for the file of the authority."""
+"""Selects which gateway is called, and with which token.
+
+Pure, but for the file of the authority.
+"""
 
 import os
 import ssl
@@ -17,7 +20,7 @@ CA_VARIABLE: Final = "NAVARCH_CA_FILE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """A gateway."""
+    """Names a gateway and the token for it."""
 
     url: str
     """Without a slash at the end."""
@@ -26,7 +29,7 @@ class ServerOptions:
     """Of the authority that signed its certificate; empty: those of this machine."""
 
     def tls(self) -> ssl.SSLContext:
-        """How certificates are verified; NavarchError where the file is none of certificates."""
+        """Return how certificates are verified; NavarchError where the file has none."""
         if self.url.startswith("http:"):
             return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # of no authority, and not used
         try:

@@ -8,7 +8,7 @@ EVENT_BYTES_MAX: Final = 16 * 1_048_576
 
 
 class StreamFormatError(ValueError):
-    """These bytes are no server-sent events."""
+    """The received bytes are no server-sent events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ class _Kept(msgspec.Struct):
 
 
 class ChangePlans:
-    """The plans of one process, by caller and token."""
+    """Keeps the plans of one process, by caller and token."""
 
     def __init__(self, key: bytes) -> None:
         """`key`: random; without it no token can be computed."""
@@ -92,5 +92,5 @@ def require_current(plan: ChangePlan, revision: int) -> None:
 
 
 def expiry(now: datetime) -> datetime:
-    """Until when a plan that is made now can be confirmed."""
+    """Return until when a plan that is made now can be confirmed."""
     return now + timedelta(seconds=PLAN_SECONDS_MAX)

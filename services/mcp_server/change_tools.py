@@ -24,7 +24,7 @@ DRAINS: Final = ("drain", "replace", "terminate")
 
 
 class ScalePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What `scale` would do."""
+    """Describes what `scale` would do."""
 
     pool: str
     desired: int
@@ -42,7 +42,7 @@ _Planned = tuple[ChangePlan, DryRun | ScalePlan]
 
 
 class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan. Nothing was changed."""
+    """Describes a plan to the caller that may confirm it. Nothing was changed."""
 
     plan: DryRun | ScalePlan
     """The dry run: whether it would be accepted, its gates, and its steps."""

@@ -100,7 +100,7 @@ def http_manager(server: Server[Any], body_bytes_max: int) -> StreamableHTTPSess
 
 
 async def tool_answer(access: ToolAccess, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
-    """What a tool answers, and whether it is an error; escaped, and of bounded size."""
+    """Return what a tool answers, and whether it is an error; escaped, and of bounded size."""
     tool = TOOL_OF.get(name)
     if tool is None:
         return escape(f"there is no tool {name!r}: {', '.join(TOOL_OF)}"), True
@@ -128,7 +128,7 @@ def answer_text(value: Any) -> str:
 
 
 def error_text(error: Exception) -> str:
-    """What failed, without secrets."""
+    """Return what failed, without secrets."""
     return escape(redacted(str(error)))
 
 

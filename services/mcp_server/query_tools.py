@@ -46,7 +46,7 @@ _records = decoder(NodeRecord)
 
 
 class NodeAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Some nodes, without their GPUs and faults."""
+    """Holds some nodes, without their GPUs and faults."""
 
     nodes: tuple[NodeView, ...]
     next: str = ""
@@ -54,7 +54,7 @@ class NodeAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Some events, oldest first."""
+    """Holds some events, oldest first."""
 
     events: tuple[TimelineRow, ...]
     older: int = 0
@@ -64,7 +64,7 @@ class EventAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetGlance(msgspec.Struct, frozen=True, kw_only=True):
-    """The fleet at a glance."""
+    """Describes the fleet at a glance."""
 
     pools: tuple[PoolView, ...]
     sagas: tuple[Progress, ...]
@@ -195,7 +195,7 @@ async def visible_node(access: ToolAccess, name: str) -> NodeView:
 
 
 async def visible_pool(access: ToolAccess, name: str) -> PoolView:
-    """The same for a pool."""
+    """Return the pool of this name; NavarchError if there is none that the caller may see."""
     await _check_pool(access, name)
     found = decode_pools(await access.fleet.pages("pools", Query(pool=name)))
     if not found:

@@ -1,4 +1,4 @@
-"""The arguments of each tool. Pure; the protocol's JSON schemas are made of these."""
+"""Declares the arguments of each tool. Pure; the protocol's JSON schemas are made of these."""
 
 from typing import Annotated, Final, Literal
 
@@ -25,11 +25,11 @@ RowLimit = Annotated[
 
 
 class NoArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """None."""
+    """Declares that a tool has no arguments."""
 
 
 class NodeSelection(NoArguments, frozen=True, kw_only=True):
-    """Which nodes."""
+    """Selects which nodes are listed."""
 
     pool: OnlyPool = ""
     provider: Selector = ""
@@ -46,13 +46,13 @@ class NodeSelection(NoArguments, frozen=True, kw_only=True):
 
 
 class NodeName(NoArguments, frozen=True, kw_only=True):
-    """One node."""
+    """Names the node that is asked about."""
 
     node: Name
 
 
 class AnyName(NoArguments, frozen=True, kw_only=True):
-    """One node, pool or saga."""
+    """Names one node, pool or saga."""
 
     name: Annotated[
         str, msgspec.Meta(min_length=1, max_length=200, description="A node, pool or saga.")
@@ -60,20 +60,20 @@ class AnyName(NoArguments, frozen=True, kw_only=True):
 
 
 class PoolSelection(NoArguments, frozen=True, kw_only=True):
-    """One pool, or all."""
+    """Selects one pool, or all."""
 
     pool: OnlyPool = ""
 
 
 class TimelineSelection(NoArguments, frozen=True, kw_only=True):
-    """One node's history."""
+    """Selects one node's history."""
 
     node: Name
     limit: RowLimit = 100
 
 
 class EventSelection(NoArguments, frozen=True, kw_only=True):
-    """Which events."""
+    """Selects which events are listed."""
 
     since: SinceText = "1h"
     pool: OnlyPool = ""
@@ -82,7 +82,7 @@ class EventSelection(NoArguments, frozen=True, kw_only=True):
 
 
 class OfferingSelection(NoArguments, frozen=True, kw_only=True):
-    """Which offerings."""
+    """Selects which offerings are listed."""
 
     pool: OnlyPool = ""
     provider: Selector = ""
@@ -90,7 +90,7 @@ class OfferingSelection(NoArguments, frozen=True, kw_only=True):
 
 
 class ReportPeriod(NoArguments, frozen=True, kw_only=True):
-    """Since when, and which pool."""
+    """Selects since when, and which pool."""
 
     since: SinceText = "7d"
     pool: OnlyPool = ""

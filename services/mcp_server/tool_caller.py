@@ -1,4 +1,4 @@
-"""Who calls a tool, and how its changes are requested."""
+"""Declares who calls a tool, and how its changes are requested."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,14 +16,14 @@ HISTORIES_MAX: Final = 2
 
 
 class ToolCaller(Protocol):
-    """A caller of tools."""
+    """Declares what tools must know of their caller."""
 
     @property
     def name(self) -> str:
-        """Whose plans are whose."""
+        """Return the caller's name, by which plans are kept apart."""
 
     def sees(self, pool: str) -> bool:
-        """Whether a pool is one of its own; an empty name: the whole fleet."""
+        """Return whether the caller may see a pool; an empty name: the whole fleet."""
 
     async def send(self, pool: str, verb: str, request: Request) -> msgspec.Struct:
         """Request a change; NavarchError where it is refused, or needs another role."""
@@ -45,13 +45,13 @@ class BusCaller:
         return True
 
     async def send(self, pool: str, verb: str, request: Request) -> msgspec.Struct:
-        """As the command line sends it."""
+        """Send the request as the command line does."""
         return require_accepted(await self.fleet.request(pool, verb, request))
 
 
 @dataclass(frozen=True, slots=True)
 class ToolAccess:
-    """What tools work with: the fleet, in one caller's name."""
+    """Gives tools what they work with: the fleet, in one caller's name."""
 
     fleet: FleetClient
     caller: ToolCaller

@@ -22,7 +22,7 @@ from services.mcp_server.tool_arguments import (
 
 
 class FleetTool(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool."""
+    """Describes one tool and the function that performs it."""
 
     name: str
     arguments: type[NoArguments]
@@ -32,13 +32,13 @@ class FleetTool(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def description(self) -> str:
-        """The text of its function."""
+        """Return the tool's description: its function's docstring."""
         lines = (self.call.__doc__ or "").strip().splitlines()
         return " ".join(filter(None, map(str.strip, lines)))
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of its arguments."""
+        """Return the JSON schema of the tool's arguments."""
         return arguments_schema(self.arguments)
 
 
@@ -72,7 +72,7 @@ def arguments_schema(kind: type[NoArguments]) -> dict[str, Any]:
 
 
 def tool_rows() -> str:
-    """The table of docs/mcp.md."""
+    """Return the table of docs/mcp.md."""
     rows = [
         f"| `{each.name}` | {', '.join(f'`{name}`' for name in each.arguments.__struct_fields__)} "
         f"| {each.description} |"

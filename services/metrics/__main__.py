@@ -1,4 +1,4 @@
-"""`python -m services.metrics`."""
+"""Starts the metrics service: `python -m services.metrics`."""
 
 import services.runtime.import_trim  # noqa: F401 - before whatever loads more than is used
 from services.metrics.service import build

@@ -1,4 +1,4 @@
-"""A histogram's buckets for a scrape, each with its newest exemplar."""
+"""Yields a histogram's buckets for a scrape, each with its newest exemplar."""
 
 from collections.abc import Sequence
 from itertools import accumulate

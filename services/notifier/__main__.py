@@ -1,4 +1,4 @@
-"""`python -m services.notifier`."""
+"""Starts the notifier: `python -m services.notifier`."""
 
 import services.runtime.import_trim  # noqa: F401 - before whatever loads more than is used
 from services.notifier.service import build, check

@@ -32,7 +32,7 @@ def check_secret(secret: str) -> None:
 
 
 def signature_headers(secret: str, now: datetime, content: bytes) -> dict[str, str]:
-    """The headers; none without a secret.
+    """Return the headers that sign the content; none without a secret.
 
     One mechanism for alerts and workload systems; docs/webhook.md shows how a receiver verifies it.
     """
@@ -46,13 +46,16 @@ def signature_headers(secret: str, now: datetime, content: bytes) -> dict[str, s
 
 
 def sign(secret: str, timestamp: str, content: bytes) -> str:
-    """HMAC-SHA256 of the timestamp, a dot, and the content."""
+    """Return the HMAC-SHA256 of the timestamp, a dot, and the content."""
     signed = f"{timestamp}.".encode() + content
     return f"sha256={hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()}"
 
 
 class CloudEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event. `data` is JSON; every other field is an attribute, extensions included."""
+    """Holds one event as CloudEvents describe it.
+
+    `data` is JSON; every other field is an attribute, extensions included.
+    """
 
     specversion: str
     id: str
@@ -75,7 +78,7 @@ class CloudEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def cloud_event(
     *, id_: str, source: str, kind: str, subject: str, time: datetime, data: bytes, **more: str
 ) -> CloudEvent:
-    """An event about `subject`; `more`: its extensions."""
+    """Return an event about `subject`; `more`: its extensions."""
     return CloudEvent(
         specversion=SPECVERSION,
         id=id_,
@@ -90,17 +93,17 @@ def cloud_event(
 
 
 def structured(event: CloudEvent) -> bytes:
-    """The event as one JSON object."""
+    """Return the event as one JSON object."""
     return msgspec.json.encode(event)
 
 
 def batch(events: Sequence[CloudEvent]) -> bytes:
-    """Events as one JSON array."""
+    """Return events as one JSON array."""
     return msgspec.json.encode(events)
 
 
 def binary_headers(event: CloudEvent) -> dict[str, str]:
-    """The event's attributes as headers beside its data."""
+    """Return the event's attributes as headers beside its data."""
     attributes = {
         name: value
         for name in CloudEvent.__struct_fields__
@@ -111,5 +114,5 @@ def binary_headers(event: CloudEvent) -> dict[str, str]:
 
 
 def utc_text(at: datetime) -> str:
-    """RFC 3339, in UTC."""
+    """Return a time in the form of RFC 3339, in UTC."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

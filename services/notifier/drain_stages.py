@@ -1,4 +1,4 @@
-"""Before a drain the work is asked for a checkpoint; in it, a workload system may call back.
+"""Asks work for a checkpoint before a drain, and takes callbacks of workload systems during it.
 
 Work that announces when its next checkpoint is written has until then, within the drain's deadline.
 It is asked once for each saga: a replica that continues a drain finds in EVENTS what was asked and
@@ -73,7 +73,7 @@ class DrainCallbacks:
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
-        """Subject -> endpoint."""
+        """Return the endpoints, by their subjects."""
         return {subjects.order_wildcard(WORK_DONE): self._answer}
 
     async def run(self) -> None:
@@ -140,7 +140,7 @@ class DrainCallbacks:
 
 
 def is_draining(state: SagaState) -> bool:
-    """Whether a saga has asked the work on its node to leave, and waits for it. Pure."""
+    """Return whether a saga has asked the work on its node to leave, and waits for it. Pure."""
     status = state.step("drain").status
     asked = state.step("vacate").status in ("started", "succeeded")
     return state.status == "running" and (status == "started" or (status == "pending" and asked))
@@ -253,7 +253,7 @@ def wait_until(work: Sequence[RunningWork], deadline: datetime) -> datetime:
 
 
 def is_saved(asked: CheckpointRequested, left: NodeWorkload) -> bool:
-    """Whether all work that is left had announced its checkpoint. Pure."""
+    """Return whether all work that is left had announced its checkpoint. Pure."""
     announced = {each.id for each in asked.work if each.checkpoint_at is not None}
     names = {each.id for each in listed_work(left.running, RUNNING_MAX)}
     return names <= announced and left.total == len(left.running) > 0
@@ -262,7 +262,7 @@ def is_saved(asked: CheckpointRequested, left: NodeWorkload) -> bool:
 def checkpoint_requested(
     order: WorkloadOrder, until: datetime, work: tuple[RunningWork, ...], now: datetime
 ) -> CheckpointRequested:
-    """The event. Pure."""
+    """Return the event about what a drain waits for. Pure."""
     return CheckpointRequested(
         id=f"checkpoint-{order.saga}",
         pool=order.node.pool,

@@ -71,7 +71,7 @@ def find_surplus(counts: Mapping[str, int]) -> list[Surplus]:
 
 
 class Flow(NamedTuple):
-    """What a node stores beyond an agent's rate."""
+    """Describes what a node stores beyond an agent's rate."""
 
     excess: float
     """Facts beyond it; what it stores less is deducted."""
@@ -80,7 +80,7 @@ class Flow(NamedTuple):
 
     @property
     def is_flood(self) -> bool:
-        """Whether no agent of ours sends so much."""
+        """Return whether no agent of ours sends so much."""
         return self.excess > EXCESS_MAX and self.looks >= LOOKS_MIN
 
 
@@ -89,7 +89,7 @@ Node = tuple[str, str]
 
 
 def facts_by_node(counts: Mapping[str, int]) -> dict[Node, int]:
-    """How many facts each node holds. Pure."""
+    """Return how many facts each node holds. Pure."""
     found: dict[Node, int] = defaultdict(int)
     for subject, count in counts.items():
         if (parsed := subjects.parse_node(subject)) is not None:
@@ -267,7 +267,7 @@ def refusing(node: str) -> CurrentFailure:
 
 
 def flooding(surplus: Surplus) -> CurrentFailure:
-    """What is reported of a node that holds too much."""
+    """Return what is reported of a node that holds too much."""
     node = surplus.node
     return CurrentFailure(
         failure="message-flood",
@@ -284,7 +284,7 @@ def flooding(surplus: Surplus) -> CurrentFailure:
 
 
 def not_disconnected(node: str, reason: str, why: str) -> CurrentFailure:
-    """What is reported of a flood that goes on."""
+    """Return what is reported of a flood that goes on."""
     return CurrentFailure(
         failure="message-flood",
         about=f"node {node}",

@@ -43,7 +43,7 @@ _pools = decoder(PoolRecord)
 
 
 class MachineRemainsError(Exception):
-    """Without its entry, the daemon on the machine would register it again, without its cordon."""
+    """The machine still runs: its daemon would register it again, without its cordon."""
 
     def __init__(self, node: str) -> None:
         super().__init__(

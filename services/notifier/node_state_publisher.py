@@ -13,8 +13,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 from schemas.instance_records import InstanceRecord
-from schemas.node_events import RemainingWork, WorkFailed, WorkGangs, WorkloadState
+from schemas.node_events import WorkFailed, WorkGangs, WorkloadState
 from schemas.node_records import GANGS_MAX, NodeRecord, node_key
+from schemas.node_work import RemainingWork
 from schemas.topology import INSTANCES, NODES
 from schemas.value_limits import NAME_CHARS_MAX
 from services.bus.bucket_mirror import BucketView
@@ -85,7 +86,7 @@ async def answers_of_each(
     failing: set[NodeStateReporter],
     problem: str,
 ) -> AsyncIterator[tuple[NodeStateReporter, dict[str, NodeReference], T]]:
-    """What each answers about its nodes; one that fails is passed over, and reported once.
+    """Yield what each system answers about its nodes; one that fails is reported once.
 
     `failing`: those that failed the last time.
     """
@@ -168,7 +169,7 @@ class GangPublisher:
 
 
 def is_asked_about(node: NodeRecord) -> bool:
-    """Whether it is unhealthy, draining, or has gangs in its record that may be over. Pure."""
+    """Return whether a node is unhealthy, draining, or has gangs in its record. Pure."""
     draining = bool(node.saga) and node.cordoned
     unhealthy = node.health == "unhealthy" or node.lost
     in_service = node.state in ("active", "leaving")
@@ -265,7 +266,7 @@ class NodeStatePublisher:
 
 
 def unknown_state(node: NodeRecord, now: datetime) -> WorkloadNodeState | None:
-    """What is said of a node that its workload system does not know; None: it may join soon. Pure.
+    """Return what is said of a node unknown to its workload system; None: it may join soon. Pure.
 
     Without it a wrong name would show at the node's first cordon, when its hardware fails.
     """
@@ -279,7 +280,7 @@ def unknown_state(node: NodeRecord, now: datetime) -> WorkloadNodeState | None:
 def state_event(
     node: NodeReference, state: WorkloadNodeState, system: str, now: datetime
 ) -> WorkloadState:
-    """The event about a state. Pure."""
+    """Return the event about a state. Pure."""
     plain = state.ready and not state.cordoned
     return WorkloadState(
         id=f"workload-state-{node.node}-{now.timestamp():.6f}",
@@ -295,7 +296,7 @@ def state_event(
 
 
 def failure_event(node: NodeReference, failed: FailedWork, system: str) -> WorkFailed:
-    """The event about a failed job. Pure."""
+    """Return the event about a failed job. Pure."""
     digest = hashlib.blake2b(f"{failed.id} {failed.at}".encode(), digest_size=6).hexdigest()
     work = RemainingWork(id=failed.id[:NAME_CHARS_MAX], owner=failed.owner[:NAME_CHARS_MAX])
     return WorkFailed(

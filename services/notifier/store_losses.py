@@ -1,4 +1,4 @@
-"""What a stream has lost between two observations of it, what that means and what to do. Pure."""
+"""Finds what a stream has lost between two observations, what that means and what to do. Pure."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -135,7 +135,7 @@ def read_state(info: dict[str, Any]) -> ObservedStream:
 
 
 def is_expendable(spec: StreamSpec) -> bool:
-    """Whether a stream may lose what it has whenever a server restarts."""
+    """Return whether a stream may lose what it has whenever a server restarts."""
     return spec.in_memory or spec.replicas_one
 
 

@@ -39,7 +39,7 @@ from services.runtime.store_refusals import REMEDIES, refusal_cause
 log = logging.getLogger(__name__)
 _current = LimitedDecoder(list[CurrentFailure])
 
-LOOK_SECONDS: Final = 10.0
+LOOK_SECONDS: Final = 5.0
 REFUSALS_MIN: Final = 2
 """Consecutive refused writes before it is reported: a new leader is elected sooner."""
 FULL_SHARE: Final = 0.95
@@ -77,7 +77,7 @@ class StoreWatch:
             await self._clock.sleep(LOOK_SECONDS)
 
     async def look(self) -> list[CurrentFailure]:
-        """Look once."""
+        """Look at the stores once."""
         refusal, before = await self._refusal(), self._stored_leases()
         self._refusals = self._refusals + 1 if refusal else 0
         looks = await asyncio.gather(*(self._look_at(each) for each in EVERY_STREAM))

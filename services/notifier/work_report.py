@@ -10,7 +10,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from schemas import subjects
-from schemas.node_events import FACTS, NodeEvent, RemainingWork, WorkRemains
+from schemas.node_events import FACTS, NodeEvent, WorkRemains
+from schemas.node_work import RemainingWork
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS
 from schemas.value_limits import NAME_CHARS_MAX, time_outside
@@ -38,7 +39,7 @@ async def last_event(bus: Bus, kind: type[E], pool: str, node: str) -> E | None:
 
 
 class WorkReport:
-    """What one drain waits for."""
+    """Describes what one drain waits for."""
 
     def __init__(
         self, bus: Bus, clock: Clock, node: NodeReference, saga: str, until: datetime | None
@@ -78,7 +79,7 @@ class WorkReport:
 
 
 async def read_remaining_work(bus: Bus, pool: str, node: str, saga: str, at: datetime) -> str:
-    """What a saga's drain waits for at a moment, as last published; empty: nothing was."""
+    """Return what a saga's drain waits for at a moment, as last published; empty: nothing was."""
     remains = await last_event(bus, WorkRemains, pool, node)
     return work_words(remains, at) if remains is not None and remains.saga == saga else ""
 

@@ -1,4 +1,4 @@
-"""Which workload systems carry out no orders: reported as a failure of the notifier, by name.
+"""Reports which workload systems carry out no orders, by name.
 
 An order that cannot be carried out is repeated until its step is given up, so nothing else would
 say why. What lasts for a moment is not reported.

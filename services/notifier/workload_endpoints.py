@@ -70,7 +70,7 @@ _nodes = decoder(NodeRecord)
 
 
 class NodeWorkEndpoint:
-    """The endpoint of one replica."""
+    """Answers which work runs on a node."""
 
     def __init__(self, notifiers: PoolNotifiers, bus: Bus) -> None:
         self._notifiers = notifiers
@@ -79,7 +79,7 @@ class NodeWorkEndpoint:
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
-        """Subject -> endpoint."""
+        """Return the endpoints, by their subjects."""
         return {subjects.query(NODE_WORK): self._answer}
 
     async def _answer(self, data: bytes, _: Headers) -> bytes:
@@ -88,6 +88,7 @@ class NodeWorkEndpoint:
     async def idle(self, query: NodeWorkQuery) -> NodeWorkAnswer:
         """The nodes on which every workload system of the pool says that nothing runs."""
         idle, unknown = set(query.nodes), list[str]()
+        free = set(query.nodes)
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 systems = [
@@ -99,48 +100,54 @@ class NodeWorkEndpoint:
                 reading = (self._read(query.pool, each) for each in asked)
                 references = await asyncio.gather(*reading)
                 for each in systems:
-                    found, why = await _ask(each, references)
+                    found, drained, why = await _ask(each, references)
                     idle &= found
+                    free &= found | drained
                     unknown += [why] if why else []
         except Exception as error:  # noqa: BLE001 - a notifier may be a third party's code
             reason = str(error) or f"no answer within {ANSWER_SECONDS_MAX:g} s"
             return NodeWorkAnswer(unknown=reason)
-        return NodeWorkAnswer(idle=tuple(sorted(idle)), unknown="; ".join(unknown))
+        return NodeWorkAnswer(
+            idle=tuple(sorted(idle)), absent=tuple(sorted(free - idle)), unknown="; ".join(unknown)
+        )
 
     async def _read(self, pool: str, node: str) -> NodeReference:
         async with self._reads:
             return await read_reference(self._bus, pool, node)
 
 
-async def _ask(notifier: Notifier, nodes: Sequence[NodeReference]) -> tuple[set[str], str]:
-    """The nodes that have no work, and why nothing is known of some.
+async def _ask(
+    notifier: Notifier, nodes: Sequence[NodeReference]
+) -> tuple[set[str], set[str], str]:
+    """The nodes that have no work, those that get none, and why nothing is known of some.
 
     One in service of which it is said that no work will be placed there is not known to the
     workload system, or another has cordoned it.
     """
     if not isinstance(notifier, RunningWorkReporter) or not notifier.reports_running:
-        return set(), f"{notifier.name} does not say what runs on a node in service"
+        return set(), set(), f"{notifier.name} does not say what runs on a node in service"
     answers = await notifier.workloads(nodes)
     idle: set[str] = set()
-    unknown: list[str] = []
+    drained: set[str] = set()
+    unsure: list[str] = []
     for each in nodes:
         match answers.get(each.node):
             case NodeWorkload(drained=False, running=(), total=0, unsure=False):
                 idle.add(each.node)
-            case NodeWorkload(drained=True) | NodeWorkload(unsure=True):
-                unknown.append(each.node)
-            case NodeWorkload():
+            case NodeWorkload(drained=True):
+                drained.add(each.node)
+            case NodeWorkload(unsure=False):
                 pass
-            case StepFailure() | None:
-                unknown.append(each.node)
-    if not unknown:
-        return idle, ""
+            case NodeWorkload() | StepFailure() | None:
+                unsure.append(each.node)
+    if not (unknown := sorted({*drained, *unsure})):
+        return idle, drained, ""
     named = first_of(unknown, NAMED_MAX)
-    return idle, f"{notifier.name} does not know what runs on {named}"
+    return idle, drained, f"{notifier.name} does not know what runs on {named}"
 
 
 class JobNodesEndpoint:
-    """The endpoint of one replica."""
+    """Answers on which nodes a job runs."""
 
     def __init__(self, notifiers: PoolNotifiers, bus: Bus) -> None:
         self._notifiers = notifiers
@@ -148,7 +155,7 @@ class JobNodesEndpoint:
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
-        """Subject -> endpoint."""
+        """Return the endpoints, by their subjects."""
         return {subjects.query(JOB_NODES): self._answer}
 
     async def _answer(self, data: bytes, _: Headers) -> bytes:
@@ -219,7 +226,7 @@ def job_nodes(
 
 
 def is_called(job: str, work: RunningWork) -> bool:
-    """Whether a job, pod or actor has this ID or name: `4711`, `job 4711`, `team/pod`, `pod`."""
+    """Return whether a job, pod or actor has this ID or name: `4711`, `job 4711`, `pod`."""
     number = work.id.removeprefix("job ")
     names = {work.id, number, work.name, work.gang}
     # A task of a Slurm array, and what has its namespace before its name.
@@ -240,7 +247,7 @@ async def _ask_running(
 
 
 class WorkloadCheckEndpoint:
-    """The endpoint of one replica."""
+    """Answers requests to check a workload system."""
 
     def __init__(self, notifiers: PoolNotifiers, bus: Bus) -> None:
         self._notifiers = notifiers
@@ -248,7 +255,7 @@ class WorkloadCheckEndpoint:
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
-        """Subject -> endpoint."""
+        """Return the endpoints, by their subjects."""
         return {subjects.query(WORKLOAD_CHECK): self._answer}
 
     async def _answer(self, data: bytes, _: Headers) -> bytes:

@@ -16,7 +16,7 @@ from schemas.node_records import DRAINED_BEFORE_SECONDS, NodeRecord, node_key
 from schemas.step_data import DrainOutputs, GpuInputs, NodeInputs, VacateOutputs
 from schemas.topology import HEALTH, INSTANCES, NODES
 from services.bus.bucket_mirror import readable_record
-from services.bus.port import Bus
+from services.bus.port import Bus, Entry
 from services.notifier.drain_stages import DrainCallbacks, await_checkpoint, checkpoint_order
 from services.notifier.work_report import WorkReport
 from services.notifier.workload.drain_watch import DrainWatch
@@ -54,6 +54,17 @@ LOOK_SECONDS: Final = 10.0
 _nodes = decoder(NodeRecord)
 _instances = decoder(InstanceRecord)
 _health = decoder(HealthRecord)
+
+
+Entries = tuple[Entry | None, Entry | None, Entry | None]
+"""What NODES, INSTANCES and HEALTH have of a node."""
+
+
+class _AboutNode(msgspec.Struct, frozen=True):
+    """The part that the inputs of every step have."""
+
+    pool: str
+    node: str
 
 
 class WorkloadSteps:
@@ -110,12 +121,10 @@ class WorkloadSteps:
     async def cordon_gpus(self, command: Command) -> None:
         """Keep new work off GPUs of the node, and off no others."""
         about = command.inputs_as(GpuInputs)
-        await self._await_record(command, about)
-        notifier, reference, gpus = await asyncio.gather(
-            self._notifiers.of(about.pool),
-            read_reference(self._bus, about.pool, about.node),
-            read_gpus(self._bus, about.pool, about.node, about.gpus),
+        notifier, (reference, record) = await asyncio.gather(
+            self._notifiers.of(about.pool), self._recorded(command, about)
         )
+        gpus = _gpus(record, about.gpus)
         if not isinstance(notifier, GpuCordoningNotifier):
             if not gpus:
                 return
@@ -226,14 +235,23 @@ class WorkloadSteps:
 
     async def _order(self, command: Command) -> tuple[Notifier, WorkloadOrder]:
         about = command.inputs_as(NodeInputs)
-        await self._await_record(command, about)
-        notifier, reference = await asyncio.gather(
-            self._notifiers.of(about.pool), read_reference(self._bus, about.pool, about.node)
+        notifier, (reference, _) = await asyncio.gather(
+            self._notifiers.of(about.pool), self._recorded(command, about)
         )
         return notifier, WorkloadOrder(node=reference, reason=about.reason, key=command.key)
 
-    async def _await_record(self, command: Command, about: NodeInputs | GpuInputs) -> None:
-        """Wait while NODES has lost a node that a saga is about: it is recorded again.
+    async def _prepare(self, command: Command) -> Entries | None:
+        """Read the entries of the node that a command is about."""
+        try:
+            about = msgspec.convert(command.inputs, _AboutNode)
+        except msgspec.ValidationError:
+            return None  # the action says why they cannot be used
+        return await _entries(self._bus, about.pool, about.node)
+
+    async def _recorded(
+        self, command: Command, about: NodeInputs | GpuInputs
+    ) -> tuple[NodeReference, NodeRecord | None]:
+        """Read a node's reference and record; wait while NODES has lost it: it is recorded again.
 
         By our name a workload system may not know it, and what it does not know has no work. Half
         of the step's time is left for the step.
@@ -243,11 +261,15 @@ class WorkloadSteps:
             left = (command.deadline - self._clock.now()).total_seconds()
             waits = min(waits, left / 2)
         until = self._clock.monotonic() + waits
-        while await self._bus.get(NODES, node_key(about.pool, about.node)) is None:
+        entries = command.prepared or await _entries(self._bus, about.pool, about.node)
+        while entries[0] is None:
             if self._clock.monotonic() >= until:
                 log.warning("a node has no record", extra={"pool": about.pool, "node": about.node})
-                return
+                break
             await self._clock.sleep(RECORDED_AGAIN_SECONDS)
+            entries = await _entries(self._bus, about.pool, about.node)
+        record: NodeRecord | None = readable_record(entries[0], _nodes)
+        return _reference(about.pool, about.node, record, entries), record
 
     def participant(self, context: Context) -> Participant:
         """Make the saga participant that performs these steps."""
@@ -266,16 +288,22 @@ class WorkloadSteps:
                 "promote": self.promote,
             },
             undos={"cordon": self.uncordon},
+            prepare=self._prepare,
         )
 
 
 async def read_reference(bus: Bus, pool: str, node: str) -> NodeReference:
     """Everything a workload system may know the node by; records may be gone or unreadable."""
+    entries = await _entries(bus, pool, node)
+    return _reference(pool, node, readable_record(entries[0], _nodes), entries)
+
+
+async def _entries(bus: Bus, pool: str, node: str) -> Entries:
     key = node_key(pool, node)
-    entries = await asyncio.gather(
-        bus.get(NODES, key), bus.get(INSTANCES, key), bus.get(HEALTH, key)
-    )
-    record: NodeRecord | None = readable_record(entries[0], _nodes)
+    return await asyncio.gather(bus.get(NODES, key), bus.get(INSTANCES, key), bus.get(HEALTH, key))
+
+
+def _reference(pool: str, node: str, record: NodeRecord | None, entries: Entries) -> NodeReference:
     instance: InstanceRecord | None = readable_record(entries[1], _instances)
     health: HealthRecord | None = readable_record(entries[2], _health)
     return node_reference(pool, node, record, instance, health)
@@ -290,8 +318,11 @@ async def read_node(bus: Bus, pool: str, node: str) -> NodeRecord | None:
 async def read_gpus(
     bus: Bus, pool: str, node: str, gpus: tuple[int, ...] | None = None
 ) -> tuple[GpuReference, ...]:
-    """These GPUs, or those recorded to be cordoned, with the UUIDs that the agent reported."""
-    record = await read_node(bus, pool, node)
+    """Return these GPUs, or those recorded as cordoned, with the UUIDs that the agent reported."""
+    return _gpus(await read_node(bus, pool, node), gpus)
+
+
+def _gpus(record: NodeRecord | None, gpus: tuple[int, ...] | None) -> tuple[GpuReference, ...]:
     uuids = {each.index: each.uuid for each in record.gpus} if record is not None else {}
     if gpus is None:
         gpus = record.cordoned_gpus if record is not None else ()

@@ -29,7 +29,7 @@ SUMMARY_CHARS_MAX: Final = 240
 
 @dataclass(frozen=True, slots=True)
 class EventDescription:
-    """An event in words."""
+    """Describes an event in words."""
 
     subject: str
     """What the event is about: `pool/node`, a pool, a saga, a durable or a provider."""
@@ -40,7 +40,7 @@ class EventDescription:
 
     @property
     def name(self) -> str:
-        """The subject without its pool."""
+        """Return the subject without its pool."""
         return self.subject.rpartition("/")[2]
 
     @property
@@ -101,7 +101,12 @@ def _pool_subject(event: p.PoolEvent) -> str:
             p.SagaOpened() | p.SagaFailed() | p.SagaCancelled() | p.SagaIsStuck() | p.SagaOverdue()
         ):
             return event.saga
-        case p.NodeReplaced(old_node=node) | p.InstanceLeaked(instance=node):
+        case (
+            p.NodeReplaced(old_node=node)
+            | p.InstanceLeaked(instance=node)
+            | p.InstanceIdCorrected(instance=node)
+            | p.RemovalAnswered(instance=node)
+        ):
             return f"{event.pool}/{node}"
         case p.NodeRefused() | p.OperatorNeeded() | p.LaunchRefused() | p.LaunchWaiting():
             return f"{event.pool}/{event.node}"
@@ -194,6 +199,8 @@ def _node_words(event: n.NodeEvent) -> Words:  # noqa: C901, PLR0912 - one case 
             more = f"; evidence: navarch evidence {event.node}" if event.evidence else ""
             detail = f"{event.fault_signature}: {cost} lost; {event.outcome}{more}"
             return "repaired", detail, "good"
+        case n.MachineRefused():
+            return "second machine refused", advise(event.reason, event.remedy), "bad"
         case n.CredentialsIssued() | n.CredentialsRefused() | n.BusAccess():
             return access_words(event)
         case n.SetupRan():
@@ -307,6 +314,13 @@ def _pool_words(event: p.PoolEvent) -> Words:  # noqa: C901, PLR0912 - one case 
             cost = f", ${event.dollars_per_hour:g} an hour" if event.dollars_per_hour else ""
             detail = f"still at {event.provider}{instance}{cost}: {event.reason.rstrip('.')}"
             return "leaked", detail, "bad"
+        case p.RemovalAnswered():
+            held = f" is held back ({event.gate})" if event.gate else ""
+            detail = f"{event.provider_id} at {event.provider}{held}: {event.reason}"
+            return "removal held" if held else "removal granted", detail, "bad" if held else "plain"
+        case p.InstanceIdCorrected():
+            detail = f"{event.provider} lists it as {event.provider_id}, and no longer as "
+            return "ID corrected", f"{detail}{event.previous}", "plain"
         case p.LaunchRefused():
             return (
                 "launch refused",

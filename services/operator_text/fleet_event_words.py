@@ -1,4 +1,7 @@
-"""Events about the fleet's services, and the provisioner's about a node, in words. Pure."""
+"""Describes events about the fleet's services, and the provisioner's about a node, in words.
+
+Pure.
+"""
 
 from typing import Final, Literal
 
@@ -11,7 +14,7 @@ _Words = tuple[str, str, Literal["good", "bad", "plain"]]
 
 
 def setup_words(event: n.SetupRan) -> _Words:
-    """How a setup command ended."""
+    """Return how a setup command ended."""
     title = f"setup {event.command}/{event.commands}"
     took = f"{event.text}: exit {event.exit_status} after {event.duration_seconds:.1f} s"
     if not event.exit_status:
@@ -20,7 +23,7 @@ def setup_words(event: n.SetupRan) -> _Words:
 
 
 def access_words(event: n.CredentialsIssued | n.CredentialsRefused | n.BusAccess) -> _Words:
-    """Which credentials a node was given, or that they are refused."""
+    """Return which credentials a node was given, or that they are refused."""
     match event:
         case n.CredentialsIssued():
             return "credentials issued", f"to its agent, for key {event.key[:9]}…", "plain"
@@ -34,7 +37,7 @@ def access_words(event: n.CredentialsIssued | n.CredentialsRefused | n.BusAccess
 
 
 def fleet_event_words(message: f.FleetEvent) -> _Words:
-    """Title, detail and tone."""
+    """Return the title, detail and tone."""
     match message:
         case f.ConsumerLag(status="lagging"):
             advice = "check that its service runs, and whether one replica is enough"

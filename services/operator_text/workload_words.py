@@ -1,4 +1,4 @@
-"""What a workload system says of a node and its work, in words. Pure."""
+"""Describes what a workload system says of a node and its work, in words. Pure."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -6,7 +6,6 @@ from typing import Final, Literal
 
 from schemas.node_events import (
     CheckpointRequested,
-    RemainingWork,
     WorkFailed,
     WorkGangs,
     WorkLeft,
@@ -14,6 +13,7 @@ from schemas.node_events import (
     WorkRemains,
 )
 from schemas.node_records import WorkloadView
+from schemas.node_work import RemainingWork
 from services.operator_text.quantities import local_time, rough_time
 
 NAMED_MAX: Final = 5
@@ -22,7 +22,7 @@ _Words = tuple[str, str, Literal["bad", "plain"]]
 
 
 def drain_event_words(event: WorkRemains | CheckpointRequested | WorkLeft) -> _Words:
-    """What a drain waits for, has asked or was called back about."""
+    """Return what a drain waits for, has asked or was called back about."""
     match event:
         case WorkRemains():
             return "drain", work_words(event, event.time), "plain"
@@ -34,7 +34,7 @@ def drain_event_words(event: WorkRemains | CheckpointRequested | WorkLeft) -> _W
 
 
 def workload_event_words(event: WorkloadState | WorkGangs | WorkFailed) -> _Words:
-    """What a workload system says unasked."""
+    """Return what a workload system says unasked."""
     match event:
         case WorkloadState():
             return "workload system", state_words(event), "plain" if event.ready else "bad"
@@ -45,7 +45,7 @@ def workload_event_words(event: WorkloadState | WorkGangs | WorkFailed) -> _Word
 
 
 def work_words(event: WorkRemains, at: datetime) -> str:
-    """What a drain waits for, and until when at the latest; `at`: now, for how long that is."""
+    """Return what a drain waits for, and until when at the latest; `at` is the current time."""
     ends = [each.ends_at for each in event.work if each.ends_at is not None]
     last = max(ends) if len(ends) == event.total else None
     limits = [each for each in (last, event.until) if each is not None]
@@ -58,7 +58,7 @@ def work_words(event: WorkRemains, at: datetime) -> str:
 
 
 def checkpoint_words(event: CheckpointRequested) -> str:
-    """Which work was asked, or has announced its checkpoint, and how long it has."""
+    """Return which work was asked, or has announced its checkpoint, and how long it has."""
     until, named = local_time(event.until), _named(event.work, event.total, event.time)
     if event.work and all(each.checkpoint_at is not None for each in event.work):
         return f"waits for the next checkpoint of {named}, until {until}"
@@ -80,14 +80,14 @@ def _job(work: RemainingWork, at: datetime) -> str:
 
 
 def failed_work_words(event: WorkFailed) -> str:
-    """Which job failed, whose it is, and why."""
+    """Return which job failed, whose it is, and why."""
     whose = f" of {event.work.owner}" if event.work.owner else ""
     why = f": {event.reason}" if event.reason else ""
     return f"{event.work.id}{whose} failed in {event.system}{why}"
 
 
 def state_words(state: WorkloadState | WorkloadView) -> str:
-    """Whether the workload system can use the node, and whether another has cordoned it."""
+    """Return whether the workload system can use the node, and whether another has cordoned it."""
     said = []
     if not state.ready:
         said.append("cannot use it")

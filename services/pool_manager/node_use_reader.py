@@ -46,6 +46,8 @@ class FoundWork:
     """Something runs there."""
     unknown: str = ""
     """Why that is not known of others."""
+    absent: frozenset[str] = frozenset()
+    """Nothing runs there, or is placed there."""
     unanswered: bool = False
     """The notifier did not answer for some of them."""
 
@@ -98,7 +100,7 @@ class NodeUseReader:
 
     async def work(self, pool: str, nodes: Sequence[str], seconds: float) -> FoundWork:
         """On which of the nodes something runs, as far as it is answered within `seconds`."""
-        idle, busy, unknown = set[str](), set[str](), ""
+        idle, busy, absent, unknown = set[str](), set[str](), set[str](), ""
         end = self._clock.monotonic() + seconds
         for first in range(0, len(nodes), NODES_MAX):
             some = tuple(nodes[first : first + NODES_MAX])
@@ -109,10 +111,11 @@ class NodeUseReader:
                 reason = f"the notifier does not answer: {error}"
                 return FoundWork(frozenset(idle), frozenset(busy), reason, unanswered=True)
             idle.update(set(answer.idle).intersection(some))
+            absent.update(set(answer.absent).intersection(some))
             if not answer.unknown:
                 busy.update(set(some).difference(answer.idle))
             unknown = unknown or answer.unknown
-        return FoundWork(frozenset(idle), frozenset(busy), unknown)
+        return FoundWork(frozenset(idle), frozenset(busy), unknown, frozenset(absent))
 
     async def _ask(self, pool: str, nodes: tuple[str, ...], seconds: float) -> NodeWorkAnswer:
         reply = await self._bus.request(

@@ -12,7 +12,7 @@ from schemas.fleet_budget import FLEET_BUDGET_KEY, FleetBudgetRecord
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
 from schemas.lease_records import OpeningsRecord
-from schemas.messages import decoder, encode
+from schemas.messages import decoder, encode, encode_record
 from schemas.node_records import NodeRecord, node_key
 from schemas.operator_requests import CompletedRequest
 from schemas.pool_records import (
@@ -70,6 +70,8 @@ class Store:
         """Held by a decision that lost its claim to another pool's: of many one wins at a time."""
         self._deciding: dict[str, asyncio.Lock] = {}
         self._changes: dict[str, list[tuple[PoolChange, asyncio.Future[None]]]] = {}
+        self._opened: dict[str, Versioned[OpeningsRecord]] = {}
+        """Each pool's number of openings as this process last read or wrote it."""
         self._read: dict[str, _ReadPool] = {}
         """Each pool's record and revision as this process last read or wrote it."""
         self._pool_losses = 0
@@ -126,18 +128,32 @@ class Store:
         await self._fleet_records.change(FLEET_KEY, restored)
 
     async def openings_lost(self, record: PoolRecord) -> int:
-        """How many openings of sagas a pool's record lacks: it was rolled back, or made again."""
-        began = (await self._openings.read(_openings_key(record.name))).record
-        return max(0, began.openings - record.openings) if began is not None else 0
+        """Return how many openings a pool's record lacks: it was rolled back, or made again.
+
+        A replica may open sagas between two reads. It writes the record first, so a record that is
+        read after the number, and lacks openings still, has lost them.
+        """
+        began = await self._began(record.name)
+        if record.openings >= began:
+            return 0
+        found = await self.pool(record.name)
+        return max(0, began - found[0].openings) if found is not None else 0
+
+    async def _began(self, pool: str) -> int:
+        """Read how many openings of a pool have begun, from outside of POOLS."""
+        found = self._opened[pool] = await self._openings.read(_openings_key(pool))
+        return found.record.openings if found.record is not None else 0
 
     async def record_openings(self, record: PoolRecord) -> None:
-        """Keep the number of a pool's openings outside of POOLS, before its sagas begin."""
+        """Keep the number of a pool's openings outside of POOLS, before its sagas command."""
         now = OpeningsRecord(openings=record.openings)
 
         def raised(before: OpeningsRecord | None) -> OpeningsRecord:
             return before if before and before.openings >= now.openings else now
 
-        await self._openings.change(_openings_key(record.name), raised)
+        known = self._opened.pop(record.name, None)
+        changed = await self._openings.change(_openings_key(record.name), raised, known)
+        self._opened[record.name] = changed
 
     async def restore_openings(self, pool: str) -> None:
         """Let a pool's record be decided on again, once it has what it lacked."""
@@ -278,14 +294,14 @@ class Store:
             serial = max(record.serial, before.serial)
             record = msgspec.structs.replace(record, serial=serial)
         try:
-            await self._bus.create(POOLS, pool_key(record.name), encode(record))
+            await self._bus.create(POOLS, pool_key(record.name), encode_record(record))
         except Conflict:
             return False
         return True
 
     async def save_pool(self, record: PoolRecord, revision: int) -> int:
         """Write a pool's record and return its revision; Conflict where it was written before."""
-        value = encode(record)
+        value = encode_record(record)
         written = await self._bus.update(POOLS, pool_key(record.name), value, revision)
         self._read[record.name] = _ReadPool(record, written, value)
         return written
@@ -306,6 +322,7 @@ class Store:
         await self._bus.put(POOLS, removed_key(record.name), encode(outlives))
         await self._bus.delete(POOLS, pool_key(record.name), revision=revision)
         self._read.pop(record.name, None)
+        self._opened.pop(record.name, None)
         await self._bus.delete(LEASES, _openings_key(record.name))
         claims, at = await self.claims()
         if record.name in claims.claims:
@@ -352,15 +369,26 @@ class Store:
     async def snapshot(self, pool: str) -> PoolSnapshot | None:
         """Everything a decision about a pool may look at; None where there is no such pool.
 
-        The order matters: the fleet's claims are read first, then the record, and the nodes are
-        then at least as new. A node is recorded before its saga leaves the pool's record, so it is
-        seen in one or the other. A claim that was acted on is older than the record here.
+        All of it is read at once. A node is recorded before its saga leaves the pool's record, so
+        the nodes must be at least as new as the record: where another replica has written that
+        since this process knew it, the nodes are caught up with once more. Claims and record are
+        written under the revisions that were read, so it does not matter which of them is newer.
         """
-        claims, claims_revision = await self.claims()
-        found = await self.pool(pool)
+        known = self._read.get(pool)
+        (claims, claims_revision), found, began, _ = await asyncio.gather(
+            self.claims(), self.pool(pool), self._began(pool), self.nodes.caught_up()
+        )
         if found is None:
             return None
-        lost, _ = await asyncio.gather(self.openings_lost(found[0]), self.nodes.caught_up())
+        lost = 0
+        if found[0].openings < began:
+            # Opened by a replica between the two reads, or lost.
+            found = await self.pool(pool)
+            if found is None:
+                return None
+            lost = max(0, began - found[0].openings)
+        if self._read.get(pool) is not known:
+            await self.nodes.caught_up()
         if not lost:
             self._rolled_back.discard(pool)
         elif pool not in self._rolled_back:

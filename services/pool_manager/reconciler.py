@@ -270,8 +270,9 @@ class Reconciler:
         if len(self._begun) > BEGUN_MAX:
             self._begun.clear()
         fresh = {saga: each for saga, each in record.open.items() if saga not in self._begun}
-        if fresh:
-            await self._store.record_openings(record)
+        if not fresh:
+            return
+        await self._store.record_openings(record)
         await asyncio.gather(*(self._start(record, saga, each) for saga, each in fresh.items()))
 
     def forget_begun(self) -> None:

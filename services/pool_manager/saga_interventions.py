@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
@@ -40,6 +40,7 @@ from services.pool_manager.planner.sizing.withdrawn_notices import WITHDRAWN
 from services.pool_manager.pool_store import Store
 from services.pool_manager.sagas import DEFINITIONS
 from services.primitives.clock import Clock
+from services.primitives.coalesce import Joined
 from services.primitives.errors import Retry
 from services.saga.coordinator import Coordinator
 from services.saga.next_entry import Impossible, cancel, proceed
@@ -60,6 +61,17 @@ class UndoPutOff(Retry):
 
 
 Decide = Callable[[SagaState], "SagaEntry | Impossible"]
+
+
+class _Seen(NamedTuple):
+    """What the server has that an entry depends on, as far as it does."""
+
+    restored_at: datetime | None = None
+    """When it was last noticed that the store was restored from a backup."""
+    node: NodeRecord | None = None
+    pool: PoolRecord | None = None
+    beats: bool = False
+    """Whether the node's heartbeat has not expired; False where that does not matter."""
 
 
 class SagaInterventions:
@@ -86,6 +98,8 @@ class SagaInterventions:
         self._clock = clock
         self._store = store
         self._coordinator = coordinator
+        self._restored_at = Joined(self._read_restored_at)
+        self._pool = Joined(self._read_pool)
 
     async def look(self, record: PoolRecord) -> None:
         """Do what is due in one pool, as its record and its nodes are now."""
@@ -151,17 +165,41 @@ class SagaInterventions:
     async def confirm(self, state: SagaState, entry: SagaEntry) -> SagaEntry | None:
         """The entry to append, once the store is known not to have been restored from a backup.
 
-        None: the saga has ended, and SAGAS has lost the end of its log.
+        None: the saga has ended, and SAGAS has lost the end of its log. What the entry depends on
+        is read from the server at once.
         """
-        await self._store.nodes.caught_up()
+        _, seen = await asyncio.gather(self._store.nodes.caught_up(), self._look(state, entry))
         if not self._store.dated:
             raise Retry("whether the store was restored is not known yet", DATED_SECONDS)
         if await has_ended(self._store, state):
             return None
         await self._await_heartbeat(state, entry)
-        entry = await self._unless_ended(state, entry)
+        entry = await self._unless_ended(state, entry, seen)
         entry = await self._unless_withdrawn(state, entry)
-        return await self._unless_over(state, entry)
+        return self._unless_over(state, entry, seen)
+
+    async def _look(self, state: SagaState, entry: SagaEntry) -> "_Seen":
+        """Read what `_unless_ended` and `_unless_over` look at, all at once."""
+        params = state.params
+        if not isinstance(entry, StepStarted) or not params.node:
+            return _Seen()
+        if not _may_be_over(state, entry):
+            return _Seen(restored_at=await self._restored_at(""))
+        silent = [params.node] if is_for_silence(state.kind, params) else []
+        restored_at, node, pool, beating = await asyncio.gather(
+            self._restored_at(""),
+            self._store.fresh_node(params.pool, params.node),
+            self._pool(params.pool),
+            self._heartbeats.beating(params.pool, silent),
+        )
+        return _Seen(restored_at, node, pool, params.node in beating)
+
+    async def _read_restored_at(self, _: str) -> datetime | None:
+        return await self._store.restored_at()
+
+    async def _read_pool(self, pool: str) -> PoolRecord | None:
+        found = await self._store.pool(pool)
+        return found[0] if found is not None else None
 
     async def _await_heartbeat(self, state: SagaState, entry: SagaEntry) -> None:
         """Put off what undoes a launch until its node's agent has had the time to beat.
@@ -183,13 +221,12 @@ class SagaInterventions:
             self._dated, self._fresh_until = self._store.losses, now + self._beat_seconds
         return self._store.had_nodes and now < self._fresh_until
 
-    async def _unless_ended(self, state: SagaState, entry: SagaEntry) -> SagaEntry:
+    async def _unless_ended(self, state: SagaState, entry: SagaEntry, seen: "_Seen") -> SagaEntry:
         """The entry; a saga that ended before the store was restored is cancelled in its place."""
         pool, name = state.params.pool, state.params.node
         if not name or not isinstance(entry, StepStarted):
             return entry
-        restored_at = await self._store.restored_at()
-        if restored_at is None or state.started_at >= restored_at:
+        if seen.restored_at is None or state.started_at >= seen.restored_at:
             return entry
         node, beat = await asyncio.gather(
             self._store.fresh_node(pool, name), self._heartbeats.last(pool, name)
@@ -222,28 +259,18 @@ class SagaInterventions:
         instead = _taken_back(state, heard, entry.time, WITHDRAWN, cause)
         return entry if isinstance(instead, Impossible) else instead
 
-    async def _unless_over(self, state: SagaState, entry: SagaEntry) -> SagaEntry:
+    def _unless_over(self, state: SagaState, entry: SagaEntry, seen: "_Seen") -> SagaEntry:
         """The entry; where a remediation begins, or is about to go too far for silence, look first.
 
         Heartbeat and record are read from the server: a node that beats is kept, and one that was
         judged healthy, or turned out to be one of a wave's, while the beginning waited.
         """
-        definition, params = DEFINITIONS[state.kind], state.params
-        if not isinstance(entry, StepStarted) or not definition.remediates or params.by:
+        node, kind, params = seen.node, state.kind, state.params
+        if node is None or not _may_be_over(state, entry):
             return entry
-        steps = definition.steps(params)
-        begins = all(state.step(each.name).status == "pending" for each in steps)
-        far = _goes_far(state, entry)
-        silent = is_for_silence(state.kind, params)
-        if not (begins or (far and silent)):
-            return entry
-        pool, name = params.pool, params.node
-        mute = silent and not await self._heartbeats.beating(pool, [name])
-        node = await self._store.fresh_node(pool, name)
-        if node is None:
-            return entry
-        reason = "" if mute else unfounded(state.kind, params, node)
-        if not reason and begins and await self._is_held(state, node):
+        mute = is_for_silence(kind, params) and not seen.beats
+        reason = "" if mute else unfounded(kind, params, node)
+        if not reason and _begins(state) and self._is_held(state, node, seen.pool):
             reason = IN_WAVE
         if not reason:
             return entry
@@ -254,15 +281,14 @@ class SagaInterventions:
         log.warning("not needed any more", extra={"saga": state.saga, "reason": reason})
         return instead
 
-    async def _is_held(self, state: SagaState, node: NodeRecord) -> bool:
+    def _is_held(self, state: SagaState, node: NodeRecord, pool: PoolRecord | None) -> bool:
         """Whether an incident that was noticed since it was decided on holds its node back."""
         if state.params.notice or state.params.gone or is_gone(node):
             return False
-        found = await self._store.pool(state.params.pool)
-        if found is None or not found[0].incidents:
+        if pool is None or not pool.incidents:
             return False
         health = self._store.health.records.get(node_key(node.pool, node.node))
-        return not incidents.may_remediate(found[0], node, health, self._clock.now())
+        return not incidents.may_remediate(pool, node, health, self._clock.now())
 
     async def _intervene(self, saga: str, decide: Decide) -> None:
         coordinator = self._coordinator()
@@ -290,6 +316,20 @@ async def has_ended(store: Store, state: SagaState) -> bool:
         return False
     found = await store.pool(pool)
     return found is not None and state.saga not in found[0].open
+
+
+def _begins(state: SagaState) -> bool:
+    """Whether no step of a saga has begun."""
+    steps = DEFINITIONS[state.kind].steps(state.params)
+    return all(state.step(each.name).status == "pending" for each in steps)
+
+
+def _may_be_over(state: SagaState, entry: SagaEntry) -> bool:
+    """Whether an entry begins a remediation, or goes too far for silence."""
+    params = state.params
+    if not isinstance(entry, StepStarted) or params.by or not DEFINITIONS[state.kind].remediates:
+        return False
+    return _begins(state) or (is_for_silence(state.kind, params) and _goes_far(state, entry))
 
 
 def _goes_far(state: SagaState, entry: SagaEntry) -> bool:

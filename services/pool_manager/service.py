@@ -14,16 +14,14 @@ from typing import Final
 
 import msgspec
 
-from schemas import subjects
 from schemas.node_events import NodeEvent, Registered
-from schemas.node_records import NodeRecord
+from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import TimerDue, timer_codec
 from schemas.settings import Settings
 from schemas.stored_messages import decode_stored
 from schemas.topology import POOL_NODE_EVENTS, POOL_REQUESTS, POOL_SAGAS, POOL_TIMERS
 from services.bus.leases import Lease
-from services.bus.port import Stored
 from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.autoscaling.autoscaler_plugins import Finder, check_autoscaling
 from services.pool_manager.autoscaling.autoscaling_loop import Autoscaling
@@ -39,6 +37,7 @@ from services.pool_manager.node_rebuilder import NodeRebuilder
 from services.pool_manager.planner import node_projection
 from services.pool_manager.planner.admission import rack_admission
 from services.pool_manager.planner.node_counts import busy
+from services.pool_manager.planner.node_identity import refusal
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety.holds import hold_event, with_hold
 from services.pool_manager.planner.sizing.open_sagas import numbered
@@ -48,11 +47,13 @@ from services.pool_manager.price_watch import PriceWatch
 from services.pool_manager.queries import Queries
 from services.pool_manager.reconciler import TIMER_OWNER, Reconciler
 from services.pool_manager.remediator_plugins import Remediators
+from services.pool_manager.removal_proposals import RemovalProposals
 from services.pool_manager.requests import pool_apply
 from services.pool_manager.requests.request_decisions import decide, saga_asked_about
 from services.pool_manager.requests.request_replies import (
     QueuedRequest,
     RequestDecision,
+    pool_of_request,
     read_stored_request,
 )
 from services.pool_manager.restore_detector import RestoreDetector
@@ -187,7 +188,7 @@ class PoolManager:
                     durable=POOL_REQUESTS,
                     decode=lambda stored: read_stored_request(stored, is_open=self._bus.is_open),
                     handle=self.on_request,
-                    key=_pool_of_request,
+                    key=pool_of_request,
                 ),
                 self._coordinator.consumer(POOL_SAGAS),
                 Consumer(
@@ -218,12 +219,12 @@ class PoolManager:
                 ).endpoints(),
                 **self._hardware.endpoints(),
                 **self._adoption.endpoints(),
+                **RemovalProposals(self._bus, self._clock, self.store).endpoints(),
             },
             close=self._close,
         )
 
     async def _close(self) -> None:
-        """Give back what is held."""
         await self._finder.close()
         await self._lease.release()
 
@@ -270,14 +271,13 @@ class PoolManager:
     async def on_node_event(self, received: Received[NodeEvent]) -> None:
         """Take a node's event into its record; then the saga that waits for the node goes on."""
         event, stored_at = received.message, received.stored.time
-        subject = subjects.parse_node(received.stored.subject)
-        if subject is None or (subject.pool, subject.node) != (event.pool, event.node):
+        if node_of(received.stored) != node_key(event.pool, event.node):
             raise Reject(f"says it is about {event.pool}/{event.node}; its subject says otherwise")
-        trace = received.stored.headers.get("traceparent", "")
 
         def changed(record: NodeRecord | None) -> NodeRecord | None:
             after = node_projection.apply_event(record, event, stored_at)
             if after is not None and after is not record and after.health_at == event.time:
+                trace = received.stored.headers.get("traceparent", "")
                 return msgspec.structs.replace(after, health_trace=trace)
             return after
 
@@ -285,6 +285,8 @@ class PoolManager:
         if record is None:
             await self._unknown_node(event)
             return
+        if (refused := refusal(record, event, stored_at)) is not None:
+            await publish_event(self._bus, refused)
         if record.saga:
             seen = record if written else None
             await self._coordinator.advance(record.saga, fresh=True, seen=seen)
@@ -442,8 +444,3 @@ class PoolManager:
         self._put_off.pop(about, None)
         if not await self._failures.attempt(about, work):
             self._put_off[about] = now + self._failures.retry_seconds(about)
-
-
-def _pool_of_request(stored: Stored) -> str:
-    parsed = subjects.parse_pool_request(stored.subject)
-    return parsed.pool if parsed else stored.subject

@@ -1,4 +1,4 @@
-"""How long to wait before the next try. Pure."""
+"""Computes how long to wait before the next try. Pure."""
 
 import math
 from typing import Final
@@ -15,7 +15,7 @@ def doubled(first_seconds: float, failures: int, longest_seconds: float) -> floa
 
 
 def retry_after_seconds(header: str) -> float:
-    """How long a Retry-After header asks to wait, bounded; 0: it names no number of seconds."""
+    """Return how long a Retry-After header asks to wait, bounded; 0: it names no seconds."""
     try:
         seconds = float(header)
     except ValueError:

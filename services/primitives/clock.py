@@ -7,23 +7,23 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the shell may ask of time."""
+    """Declares what the shell may ask of time."""
 
     def now(self) -> datetime:
-        """The moment, in UTC."""
+        """Return the current time, in UTC."""
 
     def monotonic(self) -> float:
         """Seconds that never go back."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for so many seconds."""
 
 
 class SystemClock:
-    """The real one."""
+    """Reads the real clock."""
 
     def now(self) -> datetime:
-        """The moment, in UTC."""
+        """Return the current time, in UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
@@ -31,5 +31,5 @@ class SystemClock:
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for so many seconds."""
         await asyncio.sleep(seconds)

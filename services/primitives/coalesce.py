@@ -38,7 +38,7 @@ class Joined(Generic[T]):
         return await asyncio.shield(task)
 
     def waited_for(self, key: str) -> bool:
-        """Whether a caller waits for the run after this one."""
+        """Return whether a caller waits for the run after this one."""
         return key in self._next
 
     async def close(self) -> None:

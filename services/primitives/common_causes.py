@@ -1,4 +1,4 @@
-"""When faults of several nodes have a common cause: the statistics of incidents. Pure.
+"""Decides when faults of several nodes have a common cause: the statistics of incidents. Pure.
 
 The health-monitor groups faults that make no node unhealthy, the pool-manager unhealthy and silent
 nodes. Both decide by the same two questions: are there enough nodes, and are so many of them in one
@@ -15,18 +15,18 @@ WHOLE_GROUP_NODES: Final = 3
 
 
 def nodes_needed(spec: IncidentSpec, size: int) -> int:
-    """How many nodes of a group of `size` make one incident; `size` 0: it is not known."""
+    """Return how many nodes of a group of `size` make one incident; `size` 0: it is not known."""
     needed = max(spec.nodes, share_of(spec, size))
     return min(needed, size) if size >= WHOLE_GROUP_NODES else needed
 
 
 def share_of(spec: IncidentSpec, size: int) -> int:
-    """`percent` of a group, in nodes."""
+    """Return `percent` of a group, in nodes."""
     return math.ceil(size * spec.percent / 100 - 1e-9)
 
 
 def is_set_apart(inside: int, outside: int, share: float, chance: float) -> bool:
-    """Whether a group of nodes has more of the affected than chance gives it (Chernoff's bound).
+    """Return whether a group has more affected nodes than chance gives it (Chernoff's bound).
 
     `inside` and `outside`: affected nodes in the group and elsewhere; `share`: of the pool's nodes
     that are in the group; `chance`: the probability below which it is no coincidence.

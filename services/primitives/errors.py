@@ -1,4 +1,4 @@
-"""The errors of the shell.
+"""Declares the errors of the shell.
 
 NavarchError
 ├── BusError                    the bus did not do it
@@ -47,7 +47,7 @@ class StoreFull(Unavailable):
 
 
 class TooMany(Unavailable):
-    """So many messages of this subject wait that the server refuses more for the moment."""
+    """The server refuses more messages of this subject for the moment, because so many wait."""
 
 
 class NoResponders(Unavailable):
@@ -93,7 +93,7 @@ class UnreadableRecord(Retry):
 
 
 class Reject(NavarchError):  # noqa: N818
-    """This message can never be used; dead-letter it with the reason."""
+    """A message can never be used; dead-letter it with the reason."""
 
 
 class AnswerError(NavarchError):
@@ -130,7 +130,7 @@ class ConfigurationErrors(ConfigurationError):  # noqa: N818 - several of them
 
     @property
     def errors(self) -> tuple[ConfigurationError, ...]:
-        """All of them."""
+        """Return all errors of the configuration."""
         return self._errors
 
 

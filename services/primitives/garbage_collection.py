@@ -1,4 +1,4 @@
-"""How often Python looks for garbage in reference cycles."""
+"""Sets how often Python looks for garbage in reference cycles."""
 
 import gc
 from typing import Final

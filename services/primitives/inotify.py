@@ -19,7 +19,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class FileEvent(NamedTuple):
-    """What happened to a watched file, or to one entry of a watched directory."""
+    """Describes what happened to a watched file, or to one entry of a watched directory."""
 
     watched: Path
     name: str
@@ -65,7 +65,7 @@ class Inotify:
             return b""
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching all files."""
         os.close(self.fd)
 
 

@@ -71,7 +71,7 @@ def public_url(url: str) -> str:
 
 
 def is_secret(hint: Any) -> bool:
-    """Whether a field's type, or that of its elements, is SecretText."""
+    """Return whether a field's type, or that of its elements, is SecretText."""
     return SECRET in getattr(hint, "__metadata__", ()) or any(map(is_secret, get_args(hint)))
 
 

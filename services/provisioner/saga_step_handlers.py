@@ -6,6 +6,7 @@ in progress at another replica: it leaves a record that stops a late launch.
 
 import logging
 from collections.abc import Mapping
+from datetime import datetime
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from schemas.node_records import node_key
 from schemas.saga_params import LaunchSpec
 from schemas.settings import PluginSettings
 from schemas.step_data import BootstrapInputs, ProvisionInputs, ProvisionOutputs, TerminateInputs
+from schemas.termination_orders import Authority, AuthorityKind
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.primitives.errors import Retry
@@ -37,9 +39,9 @@ from services.provisioner.offerings.offering_store import OfferingStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.removal.kept_instances import is_kept, keep
 from services.provisioner.removal.orphans import Orphans
 from services.provisioner.removal.remover import Remover
-from services.provisioner.removal.sweep_decisions import is_kept, keep
 from services.provisioner.time_limits import TimeLimits
 from services.saga.participant import Action, Command, StepFailure
 from services.saga.saga_log import read_state
@@ -161,14 +163,15 @@ class SagaStepHandlers:
             )
             if await self._orphan(record or intended, why):
                 return
-        if await self._keep(node_key(inputs.pool, inputs.node), inputs.pool, command.saga):
+        by = _authority(command, "launch", self._clock.now())
+        if await self._keep(node_key(inputs.pool, inputs.node), inputs.pool, command.saga, by):
             return
         # A launch in doubt may still come into effect: a refusal is waited for as long as a leak.
         accepted_within = self._limits.leak_after_seconds
         superseded = self._supersession(command, undo=True)
-        await self._remove(command, launch, superseded, accepted_within)
+        await self._remove(command, launch, by, superseded, accepted_within)
 
-    async def _keep(self, key: str, pool: str, saga: str) -> bool:
+    async def _keep(self, key: str, pool: str, saga: str, by: Authority) -> bool:
         """Keep an instance that was refused for its hardware, for the sweep to remove later."""
         record = await self._store.get(key)
         if record is not None and record.state == "running":
@@ -178,7 +181,7 @@ class SagaStepHandlers:
             others = (await self._store.all(pool)).values()
 
             def decide(found: InstanceRecord | None) -> InstanceRecord | None:
-                return found and keep(found, others, self._clock.now())
+                return found and keep(found, others, self._clock.now(), by)
 
             record = await self._store.change(key, decide)
         return record is not None and is_kept(record, self._clock.now())
@@ -220,7 +223,8 @@ class SagaStepHandlers:
         await self._report_faulty_host(command.inputs_as(TerminateInputs))
         launch = LaunchSpec(fleet=await self._store.fleet(), provider="", instance_type="")
         accepted_within = self._limits.accepted_within_seconds
-        await self._remove(command, launch, self._supersession(command), accepted_within)
+        by = _authority(command, "saga", self._clock.now())
+        await self._remove(command, launch, by, self._supersession(command), accepted_within)
 
     async def _report_faulty_host(self, inputs: TerminateInputs) -> None:
         """Report once why the provider gets its host back; the removal does not depend on it."""
@@ -239,6 +243,7 @@ class SagaStepHandlers:
         self,
         command: Command,
         launch: LaunchSpec,
+        by: Authority,
         is_superseded: IsSuperseded,
         accepted_within_seconds: float,
     ) -> None:
@@ -252,9 +257,9 @@ class SagaStepHandlers:
                 raise Retry("POOLS has no fleet ID; the pool-manager records it again")
             if record is None:
                 return instance_decisions.unrecorded_instance(
-                    inputs.pool, inputs.node, launch, command.saga, now
+                    inputs.pool, inputs.node, launch, by, now
                 )
-            return instance_decisions.mark_terminating(record, now)
+            return instance_decisions.mark_terminating(record, now, by)
 
         if not await self.remover.remove(key, decide, is_superseded, accepted_within_seconds):
             raise StepFailure(f"{SUPERSEDED}; the sweep keeps removing the instance")
@@ -263,7 +268,7 @@ class SagaStepHandlers:
         """Return a check whether the saga has gone on and no longer needs this command."""
         wanted = "undo-started" if undo else "started"
         removes = undo or command.step == "terminate"
-        had_log = False
+        had_log = command.revision > 0
 
         async def is_superseded() -> bool:
             nonlocal had_log
@@ -274,3 +279,10 @@ class SagaStepHandlers:
             return state is not None and state.step(command.step).status != wanted
 
         return is_superseded
+
+
+def _authority(command: Command, kind: AuthorityKind, now: datetime) -> Authority:
+    """Return the authority of a step's command."""
+    return Authority(
+        kind=kind, saga=command.saga, step=command.step, revision=command.revision, at=now
+    )

@@ -170,6 +170,7 @@ def assemble(
     sweeper = Sweeper(
         *(bus, clock, store, providers, steps.remover, limits, partial(observes, settings)),
         fleet_name=settings.fleet,
+        report=context.instruments.failures.update,
     )
     lease = Lease(bus, clock, LEASE_NAME, context.replica)
     failures = context.instruments.failures

@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 STOP_SECONDS_MAX: Final = 8.0
 PING_SECONDS: Final = 2
 """A server that hangs is left after six seconds; agents, of which there are many, take longer."""
-WRITES_SECONDS: Final = 5.0
+WRITES_SECONDS: Final = 2.0
 """Between two looks, in memory alone, at which streams take nothing."""
 EXPIRY_SECONDS: Final = 600.0
 """Between two checks of what expires soon."""

@@ -1,4 +1,4 @@
-"""Why nats-server refuses to store, by its own words, and what an operator does about it. Pure."""
+"""The words of nats-server show why it refuses to store, and name the remedy. Pure."""
 
 from collections.abc import Mapping
 from typing import Final

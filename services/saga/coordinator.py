@@ -141,20 +141,40 @@ class Coordinator:
             kind=kind,
             params=params,
         )
-        state, last = None, 0
+        async with self._advancing_of(saga):
+            sequence, first = await asyncio.gather(
+                self._begin(entry, headers), self._confirm_first(fold(None, entry, 0, headers))
+            )
+            if sequence is None:
+                return False
+            self._keep(fold(None, entry, sequence, headers))
+            await self._advance(saga, None, first=first)
+        return True
+
+    async def _begin(self, entry: SagaStarted, headers: Mapping[str, str]) -> int | None:
+        """Append the beginning of a log; None where the log has one."""
+        last = 0
         for _ in range(TRIES_MAX):
             try:
-                sequence = await self._append(entry, last, headers)
-                break
+                return await self._append(entry, last, headers)
             except Conflict:
-                state, last = await read_log(self._bus, saga)
+                state, last = await read_log(self._bus, entry.saga)
                 if state is not None:
-                    return False
-        else:
-            raise Retry(f"{saga}: its log cannot be begun after entry {last}")
-        self._keep(fold(None, entry, sequence, headers))
-        await self.advance(saga)
-        return True
+                    return None
+        raise Retry(f"{entry.saga}: its log cannot be begun after entry {last}")
+
+    async def _confirm_first(self, state: SagaState) -> SagaEntry | None:
+        """Confirm the first step while the beginning is stored: that saves a round trip.
+
+        Return None where it has to be confirmed again once the beginning is stored.
+        """
+        entry = next_entry(self._definitions[state.kind], state, None, self._clock.now())
+        if entry is None or isinstance(entry, Waiting):
+            return None
+        try:
+            return await self._confirm(state, entry)
+        except Retry:
+            return None
 
     async def state(self, saga: str) -> SagaState | None:
         """Read a saga's log as it is now; None where there is none."""
@@ -306,8 +326,14 @@ class Coordinator:
         return lock
 
     async def _advance(
-        self, saga: str, at: datetime | None, seen: NodeRecord | None = None
+        self,
+        saga: str,
+        at: datetime | None,
+        seen: NodeRecord | None = None,
+        *,
+        first: SagaEntry | None = None,
     ) -> SagaState | None:
+        """Append what the log calls for; `first` is its first entry, where that is confirmed."""
         for _ in range(APPENDS_MAX):
             state = self._cache.get(saga) or await self.state(saga)
             if state is None:
@@ -323,7 +349,9 @@ class Coordinator:
             if entry is None or isinstance(entry, Waiting):
                 self._note_rest(state, node)
                 return state
-            confirmed = await self._confirm(state, entry)
+            follows = first is not None and first.cause == state.last_id
+            confirmed = first if follows else await self._confirm(state, entry)
+            first = None
             if confirmed is None:
                 await self.drop(saga)
                 return None

@@ -13,7 +13,7 @@ its step is given up, `watch` stops it too, and no result is expected.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -100,8 +100,12 @@ class Command:
     """The entry's id: the cause of whatever follows."""
     deadline: datetime | None = None
     """When the coordinator gives the step up; the action is cancelled then."""
+    revision: int = 0
+    """Of the saga's log when the command was found to be open."""
     deliveries: int = 1
     """More than one: an earlier try was cut short, and may have come into effect."""
+    prepared: Any = None
+    """What the participant's `prepare` returned."""
 
     @property
     def key(self) -> str:
@@ -119,6 +123,12 @@ class Command:
 
 Action = Callable[[Command], Awaitable[msgspec.Struct | None]]
 """Performs a step and returns its outputs; raises StepFailure, or Retry for another try."""
+Prepare = Callable[[Command], Awaitable[Any]]
+"""Reads what an action needs; it has no effects, because the command may not be open any more."""
+
+
+async def prepare_nothing(_: Command) -> None:
+    """Leave it to the action to read what it needs."""
 
 
 class Participant:
@@ -130,8 +140,13 @@ class Participant:
         clock: Clock,
         actions: Mapping[str, Action],
         undos: Mapping[str, Action],
+        prepare: Prepare = prepare_nothing,
     ) -> None:
-        """`actions` and `undos`: step name -> what performs it."""
+        """`actions` and `undos`: step name -> what performs it.
+
+        `prepare` reads what they need at the same time as the log is read.
+        """
+        self._prepare = prepare
         self._bus = bus
         self._clock = clock
         self._actions = actions
@@ -211,11 +226,16 @@ class Participant:
     ) -> None:
         """Perform a command that is still open, and answer it; `stop` None: it is an undo."""
         undo = stop is None
-        open_command = await self._open_command(command.saga, command.step, sequence, undo=undo)
+        open_command, prepared = await asyncio.gather(
+            self._open_command(command.saga, command.step, sequence, undo=undo),
+            self._prepare(command),
+        )
         if open_command is None:
             return
+        command = replace(command, prepared=prepared)
         if open_command.stopped and stop is not None:
             stop.set()
+        command = replace(command, revision=open_command.sequence)
         result = await self._perform(action, command, stop)
         if result is not None:
             await self._answer(result, open_command.sequence, undo=undo)

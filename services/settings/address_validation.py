@@ -1,4 +1,4 @@
-"""What is wrong with the fleet's name and with the addresses that the configuration names. Pure."""
+"""Checks the fleet's name and the addresses that the configuration names. Pure."""
 
 from collections.abc import Iterator
 from typing import Final

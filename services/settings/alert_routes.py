@@ -166,7 +166,7 @@ def route_problem(
 
 
 def pool_problem(pool: str, pools: Collection[str]) -> str:
-    """What is wrong with a pool's name, or pattern, beside the configuration's `pools`."""
+    """Return what is wrong with a pool's name, or pattern, beside the configuration's `pools`."""
     if not pools or pool in pools or _PATTERN & set(pool):
         return ""
     return (

@@ -20,10 +20,10 @@ PERIOD: Final = (
 
 
 class Editor(Protocol):
-    """What a translation is made of; see `dialect`."""
+    """Declares the edits that a translation is made of; see `dialect`."""
 
     def get(self, path: Path_, default: Any = None) -> Any:
-        """The value at a path."""
+        """Return the value at a path."""
 
     def take(self, path: Path_) -> Any:
         """Remove the value at a path, and return it."""
@@ -39,7 +39,7 @@ class Editor(Protocol):
 
 
 class OldAutoscaling:
-    """An autoscaler at `path`, and those within it."""
+    """Translates an autoscaler at `path`, and those within it."""
 
     def __init__(self, editor: Editor, path: Path_) -> None:
         self._editor = editor

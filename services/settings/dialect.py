@@ -69,7 +69,7 @@ RESOURCES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What was translated, for the author of the file."""
+    """Says what was translated, for the author of the file."""
 
     path: Path_
     line: int
@@ -78,7 +78,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """A configuration in current spelling."""
+    """Holds a configuration in current spelling, and what was translated."""
 
     document: Document
     notes: tuple[Note, ...] = ()
@@ -368,9 +368,13 @@ class _Work:
             if isinstance(parent, dict) and parent.get(part) is None:
                 parent[part] = {}
                 self.document.moved.setdefault(path[: number + 1], written)
+            if isinstance(parent, list) == isinstance(part, str):
+                return  # a list in the place of a section, or the reverse, is reported
             parent = parent[part]
             if not isinstance(parent, dict | list):
                 return  # what is there is reported
+        if not isinstance(parent, dict):
+            return
         if parent.get(key) is not None:
             old, new = _dotted(written), _dotted(path)
             self.problem(written, f"`{old}` means `{new}`, which is there too; remove one")

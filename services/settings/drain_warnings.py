@@ -1,4 +1,4 @@
-"""What a pool's drains cannot do with the notifiers that it has."""
+"""Warns of what a pool's drains cannot do with the notifiers that it has."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -22,7 +22,7 @@ GPU_CORDON_SETTINGS: Final = {
 
 
 def drain_warning(settings: Settings, spec: PoolSpec) -> str:
-    """Why no drain of the pool is confirmed, and what to do; empty if that was accepted."""
+    """Return why no drain of the pool is confirmed, and what to do; empty if that was accepted."""
     notifiers = [settings.notifiers[each] for each in spec.notifiers if each in settings.notifiers]
     asked_nothing = [
         each
@@ -43,7 +43,7 @@ def drain_warning(settings: Settings, spec: PoolSpec) -> str:
 
 
 def checkpoint_warning(settings: Settings, spec: PoolSpec) -> str:
-    """Which workload systems of the pool cannot ask for checkpoints; empty: all can, or none is to.
+    """Return which workload systems of the pool cannot ask for checkpoints; empty: none.
 
     It loads their plugins, so it is for the process that has them.
     """
@@ -62,7 +62,7 @@ def checkpoint_warning(settings: Settings, spec: PoolSpec) -> str:
 
 
 def gpu_cordon_warning(settings: Settings, spec: PoolSpec) -> str:
-    """Which workload systems of the pool cannot cordon a GPU; empty: all can, or none is to.
+    """Return which workload systems of the pool cannot cordon a GPU; empty: none.
 
     It loads their plugins, too.
     """
@@ -86,7 +86,7 @@ def gpu_cordon_warning(settings: Settings, spec: PoolSpec) -> str:
 
 
 def cordons_gpus(settings: Settings, spec: PoolSpec) -> bool:
-    """Whether single GPUs of a pool are cordoned; not where a notifier is not installed here."""
+    """Return whether single GPUs of a pool are cordoned; not where a notifier is missing here."""
     if spec.health.cordon_scope == "node":
         return False
     try:
@@ -108,7 +108,7 @@ def _unable(settings: Settings, spec: PoolSpec, order: str, needed: Mapping[str,
 
 
 def drain_warnings(settings: Settings) -> list[str]:
-    """The warnings of all configured pools."""
+    """Return the warnings of all configured pools."""
     found = (
         (name, warning(settings, spec))
         for name, spec in settings.pools.items()

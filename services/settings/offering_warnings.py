@@ -1,4 +1,7 @@
-"""What a pool asks for and probably will not get: offerings, bounds of a schedule. Pure."""
+"""Warns of what a pool asks for and probably will not get: offerings, bounds of a schedule.
+
+Pure.
+"""
 
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -50,7 +53,7 @@ def _dicts(listed: Any) -> list[dict[str, Any]]:
 
 
 def offering_warnings(settings: Settings, types: InstanceTypes) -> Iterator[str]:
-    """The warnings of all pools."""
+    """Yield the warnings of all pools."""
     for name, spec in settings.pools.items():
         found: dict[str, None] = {}
         launched = choices_of(spec) if spec.nodes == "launched" else ()

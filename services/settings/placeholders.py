@@ -57,7 +57,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def problem(setting: str, text: str, known: tuple[str, ...]) -> str:
-    """What is wrong with a text of the configuration; empty where nothing is."""
+    """Return what is wrong with a text of the configuration; empty where nothing is."""
     wrong = unknown(text, known)
     if wrong is None:
         return ""

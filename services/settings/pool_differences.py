@@ -1,4 +1,4 @@
-"""What a configuration would change of the pools that a fleet has. Pure."""
+"""Compares a configuration with the pools that a fleet has. Pure."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
@@ -15,7 +15,7 @@ ABSENT: Any = None
 
 
 class SettingChange(msgspec.Struct, frozen=True):
-    """One value of a pool."""
+    """Describes one changed value of a pool."""
 
     key: str
     """`autoscaling.jobs_per_node`."""
@@ -24,7 +24,7 @@ class SettingChange(msgspec.Struct, frozen=True):
 
 
 class PoolDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """What changes of one pool."""
+    """Describes what changes of one pool."""
 
     pool: str
     change: Literal["added", "changed", "unlisted"]
@@ -37,7 +37,7 @@ class PoolDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_unlisted(record: PoolRecord, configured: Collection[str]) -> bool:
-    """Whether the pool came from a configuration that has it no longer, and stays nevertheless."""
+    """Return whether a pool stays although its configuration has it no longer."""
     return not record.applied and not record.removing and record.name not in configured
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a pool of the configuration: each place in it, and what to write."""
+"""Checks a pool of the configuration: each place in it, and what to write instead."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -44,7 +44,7 @@ NO_WORKLOAD_SYSTEM: Final = "noop"
 
 
 def own_problems(spec: PoolSpec) -> Iterator[Problem]:
-    """What is wrong with a pool whatever the rest of the configuration is."""
+    """Yield what is wrong with a pool whatever the rest of the configuration is."""
     if spec.min_nodes > spec.max_nodes:
         text = f"{spec.min_nodes} is above max_nodes {spec.max_nodes}; lower one or raise the other"
         yield ("min_nodes",), text
@@ -144,7 +144,7 @@ def _renewal_problem(spec: PoolSpec) -> Problem | None:
 
 
 def budget_problems(budget: BudgetSpec | FleetBudgetSpec) -> Iterator[Problem]:
-    """What is wrong with a budget, of a pool or of the fleet."""
+    """Yield what is wrong with a budget, of a pool or of the fleet."""
     for key, problem in (
         ("max_unavailable", level_problem(budget.max_unavailable)),
         ("max_replacements", rate_problem(budget.max_replacements)),
@@ -157,7 +157,7 @@ def budget_problems(budget: BudgetSpec | FleetBudgetSpec) -> Iterator[Problem]:
 
 
 def reference_problems(spec: PoolSpec, settings: Settings, directory: Path) -> Iterator[Problem]:
-    """What does not fit the other sections, or the files of `directory`, the configuration's."""
+    """Yield what does not fit the other sections, or the files of `directory`."""
     for wrong in (
         unknown_provider(spec, settings.providers)
         or adopting_problem(spec, settings.providers, settings.mode),

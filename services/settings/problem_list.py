@@ -10,7 +10,7 @@ PROBLEMS_MAX: Final = 100
 
 
 class ProblemList:
-    """What is wrong so far; of one place only the first problem counts."""
+    """Collects what is wrong so far; of one place only the first problem counts."""
 
     def __init__(self) -> None:
         self.found: list[ConfigurationError] = []

@@ -38,13 +38,13 @@ LAUNCHES: Final = (
 
 
 def with_defaults(defaults: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
-    """What a pool says, and the defaults for the rest; where its nodes come from it says alone."""
+    """Return a pool's settings with defaults for the rest, except for where its nodes come from."""
     instead = ONE_PLACE if "providers" in said else ("providers",) if "provider" in said else ()
     return {**{key: each for key, each in defaults.items() if key not in instead}, **said}
 
 
 def on_demand_problem(spec: PoolSpec) -> Problem | None:
-    """Why a pool cannot keep so many nodes on demand or reserved as it says."""
+    """Return why a pool cannot keep so many nodes on demand or reserved as it says."""
     least = spec.on_demand_min
     if least == 0:
         return None
@@ -67,7 +67,7 @@ def on_demand_problem(spec: PoolSpec) -> Problem | None:
 
 
 def interruption_problem(spec: PoolSpec) -> Problem | None:
-    """Why interruptions could not be remembered as a pool says."""
+    """Return why interruptions could not be remembered as a pool says."""
     after = float(spec.interruption_penalty)
     if not after or INTERRUPTION_SECONDS_MIN <= after <= INTERRUPTION_SECONDS_MAX:
         return None
@@ -78,13 +78,13 @@ def interruption_problem(spec: PoolSpec) -> Problem | None:
 
 
 def whole_racks(spec: PoolSpec, nodes: int) -> int:
-    """So many nodes, rounded up to whole racks where racks are units."""
+    """Return a number of nodes, rounded up to whole racks where racks are units."""
     rack = max(spec.rack.nodes, 1)
     return -(-nodes // rack) * rack
 
 
 def pool_problem(spec: PoolSpec) -> Problem | None:
-    """What is wrong with a pool's provider, or providers."""
+    """Return what is wrong with a pool's provider, or providers."""
     wrong = _adopted_problem(spec) if spec.nodes == "adopted" else None
     if wrong := wrong or _placement_problem(spec):
         return wrong
@@ -145,7 +145,7 @@ def _adopted_problem(spec: PoolSpec) -> Problem | None:
 
 
 def folded(spec: PoolSpec) -> PoolSpec:
-    """The pool with its providers in order, the first of them as *the* provider."""
+    """Return the pool with its providers in order, the first of them as *the* provider."""
     if not spec.providers:
         return spec
     ordered = tuple(sorted(spec.providers, key=lambda each: each.priority))
@@ -233,13 +233,13 @@ def choice_of(spec: PoolSpec, avoid: Collection[str] = (), *, not_spot: bool = F
 
 
 def choices_of(spec: PoolSpec) -> tuple[Choice, ...]:
-    """What a pool's launches choose from: those that must not be spot choose from less."""
+    """Return what a pool's launches choose from: those that must not be spot choose from less."""
     others = (choice_of(spec, not_spot=True),) if spec.on_demand_min else ()
     return choice_of(spec), *others
 
 
 def says_more(spec: PoolSpec) -> bool:
-    """Whether a launch needs more than one provider, its type, region and zones."""
+    """Return whether a launch needs more than one provider, its type, region and zones."""
     return bool(
         spec.providers
         or spec.strategy.type != "priority"

@@ -22,7 +22,7 @@ def with_rack(spec: PoolSpec, settings: Settings) -> PoolSpec:
 
 
 def rack_problems(spec: PoolSpec, settings: Settings) -> Iterator[Problem]:
-    """What a pool of racks lacks, or has and cannot have."""
+    """Yield what a pool of racks lacks, or has and cannot have."""
     said = _said(spec, with_shipped(settings.instance_types), settings.providers)
     if not spec.rack.nodes and len(said) > 1:
         sizes = ", ".join(map(str, sorted(said)))

@@ -22,7 +22,7 @@ VARIABLES: Final[Mapping[Path_, str]] = {
 
 
 class Explained(NamedTuple):
-    """One value."""
+    """Explains where one value comes from."""
 
     path: Path_
     value: str
@@ -35,7 +35,7 @@ def explain(
     environment: Mapping[str, str],
     options: Mapping[str, Any],
 ) -> list[Explained]:
-    """Every effective value; `options`: path of a plugin -> its options, with their defaults."""
+    """Return every effective value; `options` holds those of plugins, with their defaults."""
     walk = _Walk(configuration, environment, options)
     return list(walk.struct((), configuration.settings))
 

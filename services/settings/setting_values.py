@@ -1,4 +1,4 @@
-"""The default and an example of each setting, for docs/configuration.md and the schema (pure).
+"""Finds the default and an example of each setting, for docs/configuration.md (pure).
 
 `EXAMPLES` has those that neither the type of a key nor its default gives: by `Struct.key`, else by
 the key's name. A plugin of another package has its own in `msgspec.Meta(examples=[...])`.
@@ -323,7 +323,7 @@ def example_of(kind: type[Any], field: msgspec.structs.FieldInfo) -> Any:
 
 
 def as_yaml(value: Any) -> str:
-    """A value as YAML on one line."""
+    """Return a value as YAML on one line."""
     text = yaml.safe_dump(
         msgspec.to_builtins(value),
         default_flow_style=True,

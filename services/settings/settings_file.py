@@ -87,7 +87,7 @@ def read_file(path: Path) -> Document:
 
 
 def parse_settings(file: str, text: str, environment: Mapping[str, str]) -> Settings:
-    """The same, from text."""
+    """Read settings from a text; ConfigurationError where it is wrong."""
     return settings_of(read_document(file, text), environment)
 
 

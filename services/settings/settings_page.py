@@ -49,7 +49,7 @@ PLUGINS: Final = (
 
 
 def settings_page(plugins: Plugins) -> str:
-    """The page, for these plugins."""
+    """Return the text of docs/configuration.md, for these plugins."""
     parts = [_INTRODUCTION, *_blocks(Settings, ""), *_blocks(AlertRoute, "alerts[]")]
     for section, path, text in PLUGINS:
         for name, options in sorted(plugins.get(section, {}).items()):

@@ -40,7 +40,7 @@ Plugins = Mapping[str, Mapping[str, type[Any]]]
 
 
 def settings_schema(plugins: Plugins) -> dict[str, Any]:
-    """The schema of a configuration file."""
+    """Return the schema of a configuration file."""
     schema = _struct(Settings)
     properties = schema["properties"]
     properties["pools"] = {"type": "object", "additionalProperties": {"$ref": "#/$defs/pool"}}

@@ -1,4 +1,4 @@
-"""What is wrong with a pool's way of setting up its nodes: key, and what to write instead."""
+"""Checks a pool's way of setting up its nodes, and names what to write instead."""
 
 from pathlib import Path
 from typing import Final
@@ -40,7 +40,7 @@ def birth_problem(spec: PoolSpec, nats: NatsSettings, directory: Path) -> Proble
 
 
 def user_data_digest(named: str, directory: Path) -> str:
-    """Of a pool's user data; empty: its template cannot be read here."""
+    """Return the digest of a pool's user data; empty: its template cannot be read here."""
     if named in ("", placeholders.AUTO):
         return digest(named)
     try:
@@ -50,7 +50,7 @@ def user_data_digest(named: str, directory: Path) -> str:
 
 
 def template_problem(file: Path) -> str:
-    """What is wrong with a template of user data."""
+    """Return what is wrong with a template of user data."""
     try:
         with file.open(encoding="utf-8") as opened:
             text = opened.read(placeholders.TEMPLATE_BYTES_MAX + 1)

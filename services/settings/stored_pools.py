@@ -1,4 +1,4 @@
-"""What of a pool's settings is stored on the bus, and what a request may say of a pool.
+"""Decides what of a pool's settings is stored on the bus, and what a request may say of it.
 
 Everything that is stored can be read by every operator, so a metrics source, whose URL or headers
 hold its credentials, is stored by its type alone: each pool-manager has the rest in its own

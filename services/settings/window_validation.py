@@ -1,4 +1,4 @@
-"""What is wrong with a window, an interval or a diagnostic, and what to write instead. Pure."""
+"""Checks a window, an interval or a diagnostic, and names what to write instead. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -74,7 +74,7 @@ def _cron_problem(expression: str) -> str:
 
 
 def diagnostic_problem(name: str) -> str:
-    """What is wrong with the name of a diagnostic; empty where nothing is."""
+    """Return what is wrong with the name of a diagnostic; empty where nothing is."""
     if re.fullmatch(r"(dcgm-[1-4]|(?!dcgm)[a-z][a-z0-9-]{0,62})?", name):
         return ""
     return f"{name!r} is no diagnostic; write boot, memory, dcgm-1 to dcgm-4, or a plugin's name"

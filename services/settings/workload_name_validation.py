@@ -1,4 +1,4 @@
-"""What is wrong with a pool's `workload_names`: key, and what to write instead. Pure."""
+"""Checks a pool's `workload_names`, and names what to write instead. Pure."""
 
 from collections.abc import Iterable
 from typing import Final

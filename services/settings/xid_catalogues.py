@@ -10,14 +10,14 @@ T = TypeVar("T")
 
 
 class CodeName(Setting, frozen=True, kw_only=True):
-    """A code and NVIDIA's short name of it."""
+    """Holds a code and NVIDIA's short name of it."""
 
     code: int
     name: str
 
 
 class XidEntry(CodeName, frozen=True, kw_only=True):
-    """One XID in use."""
+    """Describes one XID in use."""
 
     mnemonic: str
     description: str
@@ -27,7 +27,7 @@ class XidEntry(CodeName, frozen=True, kw_only=True):
 
 
 class XidCatalog(Setting, frozen=True, kw_only=True):
-    """`config/xid-catalog.yaml`."""
+    """Holds the content of `config/xid-catalog.yaml`."""
 
     version: int
     codes: tuple[XidEntry, ...]
@@ -36,14 +36,14 @@ class XidCatalog(Setting, frozen=True, kw_only=True):
 
 
 class SxidEntry(CodeName, frozen=True, kw_only=True):
-    """One SXID."""
+    """Describes one SXID of an NVSwitch."""
 
     description: str
     severity: Literal["non-fatal", "fatal", "always-fatal", "other"]
 
 
 class SxidCatalog(Setting, frozen=True, kw_only=True):
-    """`config/sxid-catalog.yaml`."""
+    """Holds the content of `config/sxid-catalog.yaml`."""
 
     version: int
     codes: tuple[SxidEntry, ...]

@@ -97,7 +97,7 @@ def words_of(kind: Any) -> list[str]:
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
-    """That a key is unknown, and which may be meant."""
+    """Return that a key is unknown, and which may be meant."""
     near = get_close_matches(key, known, 1)
     if near:
         return f"unknown key; did you mean `{near[0]}`?"
@@ -129,7 +129,7 @@ def _type(wanted: list[str], given: str) -> str:
 
 @dataclass(slots=True)
 class Document:
-    """A YAML file's value, and the line of every key in it."""
+    """Holds a YAML file's value, and the line of every key in it."""
 
     file: str
     value: Any
@@ -146,7 +146,7 @@ class Document:
         return ConfigurationError(problem, file=self.file, line=self.line(path), key=key)
 
     def line(self, path: Path_) -> int:
-        """The line of a value, or of the nearest place above it."""
+        """Return the line of a value, or of the nearest place above it."""
         path = self.written(path)
         while path and path not in self.lines:
             path = path[:-1]
@@ -161,7 +161,7 @@ class Document:
 
 
 def path_of(key: str) -> Path_:
-    """The path of a key such as `pools.training.windows.0`."""
+    """Return the path of a key such as `pools.training.windows.0`."""
     return tuple(int(part) if part.isdecimal() else part for part in key.split(".") if part)
 
 

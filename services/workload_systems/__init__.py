@@ -1,1 +1,1 @@
-"""Clients of Slurm, Kubernetes and Ray, for drains and for queues."""
+"""Implements clients of Slurm, Kubernetes and Ray, for drains and for queues."""

@@ -1,4 +1,4 @@
-"""How a Kubernetes cluster is reached: what a kubeconfig says, or the pod's service account.
+"""Finds how a Kubernetes cluster is reached: by a kubeconfig, or the pod's service account.
 
 kubernetes-asyncio reads both, and logs in: by token, certificate, OIDC or a program (`exec`). It is
 loaded only where there is a cluster: that takes a second and 100 MB.
@@ -24,7 +24,7 @@ SAFE: Final = ("https://", "http://127.0.0.1:")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAccess:
-    """A kubeconfig's context; a server and its token; or neither: the pod's service account."""
+    """Names a kubeconfig's context, or a server and its token, or the pod's service account."""
 
     kubeconfig: str = ""
     context: str = ""

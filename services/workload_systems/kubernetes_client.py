@@ -78,14 +78,14 @@ _statuses = msgspec.json.Decoder(_Status)
 
 
 class ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    """Of a list: its version, and where it goes on."""
+    """Holds a list's version, and where it goes on."""
 
     resource_version: str = ""
     next_page: str = msgspec.field(default="", name="continue")
 
 
 class ListPage(msgspec.Struct, frozen=True):
-    """A part of a list."""
+    """Holds one page of a list."""
 
     metadata: ListMetadata
     items: tuple[msgspec.Raw, ...] | None = None
@@ -95,7 +95,7 @@ _pages = msgspec.json.Decoder(ListPage)
 
 
 class KubernetesClient:
-    """One cluster's API."""
+    """Calls one cluster's API."""
 
     def __init__(self, access: ClusterAccess, *, timeout_seconds: float) -> None:
         access.check_place()

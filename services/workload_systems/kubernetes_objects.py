@@ -32,7 +32,7 @@ class _Part(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class OwnerReference(_Part, frozen=True):
-    """What an object belongs to."""
+    """Names what an object belongs to."""
 
     kind: str = ""
     name: str = ""
@@ -40,13 +40,13 @@ class OwnerReference(_Part, frozen=True):
 
 
 class OwnedSpec(_Part, frozen=True, rename={"unschedulable": "f:unschedulable"}):
-    """Which fields of a spec a client owns; only one of them matters here."""
+    """Says which fields of a spec a client owns; only one of them matters here."""
 
     unschedulable: dict[str, Any] | None = None
 
 
 class OwnedFields(_Part, frozen=True, rename={"spec": "f:spec"}):
-    """Which fields a client owns."""
+    """Says which fields a client owns."""
 
     spec: OwnedSpec = OwnedSpec()
 
@@ -60,7 +60,7 @@ class FieldManager(_Part, frozen=True):
 
 
 class ObjectMetadata(_Part, frozen=True):
-    """Of every object."""
+    """Holds the metadata that every object has."""
 
     name: str = ""
     namespace: str = ""
@@ -74,13 +74,13 @@ class ObjectMetadata(_Part, frozen=True):
 
 
 class PodVolume(_Part, frozen=True):
-    """A volume of a pod."""
+    """Describes a volume of a pod."""
 
     empty_dir: dict[str, Any] | None = None
 
 
 class PodSpec(_Part, frozen=True):
-    """What a pod shall be."""
+    """Describes the pod that is to run."""
 
     node_name: str = ""
     restart_policy: str = "Always"
@@ -89,7 +89,7 @@ class PodSpec(_Part, frozen=True):
 
 
 class TerminatedContainer(_Part, frozen=True):
-    """How a container ended."""
+    """Describes how a container ended."""
 
     exit_code: int = 0
     reason: str = ""
@@ -97,13 +97,13 @@ class TerminatedContainer(_Part, frozen=True):
 
 
 class ContainerState(_Part, frozen=True):
-    """What a container is."""
+    """Says whether a container runs or has ended."""
 
     terminated: TerminatedContainer | None = None
 
 
 class ContainerStatus(_Part, frozen=True):
-    """A container of a pod."""
+    """Describes the state of a container of a pod."""
 
     name: str = ""
     state: ContainerState = ContainerState()
@@ -121,7 +121,7 @@ class StatusCondition(_Part, frozen=True):
 
 
 class PodStatus(_Part, frozen=True):
-    """What a pod is."""
+    """Describes the state of a pod."""
 
     phase: str = ""
     reason: str = ""
@@ -132,20 +132,20 @@ class PodStatus(_Part, frozen=True):
 
 
 class PodResources(_Part, frozen=True):
-    """What a container requests."""
+    """Describes what a container requests."""
 
     requests: dict[str, Any] = {}
     limits: dict[str, Any] = {}
 
 
 class PodContainer(_Part, frozen=True):
-    """A container."""
+    """Describes a container of a pod."""
 
     resources: PodResources = PodResources()
 
 
 class LabelRequirement(_Part, frozen=True):
-    """What a label of a node must be."""
+    """Requires certain values of a node's label."""
 
     key: str = ""
     operator: str = ""
@@ -160,7 +160,7 @@ class NodeTerm(_Part, frozen=True):
 
 
 class NodeTerms(_Part, frozen=True):
-    """Of which a node must meet one."""
+    """Lists terms of which a node must meet one."""
 
     node_selector_terms: tuple[NodeTerm, ...] = ()
 
@@ -174,13 +174,13 @@ class NodeAffinity(_Part, frozen=True):
 
 
 class PodAffinity(_Part, frozen=True):
-    """What a pod is to be near, of which only the nodes matter here."""
+    """Says what a pod is to be near; only the terms on nodes matter here."""
 
     node_affinity: NodeAffinity | None = None
 
 
 class RequestedPod(_Part, frozen=True):
-    """What a pod shall have."""
+    """Describes the pod that a controller requests."""
 
     node_name: str = ""
     node_selector: dict[str, str] = {}
@@ -198,7 +198,7 @@ class QueuedPod(_Part, frozen=True):
 
 
 class KubernetesPod(_Part, frozen=True):
-    """A pod."""
+    """Describes a pod and its state."""
 
     metadata: ObjectMetadata
     spec: PodSpec = PodSpec()
@@ -206,12 +206,12 @@ class KubernetesPod(_Part, frozen=True):
 
     @property
     def key(self) -> str:
-        """Its name in the cluster."""
+        """Return the pod's name in the cluster."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
 class KubernetesNodeSpec(_Part, frozen=True):
-    """What a node shall be."""
+    """Describes what a node shall be."""
 
     unschedulable: bool = False
     provider_id: str = msgspec.field(default="", name="providerID")
@@ -219,13 +219,13 @@ class KubernetesNodeSpec(_Part, frozen=True):
 
 
 class KubernetesNodeStatus(_Part, frozen=True):
-    """What a node is."""
+    """Describes the state of a node."""
 
     conditions: tuple[StatusCondition, ...] = ()
 
 
 class KubernetesNode(_Part, frozen=True):
-    """A node."""
+    """Describes a node and its state."""
 
     metadata: ObjectMetadata
     spec: KubernetesNodeSpec = KubernetesNodeSpec()
@@ -233,5 +233,5 @@ class KubernetesNode(_Part, frozen=True):
 
     @property
     def key(self) -> str:
-        """Its name in the cluster."""
+        """Return the node's name in the cluster."""
         return self.metadata.name

@@ -1,4 +1,4 @@
-"""What Ray's dashboard answers, as values. Pure.
+"""Decodes what Ray's dashboard answers. Pure.
 
 Everything here was written by the owner's programs: names are shown escaped and cut, and only a
 raylet ID that looks like one is passed on.
@@ -36,7 +36,7 @@ class Raylet(msgspec.Struct, frozen=True):
 
     @property
     def is_alive(self) -> bool:
-        """Whether its work may run; a state that is unknown here may be any."""
+        """Return whether its work may run; a state that is unknown here may be any."""
         return self.state != "DEAD"
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class Raylet(msgspec.Struct, frozen=True):
 
 
 class RayActor(msgspec.Struct, frozen=True):
-    """An actor."""
+    """Describes an actor of Ray."""
 
     state: str
     job_id: str | None = None
@@ -56,7 +56,7 @@ class RayActor(msgspec.Struct, frozen=True):
 
 
 class RayTask(msgspec.Struct, frozen=True):
-    """A task."""
+    """Describes a task of Ray."""
 
     state: str
     type: str = ""
@@ -66,7 +66,7 @@ class RayTask(msgspec.Struct, frozen=True):
 
 
 class RayJob(msgspec.Struct, frozen=True):
-    """A driver."""
+    """Describes the driver of a job."""
 
     job_id: str | None = None
     submission_id: str | None = None
@@ -78,7 +78,7 @@ class RayJob(msgspec.Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
         return self.status in ("SUCCEEDED", "FAILED", "STOPPED")
 
 
@@ -93,7 +93,7 @@ class _Data(msgspec.Struct, Generic[T], frozen=True):
 
 
 class StateAnswer(msgspec.Struct, Generic[T], frozen=True):
-    """The envelope of every list."""
+    """Holds the envelope of every list."""
 
     result: bool
     data: _Data[T]
@@ -110,7 +110,7 @@ class StateAnswer(msgspec.Struct, Generic[T], frozen=True):
 
 
 class RunningState(msgspec.Struct, frozen=True):
-    """What runs in the whole cluster."""
+    """Lists what runs in the whole cluster."""
 
     actors: tuple[RayActor, ...] = ()
     tasks: tuple[RayTask, ...] = ()
@@ -126,7 +126,7 @@ class GroupDemand(msgspec.Struct, frozen=True):
 
 
 class RayDemand(msgspec.Struct, frozen=True, rename="camel"):
-    """What Ray has no place for, as its autoscaler sees it, and what is used."""
+    """Lists what Ray has no place for, as its autoscaler sees it, and what is used."""
 
     resource_demand: tuple[tuple[dict[str, float], int], ...] = ()
     """Resources of a task or actor that waits, and the number of such ones."""

@@ -47,7 +47,7 @@ class _Logs(msgspec.Struct, frozen=True):
 
 
 class RayClient:
-    """One dashboard."""
+    """Calls one Ray dashboard."""
 
     def __init__(
         self, dashboard: str, headers: dict[str, str], timeout_seconds: float, clock: Clock
@@ -66,11 +66,11 @@ class RayClient:
         await self._http.close()
 
     async def version(self) -> str:
-        """The cluster's version of Ray."""
+        """Return the cluster's version of Ray."""
         return (await self._call("GET", "/api/version", _Version)).ray_version
 
     async def raylets(self) -> tuple[Raylet, ...]:
-        """Every raylet, and the last dead ones."""
+        """Return every raylet, and the last dead ones."""
         return await self._list("nodes", Raylet, detail="1")
 
     async def running(self) -> RunningState:
@@ -83,7 +83,7 @@ class RayClient:
         return RunningState(actors, tasks, jobs)
 
     async def demand(self) -> RayDemand:
-        """What waits for resources in the whole cluster."""
+        """Return what waits for resources in the whole cluster."""
         answer = await self._call("GET", "/api/cluster_status", StatusAnswer)
         if answer.data.cluster_status is None:
             raise RayUnavailableError("Ray's head has not written its status yet")
@@ -99,11 +99,11 @@ class RayClient:
         await self._call("POST", "/api/jobs/", _Submitted, body=body)
 
     async def job(self, submission: str) -> RayJob:
-        """One job."""
+        """Return one job."""
         return await self._call("GET", f"/api/jobs/{submission}", RayJob)
 
     async def output(self, submission: str) -> str:
-        """What a job has printed."""
+        """Return what a job has printed."""
         return (await self._call("GET", f"/api/jobs/{submission}/logs", _Logs)).logs or ""
 
     async def stop(self, submission: str) -> None:

@@ -1,4 +1,4 @@
-"""What Slurm is ordered to do by its commands or over slurmrestd, and how that fails."""
+"""Declares what Slurm is ordered to do, by commands or slurmrestd, and how that fails."""
 
 from typing import Final, Literal
 
@@ -19,7 +19,7 @@ class SlurmRefusedError(Exception):
 
 
 class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What changes of a node; what is empty stays."""
+    """Describes what changes of a node; what is empty stays."""
 
     state: NodeOrder = ""
     reason: str = ""

@@ -40,7 +40,7 @@ MESSAGE_CHARS_MAX: Final = 500
 
 
 class SlurmCommands:
-    """`sinfo`, `squeue`, `scontrol` and `scancel` of one cluster."""
+    """Runs `sinfo`, `squeue`, `scontrol` and `scancel` of one cluster."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class SlurmCommands:
         self._running = asyncio.Semaphore(COMMANDS_MAX)
 
     async def nodes(self, partition: str = "") -> Mapping[str, SlurmNode]:
-        """Every node, by name; or those of a partition."""
+        """Return every node, by name; or those of a partition."""
         mark = self._new_mark()
         which = ("-p", partition) if partition else ("-a",)  # sinfo refuses both
         return read_nodes(await self.run("sinfo", "-hN", *which, "-O", node_format(mark)), mark)
@@ -80,11 +80,11 @@ class SlurmCommands:
         await self.run("scontrol", "show", "partition", partition)
 
     async def ping(self) -> str:
-        """What answers."""
+        """Return what `scontrol ping` prints: which controllers answer."""
         return " ".join((await self.run("scontrol", "ping")).split())
 
     async def change_node(self, name: str, change: NodeChange) -> None:
-        """`scontrol update`."""
+        """Change a node by `scontrol update`."""
         changes = {
             "State": change.state,
             "Reason": change.reason,
@@ -99,7 +99,7 @@ class SlurmCommands:
         await self.run("scontrol", "delete", f"NodeName={name}")
 
     async def requeues(self) -> bool:
-        """`scontrol requeue`."""
+        """Return that jobs can be requeued, by `scontrol requeue`."""
         return True
 
     async def requeue(self, number: str) -> None:

@@ -1,4 +1,4 @@
-"""Whether a node with certain features may serve a job of a certain constraint. Pure.
+"""Decides whether a node with certain features may serve a job of a certain constraint. Pure.
 
 The form is that of sbatch's `--constraint`: `&` and `|`, parentheses, one pair of brackets, within
 which counts name different nodes (`[rack1*2&rack2*4]`).
@@ -14,7 +14,7 @@ CHARS_MAX: Final = 1000
 
 
 def may_serve(features: Collection[str], constraint: str) -> bool:
-    """Whether some node of a job may have these features; also where it cannot be read."""
+    """Return whether some node of a job may have these features; also where it cannot be read."""
     tokens = _TOKEN.findall(constraint)
     if not tokens or len(constraint) > CHARS_MAX:
         return True

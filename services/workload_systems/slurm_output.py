@@ -1,4 +1,4 @@
-"""What Slurm's commands print, as values. Pure.
+"""Parses what Slurm's commands print. Pure.
 
 Job names and reasons are written by users and may contain separators and line breaks. Therefore
 every record ends with a mark that is drawn for each call and that no user can know, and the field
@@ -45,57 +45,57 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cordoned(self) -> bool:
-        """Whether Slurm places no new work on it until an operator resumes it."""
+        """Return whether Slurm places no new work on it until an operator resumes it."""
         return "drain" in self.state
 
     @property
     def down(self) -> bool:
-        """Whether Slurm has given its jobs up."""
+        """Return whether Slurm has given its jobs up."""
         return "down" in self.state
 
     @property
     def ours(self) -> bool:
-        """Whether it was Navarch that drained it or set it DOWN."""
+        """Return whether it was Navarch that drained it or set it DOWN."""
         return self.reason.startswith(OURS)
 
     @property
     def automatic(self) -> bool:
-        """Whether its reason is slurmctld's own, or there is none."""
+        """Return whether its reason is slurmctld's own, or there is none."""
         return not self.reason or self.reason.startswith(AUTOMATIC)
 
     @property
     def silent(self) -> bool:
-        """Whether its slurmd does not respond, and its jobs are not given up yet."""
+        """Return whether its slurmd does not respond, and its jobs are not given up yet."""
         return "not_responding" in self.state and not self.down
 
     @property
     def cloud(self) -> bool:
-        """Whether its machine comes and goes by ResumeProgram and SuspendProgram."""
+        """Return whether its machine comes and goes by ResumeProgram and SuspendProgram."""
         return "cloud" in self.state
 
     @property
     def dynamic(self) -> bool:
-        """Whether it registered itself, and slurm.conf does not name it."""
+        """Return whether it registered itself, and slurm.conf does not name it."""
         return "dynamic_norm" in self.state
 
     @property
     def powered_off(self) -> bool:
-        """Whether Slurm has given its machine up."""
+        """Return whether Slurm has given its machine up."""
         return bool(self.state & _POWERED_OFF)
 
     @property
     def powering_up(self) -> bool:
-        """Whether Slurm waits for its machine; jobs that have it have not begun."""
+        """Return whether Slurm waits for its machine; jobs that have it have not begun."""
         return "powering_up" in self.state
 
     @property
     def completing(self) -> bool:
-        """Whether Slurm waits for the epilogs of jobs, and none runs any more."""
+        """Return whether Slurm waits for the epilogs of jobs, and none runs any more."""
         return "completing" in self.state and not self.state & {"allocated", "mixed"}
 
     @property
     def busy(self) -> bool:
-        """Whether Slurm has not got all of it back."""
+        """Return whether Slurm has not got all of it back."""
         return bool(self.state & _BUSY)
 
 
@@ -212,7 +212,7 @@ def comment_format(mark: str) -> str:
 
 
 def read_comments(output: str, mark: str) -> Mapping[str, frozenset[str]]:
-    """The words of each job's comment, by its number."""
+    """Return the words of each job's comment, by its number."""
     return {
         number: frozenset(() if text == "(null)" else text.split())
         for number, text in marked_records(output, mark, 2)

@@ -71,7 +71,7 @@ T = TypeVar("T")
 
 
 class SlurmRestOptions(Setting, frozen=True, kw_only=True):
-    """slurmrestd, in place of Slurm's commands."""
+    """Configures slurmrestd, in place of Slurm's commands."""
 
     url: SecretText
     """`http://slurmctld:6820`."""
@@ -134,12 +134,12 @@ class SlurmRest:
         return self._known
 
     async def ping(self) -> str:
-        """What answers, over which API."""
+        """Return which controllers answer, over which API."""
         api = await self.api()
         return f"{rest_pings(await self._get('ping'))}, over slurmrestd {api.name}"
 
     async def nodes(self, partition: str = "") -> Mapping[str, SlurmNode]:
-        """Every node, by name; or those of a partition."""
+        """Return every node, by name; or those of a partition."""
         return rest_nodes(await self._get("nodes"), partition)
 
     async def jobs(self, states: str = JOB_STATES) -> tuple[SlurmJob, ...]:
@@ -182,7 +182,7 @@ class SlurmRest:
         return not (await self.api()).changes_nodes
 
     async def requeue(self, number: str) -> None:
-        """By `scontrol requeue`."""
+        """Have a job begin again by `scontrol requeue`."""
         await self._ordered(self._commands.requeue(number))
 
     async def cancel(self, number: str) -> None:
@@ -201,7 +201,7 @@ class SlurmRest:
             await self._ordered(self._commands.signal(number, signal_))
 
     def token_end(self) -> datetime | None:
-        """When the token ends; None: it does not say."""
+        """Return when the token ends; None: it does not say."""
         try:
             claims = jwt.decode(self._token(), options={"verify_signature": False})
         except jwt.InvalidTokenError:
@@ -210,7 +210,7 @@ class SlurmRest:
         return datetime.fromtimestamp(end, UTC) if isinstance(end, int | float) else None
 
     async def checks(self) -> Sequence[WorkloadCheck]:
-        """Whether nodes can be changed, and how long the token is valid."""
+        """Return whether nodes can be changed, and how long the token is valid."""
         api, end = await self.api(), self.token_end()
         detail, passed = f"by POST, {api.name}", True
         if not api.changes_nodes:

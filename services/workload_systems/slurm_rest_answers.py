@@ -1,4 +1,4 @@
-"""What slurmrestd answers, as values: versions v0.0.38 to v0.0.44 of its API. Pure.
+"""Decodes what slurmrestd answers: versions v0.0.38 to v0.0.44 of its API. Pure.
 
 v0.0.38 writes a node's state as a word beside a list of flags, later ones as one list; a job's
 state is a word up to v0.0.39; numbers may be null, or `{set, infinite, number}`. What users write
@@ -135,12 +135,12 @@ class RestApi(msgspec.Struct, frozen=True):
 
     @property
     def signals(self) -> bool:
-        """Whether a signal can be sent to a job's batch script alone."""
+        """Return whether a signal can be sent to a job's batch script alone."""
         return self.number >= BATCH_SIGNALS_SINCE
 
     @property
     def name(self) -> str:
-        """As in paths."""
+        """Return the version's name as in paths."""
         return f"v0.0.{self.number}"
 
 
@@ -155,7 +155,7 @@ def served_apis(paths: RestPaths) -> list[RestApi]:
 
 
 def rest_nodes(answer: RestAnswer, partition: str) -> Mapping[str, SlurmNode]:
-    """Every node, by name; or those of a partition."""
+    """Return every node, by name; or those of a partition."""
     return {
         each.name: SlurmNode(
             name=each.name,
@@ -207,7 +207,7 @@ def rest_comments(answer: RestAnswer, node: str) -> Mapping[str, frozenset[str]]
 
 
 def rest_pings(answer: RestAnswer) -> str:
-    """Which controllers answer."""
+    """Return which controllers answer."""
     found = [
         f"Slurmctld({each.mode}) at {each.hostname} is {each.ping or each.pinged}"
         for each in answer.pings
@@ -216,7 +216,7 @@ def rest_pings(answer: RestAnswer) -> str:
 
 
 def error_text(answer: RestAnswer) -> str:
-    """What went wrong; empty: nothing."""
+    """Return what went wrong; empty: nothing."""
     texts = [
         " ".join(filter(None, (each.description, each.error, each.source)))
         for each in answer.errors
@@ -225,12 +225,12 @@ def error_text(answer: RestAnswer) -> str:
 
 
 def is_denied(text: str) -> bool:
-    """Whether the user lacks a right."""
+    """Return whether the user lacks a right."""
     return any(each in text for each in DENIED)
 
 
 def is_unreachable(text: str) -> bool:
-    """Whether slurmctld did not answer, or refused the token."""
+    """Return whether slurmctld did not answer, or refused the token."""
     return any(each in text for each in UNREACHABLE)
 
 

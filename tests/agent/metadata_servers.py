@@ -103,7 +103,7 @@ class Aws(Server):
             return 401, {}, b"Unauthorized"
         name = target.removeprefix("/latest/meta-data/")
         item = self.items.get(name)
-        if name.startswith("placement/") and item is not None:
+        if name.startswith(("placement/", "instance-id")) and item is not None:
             return 200, {}, str(item).encode()
         return (404, {}, b"Not Found") if item is None else (200, {}, json.dumps(item).encode())
 

@@ -5,8 +5,13 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from agent.node_monitor import REGISTER_AGAIN_SECONDS, must_register_again
+from agent.node_monitor import (
+    REFUSED_AGAIN_SECONDS,
+    REGISTER_AGAIN_SECONDS,
+    must_register_again,
+)
 from agent.own_record import Admission, MissingEvents, missing_events
+from schemas.machine_identity import MachineIdentity, NodeMachines
 from schemas.node_records import NodeRecord
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -70,3 +75,18 @@ def test_boot_checks_that_still_run_are_not_missed() -> None:
     missing = MissingEvents(checks=True)
     assert not must_register_again(missing, REGISTER_AGAIN_SECONDS, checked=False)
     assert must_register_again(missing, REGISTER_AGAIN_SECONDS, checked=True)
+
+
+def test_a_refused_machine_registers_now_and_then_alone() -> None:
+    """Operators see by that that it is still there; the node's own machine is not refused."""
+    own, other = (
+        MachineIdentity(boot_id=boot, since=NOW, heard_at=NOW, registered_at=NOW)
+        for boot in ("b0", "b1")
+    )
+    identity = NodeMachines(machine=own, refused=(other,))
+    record = msgspec.structs.replace(node(NOW, boot="b0"), identity=identity)
+    missing = missing_events(record, "b1")
+    assert missing.refused
+    assert not must_register_again(missing, REFUSED_AGAIN_SECONDS - 1, checked=True)
+    assert must_register_again(missing, REFUSED_AGAIN_SECONDS, checked=True)
+    assert missing_events(record, "b0") == MissingEvents()

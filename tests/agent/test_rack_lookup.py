@@ -7,10 +7,17 @@ import pytest
 
 from agent.settings import AgentConfig
 from agent.sources.cloud import cloud_detection
-from agent.sources.cloud.cloud_detection import azure_rack, gcp_rack, rack, rack_of
+from agent.sources.cloud.cloud_detection import (
+    azure_rack,
+    gcp_rack,
+    provider_id,
+    provider_id_of,
+    rack,
+    rack_of,
+)
 from services.bus.nats.nats_bus import NatsBus
 from tests.agent.conftest import AgentHost, contents, events
-from tests.agent.metadata_servers import Aws, Azure, Gcp, Raw, Serve
+from tests.agent.metadata_servers import Aws, Azure, Gcp, Raw, Serve, Server
 
 
 async def test_aws_reports_of_partitions(serve: Serve) -> None:
@@ -75,6 +82,35 @@ async def test_a_service_that_does_not_report_holds_nothing_up(
     raw.bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n\xff{"
     for url in (silent.url, raw.url, "http://127.0.0.1:9"):
         assert "" == await rack_of(cloud, url)
+        assert "" == await provider_id_of(cloud, url)
+
+
+@pytest.mark.parametrize(
+    ("cloud", "kind", "known", "expected"),
+    [
+        ("aws", Aws, {"items": {"instance-id": "i-0a1b2c3d"}}, "i-0a1b2c3d"),
+        (
+            "gcp",
+            Gcp,
+            {"values": {"zone": "projects/42/zones/us-central1-a", "name": "training-7"}},
+            "us-central1-a/training-7",
+        ),
+        ("azure", Azure, {"compute": {"name": "Training-7"}}, "training-7"),
+        ("aws", Aws, {"items": {}}, ""),
+        ("gcp", Gcp, {"values": {"zone": "projects/42/zones/us-central1-a"}}, ""),
+        ("azure", Azure, {"compute": {}}, ""),
+        ("aws", Aws, {"items": {"instance-id": "a b"}}, ""),
+        ("", Aws, {}, ""),
+    ],
+)
+async def test_an_instance_id_is_read_in_the_form_that_its_provider_lists(
+    serve: Serve, cloud: str, kind: type[Server], known: dict[str, Any], expected: str
+) -> None:
+    """As INSTANCES has it; where the service names none, or no word, it is not known."""
+    server = await serve(kind)
+    for name, value in known.items():
+        setattr(server, name, value)
+    assert expected == await provider_id_of(cloud, server.url)
 
 
 async def test_what_is_set_is_not_asked_for(tmp_path: Path) -> None:
@@ -82,6 +118,7 @@ async def test_what_is_set_is_not_asked_for(tmp_path: Path) -> None:
     config = {"pool": "training", "node": "n1"}
     assert "r17" == await rack(AgentConfig(**config, rack="r17", cloud="aws"), tmp_path)
     assert "" == await rack(AgentConfig(**config), tmp_path)
+    assert "" == await provider_id(AgentConfig(**config), tmp_path)
 
 
 async def test_an_agent_registers_with_its_rack(
@@ -89,10 +126,12 @@ async def test_an_agent_registers_with_its_rack(
 ) -> None:
     """From the metadata service to the bus."""
     server = await serve(Gcp)
+    server.values |= {"zone": "projects/42/zones/us-central1-a", "name": "training-7"}
     server.values["attributes/physical_host"] = "/3fa1/77b0/9c2e"
     await host.start(NAVARCH_CLOUD="gcp", NAVARCH_CLOUD_METADATA_URL=server.url)
     [registered] = contents(await events(bus, host.node, 1))
     assert "3fa1/77b0" == registered["rack"]
+    assert "us-central1-a/training-7" == registered["provider_id"]
     assert await host.stop() == 0
 
 

@@ -69,7 +69,7 @@ class KueueApi:
 
 
 def pod_set(count: int, gpus: int, **spec: Any) -> dict[str, Any]:
-    """Pods of one kind."""
+    """Return pods of one kind."""
     resources = {"limits": {RESOURCE: str(gpus)}} if gpus else {}
     container = {"name": "main", "image": "none", "resources": resources}
     return {

@@ -22,7 +22,7 @@ LOUD = subjects.node_event("training", "loud", "fault")
 
 
 async def test_the_server_refuses_what_is_beyond_a_nodes_share(any_bus: Bus) -> None:
-    """Of each kind by itself, and of no other node; what is refused is no sign of a full disk."""
+    """The share is of each kind by itself, and of no other node; a refusal shows no full disk."""
     for number in range(FACTS_WAITING_MAX):
         await any_bus.publish(LOUD, b"%d" % number)
     for _ in range(4):
@@ -64,7 +64,7 @@ async def test_what_has_arrived_makes_room(any_bus: Bus) -> None:
 async def test_a_stream_of_the_release_before_gives_its_facts_to_the_new_one(
     server: EmbeddedServer,
 ) -> None:
-    """In place: what it has stays, and nothing that is stored from then on is missing."""
+    """The stream is changed in place: nothing that is stored before or after is missing."""
     bus = await NatsBus.connect(
         ConnectOptions(settings=NatsSettings(url=server.url), name="upgrade")
     )

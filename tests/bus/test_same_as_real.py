@@ -127,7 +127,7 @@ class Driver:
 
 @pytest.fixture
 def both(bus, memory_bus) -> tuple[Bus, Bus]:
-    """The real server and the memory."""
+    """Provide the real server and the memory."""
     return bus, memory_bus
 
 

@@ -186,7 +186,7 @@ async def managing(bus: NatsBus) -> AsyncIterator[None]:
 
 @pytest.fixture
 async def manager(bus: NatsBus) -> AsyncIterator[NatsBus]:
-    """A bus with such a responder."""
+    """Provide a bus with such a responder."""
     async with managing(bus):
         yield bus
 

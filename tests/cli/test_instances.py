@@ -214,7 +214,31 @@ def test_a_sweep_shows_when_an_action_is_performed(
     lines = (SweepLine(**(plain | {"reason": "no record of it"} | line)),)
     answer = SweepAnswer(replica="p-1", at=NOW, performed=performed, lines=lines)
     [row] = instances_text.sweep_rows(answer)
-    assert when == row[5]
+    assert when == row[7]
+
+
+def test_a_machine_that_is_held_back_shows_its_authority_gate_age_and_price() -> None:
+    """And the command that removes it all the same."""
+    line = SweepLine(
+        verb="terminate",
+        pool="web",
+        instance="web-1",
+        provider="fake",
+        provider_id="i-1",
+        reason="no record of it",
+        held_back="breaker: it is open",
+        dollars_per_hour=2.5,
+        authority="proof",
+        gate="breaker",
+        since=NOW - timedelta(minutes=12),
+    )
+    answer = SweepAnswer(replica="p-1", at=NOW, performed=False, lines=(line,))
+    held = instances_text.held_lines(answer)
+    [row] = instances_text.sweep_rows(answer)
+    assert row[5:7] == ("2.50", "proof")
+    assert row[8] == "no record of it; not done for 12m0s: breaker: it is open"
+    note = "1 machine is held back, $2.50 an hour; `navarch sweep --terminate i-1` removes one"
+    assert instances_text.held_note(held).startswith(note)
 
 
 def test_leaks_come_first_then_the_most_expensive() -> None:

@@ -35,7 +35,7 @@ def write(fleet: Served, text: str) -> None:
 
 
 async def refused(fleet: Served, text: str) -> str:
-    """What serve says of this configuration at SIGHUP."""
+    """Return what serve says of this configuration at SIGHUP."""
     write(fleet, text)
     fleet.process.send_signal(signal.SIGHUP)
     line = await fleet.says(REFUSED)
@@ -43,14 +43,14 @@ async def refused(fleet: Served, text: str) -> str:
 
 
 async def failures(fleet: Served) -> list[dict[str, Any]]:
-    """What `navarch status` shows as failing."""
+    """Return what `navarch status` shows as failing."""
     _, text = await navarch("status", "-o", "json", place=fleet.place)
     found: list[dict[str, Any]] = json.loads(text)["failures"]
     return found
 
 
 def variables(pid: int) -> list[str]:
-    """The environment of a process."""
+    """Return the environment of a process."""
     return Path(f"/proc/{pid}/environ").read_text().split("\0")
 
 
@@ -128,7 +128,7 @@ pools:
 
 
 async def of(fleet: Served, *command: str) -> Any:
-    """What a command prints as JSON."""
+    """Return what a command prints as JSON."""
     _, text = await navarch(*command, "-o", "json", place=fleet.place)
     return json.loads(text)
 

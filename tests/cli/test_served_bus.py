@@ -25,12 +25,12 @@ FACT = "navarch.v1.node.p.n1.event.fault"
 
 
 def prepare(data: Path, *, is_open: bool = False) -> str:
-    """What a start does before the server's."""
+    """Return what a start does before the server's."""
     return ServedBus(data, is_open).prepare(data / "nats", "tests", NOW)
 
 
 def secrets(data: Path) -> dict[str, bytes]:
-    """Every key and credentials file."""
+    """Return every key and credentials file."""
     files = (each for each in (data / "bus").rglob("*") if each.is_file())
     return {str(each): each.read_bytes() for each in files if each.name != "accounts.conf"}
 

@@ -16,7 +16,7 @@ class ShiftedClock(SystemClock):
         self._off = timedelta(seconds=seconds)
 
     def now(self) -> datetime:
-        """The shifted time."""
+        """Return the shifted time."""
         return super().now() + self._off
 
 

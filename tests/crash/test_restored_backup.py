@@ -28,7 +28,7 @@ CLOCK = SystemClock()
 
 @asynccontextmanager
 async def administrator(server: EmbeddedServer) -> AsyncIterator[ArchiveBus]:
-    """An administrator's connection."""
+    """Provide an administrator's connection."""
     bus = await archive_connected(server)
     try:
         yield bus

@@ -21,7 +21,7 @@ GROWTH_KIB_MAX: Final = 100 * 1_024
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a target did that it must not do."""
+    """Describes what a target did that it must not do."""
 
     kind: str
     detail: str
@@ -32,7 +32,7 @@ class Finding:
 
 
 def data_of(seed: str, target: Target, number: int) -> bytes:
-    """The input of a case."""
+    """Return the input of a case."""
     chance = Random(f"{seed}/{target.name}/{number}")
     return mutate(chance, target.corpus)
 

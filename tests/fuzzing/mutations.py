@@ -88,7 +88,7 @@ VALUES: Final[tuple[Any, ...]] = (
 
 
 def mutate(chance: Random, corpus: Sequence[bytes]) -> bytes:
-    """One bad input, from the good ones."""
+    """Return one bad input, from the good ones."""
     data = chance.choice(corpus)
     head, newline, body = data.partition(b"\n")
     if chance.random() < 1 / 3 and (changed := _with_other_value(chance, body)) is not None:

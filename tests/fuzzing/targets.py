@@ -1,4 +1,4 @@
-"""What is fuzzed: everything that reads bytes which another party wrote."""
+"""Lists what is fuzzed: everything that reads bytes which another party wrote."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ OTHER_LINES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One reader of foreign bytes."""
+    """Describes one reader of foreign bytes."""
 
     name: str
     corpus: Sequence[bytes]
@@ -147,7 +147,7 @@ def _files(*patterns: str) -> list[bytes]:
 
 @cache
 def targets() -> dict[str, Target]:
-    """Every target, by name."""
+    """Return every target, by name."""
     lines = [*KERNEL_LOG.read_bytes().splitlines()[:200], *OTHER_LINES]
     found = (
         _messages(),

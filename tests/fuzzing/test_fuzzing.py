@@ -11,7 +11,7 @@ CASES = {"configuration": 20, "policy": 6, "scenario": 60}
 
 @pytest.mark.parametrize("name", targets())
 def test_bad_bytes_are_refused_and_nothing_else(name: str) -> None:
-    """No error but the declared one, no hang, no growth."""
+    """A target raises no error but the declared one, ends in time, and does not grow."""
     target = targets()[name]
     found = (
         check(target, data_of("test", target, number)) for number in range(CASES.get(name, 300))

@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "write-an-authenticator.md"
 
 
 def block(language: str, number: int) -> str:
-    """One of the page's blocks."""
+    """Return one of the page's blocks."""
     found = re.findall(
         rf"^```{language}\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
     )

@@ -227,7 +227,7 @@ def recorded_log(source: str, log: list[Stored]) -> dict[str, Any]:
 
 
 def end_state(log: list[Stored]) -> dict[str, Any]:
-    """What today's code makes of a log."""
+    """Return what today's code makes of a log."""
     state: SagaState | None = None
     for stored in log:
         state = fold_stored(state, stored)

@@ -34,7 +34,7 @@ ANSWER_TYPES: Final = (Query, Page, NodeView, PoolView, QueryError, HardwareAdd,
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """One type, and the file with its example."""
+    """Names one type, and the file with its example."""
 
     kind: type[Any]
     name: str
@@ -59,7 +59,7 @@ def write_sources(sources: dict[str, str]) -> None:
 
 
 def everything() -> list[Golden]:
-    """Every type."""
+    """Return the goldens of every type."""
     return [
         *(_golden("messages", message_type(each), each) for each in message_types()),
         *(_golden("records", each.__name__, each) for each in record_types()),
@@ -81,7 +81,7 @@ def message_types() -> list[type[Message]]:
 
 
 def record_types() -> list[type[Record]]:
-    """Every class of record, by name."""
+    """Return every class of record, by name."""
     _import_all()
     found = {each for each in _below(Record) if _is_ours(each)}
     return sorted(found, key=lambda each: each.__name__)

@@ -137,7 +137,7 @@ class Field:
 
 
 def document() -> str:
-    """The whole text."""
+    """Return the whole text."""
     return "\n".join([INTRODUCTION.rstrip(), "", *_generated()]).rstrip() + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The table of docs/metrics.md, from schemas/metric_catalogue.py. A test compares them."""
+"""Builds the table of docs/metrics.md from schemas/metric_catalogue.py. A test compares them."""
 
 from typing import Final
 

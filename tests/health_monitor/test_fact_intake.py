@@ -21,14 +21,14 @@ async def flooded(bus: NatsBus, subject: str, count: int) -> None:
 
 
 def seconds_of(stored: list[Stored]) -> float:
-    """How long the messages took to be stored."""
+    """Return how long the messages took to be stored."""
     return (stored[-1].time - stored[0].time).total_seconds()
 
 
 async def test_a_flood_holds_up_no_fault_of_another_node(
     world: World, bus: NatsBus, start: Callable[..., Awaitable[Monitor]]
 ) -> None:
-    """By count and not by time: what is judged before the other's fault is one share of the flood.
+    """One share of the flood is judged before the other's fault, counted and not timed.
 
     The flood is what an agent's credentials permit: distinct messages, none acknowledged.
     """

@@ -5,10 +5,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schemas.health_records import HealthRecord
-from schemas.node_events import Fault, GpuIdentity, Registered
+from schemas.machine_identity import MachineIdentity
+from schemas.node_events import Fault, GpuIdentity, MachineRefused, Registered
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.fault_history import of_machine
 from services.health_monitor.rules.health_policy import Judgement
+from services.health_monitor.rules.health_state import working_of
 from services.health_monitor.rules.node_health import PublishVerdict, Trigger
 
 NOW = datetime(2026, 11, 28, 4, 30, tzinfo=UTC)
@@ -127,3 +129,20 @@ def test_a_machine_without_gpus_is_no_other_one() -> None:
     record, _ = after_registration(record, registered("b2"), 2)
     record = after_fault(record, 3, "b2")
     assert after_registration(record, registered("b3", "c"), 4)[0].status == "healthy"
+
+
+def test_the_own_machine_is_judged_again_once_a_second_one_is_refused() -> None:
+    """What the second one degraded is over, and its next boot is another machine no more."""
+    record, _ = after_registration(HealthRecord(pool="p", node="n"), registered("b1", "a"), 1)
+    record, _ = after_registration(record, registered("b2", "c"), 2)
+    own, other = (
+        MachineIdentity(boot_id=boot, gpus=(gpu,), since=NOW, heard_at=NOW, registered_at=NOW)
+        for boot, gpu in (("b1", "a"), ("b2", "c"))
+    )
+    event = MachineRefused(id="m", time=NOW, pool="p", node="n", machine=own, refused=other)
+    record, _ = node_health.decide_machine_refused(record, event, seen(3))
+    work = working_of(record)
+    assert (work.refused, work.boot, work.gpus) == (("b2",), "b1", ("a",))
+    assert node_health.decide_machine_refused(record, event, seen(3)) == (record, ())
+    record = after_fault(record, 4, "b1")
+    assert after_registration(record, registered("b1", "a"), 5)[0].status == "unhealthy"

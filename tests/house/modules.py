@@ -16,7 +16,7 @@ def _read(path: Path) -> tuple[ast.Module, str]:
 
 
 def modules(*folders: str) -> Iterator[tuple[str, ast.Module, str]]:
-    """Every module under the folders: its path from the root, its tree, its text."""
+    """Yield every module under the folders: its path from the root, its tree, its text."""
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
             yield path.relative_to(ROOT).as_posix(), *_read(path)

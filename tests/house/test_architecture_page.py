@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_of_modules_has_one_line_for_each() -> None:
-    """It is made from the first lines of the modules, each of which is a sentence or a name."""
+    """The page is made from the first lines of the modules, each a sentence or a name."""
     lines = re.findall(r"^\| `\w+\.py` \| (.*) \|$", modules_page(), re.MULTILINE)
     assert len(lines) == len(modules()) > 600
     assert [each for each in lines if not re.match(r"\S.*[.:?)]$", each)] == []
@@ -32,7 +32,7 @@ def test_every_path_that_a_page_cites_exists(page: str) -> None:
 
 
 def names_in(path: Path) -> set[str]:
-    """Functions, classes and methods of a module."""
+    """Return the functions, classes and methods of a module."""
     found: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -54,7 +54,7 @@ def test_every_function_that_follow_one_event_names_exists() -> None:
 
 
 def test_the_table_of_decisions_lists_each() -> None:
-    """In order, so that a reader finds the one in force; numbers may be left out."""
+    """Decisions are listed in order, so that a reader finds the one in force."""
     text = Path("docs/decisions.md").read_text(encoding="utf-8")
     headings = re.findall(r"^## (\d+)\. ", text, re.MULTILINE)
     assert headings == [str(number) for number in sorted({int(each) for each in headings})]

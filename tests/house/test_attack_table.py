@@ -15,7 +15,7 @@ TESTS: Final = [(each.number, test) for each in ATTACKS for test in each.tests]
 
 
 def why_not_run(source: str, name: str) -> str:
-    """What is wrong with a test of a module; nothing if it exists and always runs. Pure."""
+    """Return what is wrong with a test of a module; nothing if it exists and always runs. Pure."""
     tree = ast.parse(source)
     defined = (ast.FunctionDef, ast.AsyncFunctionDef)
     found = [each for each in tree.body if isinstance(each, defined) and each.name == name]

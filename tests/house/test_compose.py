@@ -94,7 +94,7 @@ def test_containers_run_with_least_privilege() -> None:
 
 
 def test_each_container_is_given_its_own_credentials_and_no_others() -> None:
-    """Of the volumes that `credentials` fills, each container mounts its own, and only to read."""
+    """Each container mounts its own volume of those that `credentials` fills, only to read."""
     for name in CONNECTED:
         volumes = CONTAINERS[name]["volumes"]
         mounted = [each for each in volumes if "-creds:" in each or "bus-keys" in each]
@@ -144,7 +144,7 @@ def test_the_open_file_takes_the_credentials_from_every_container() -> None:
 
 
 def test_three_servers_are_each_as_the_one() -> None:
-    """They differ in their volumes alone; every container that uses the bus knows all of them."""
+    """The servers differ in their volumes alone; every container on the bus knows all of them."""
     changed = CLUSTER["services"]
     assert {*CONNECTED, *SERVERS, "credentials"} == set(changed)
     assert " ".join(SERVERS) == changed["credentials"]["environment"]["NAVARCH_SERVERS"]
@@ -164,7 +164,7 @@ def test_three_servers_are_each_as_the_one() -> None:
 
 
 def test_the_collector_passes_on_what_the_services_send() -> None:
-    """It listens where the header of compose.yaml says, and knows the store of traces."""
+    """The collector listens where the header of compose.yaml says, and knows the trace store."""
     collector = yaml.safe_load((FOLDER / "collector.yaml").read_text())
     port = collector["receivers"]["otlp"]["protocols"]["http"]["endpoint"].rpartition(":")[2]
     assert (

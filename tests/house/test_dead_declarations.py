@@ -45,7 +45,7 @@ class Declaration(NamedTuple):
 
 
 def declarations(path: str, body: list[ast.stmt], *, member: bool) -> Iterator[Declaration]:
-    """What a module or a class declares; decorated functions are used by their decorator."""
+    """Yield what a module or a class declares; decorators use what they decorate."""
     for node in body:
         match node:
             case ast.FunctionDef(decorator_list=[]) | ast.AsyncFunctionDef(decorator_list=[]):
@@ -116,7 +116,7 @@ class Uses:
         self.members[name].add((path, line))
 
     def of(self, declared: Declaration) -> bool:
-        """Whether anything uses it, beside itself."""
+        """Return whether anything uses the declared name, beside itself."""
         within = range(declared.first, declared.last + 1)
         if declared.name in self.named:
             return True

@@ -8,7 +8,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_the_readme_shows_the_recording() -> None:
-    """It has the run from the fault to the replacement."""
+    """The README shows the recorded run from the fault to the replacement."""
     readme = (FILE.parents[2] / "README.md").read_text(encoding="utf-8")
     assert f'src="docs/images/{FILE.name}"' in readme
     text = " ".join(each.text or "" for each in ET.parse(FILE).iter(f"{SVG}text"))

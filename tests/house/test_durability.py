@@ -16,7 +16,7 @@ FLAG: Final = re.compile(r"--jetstream\b|\"-js\"")
 
 
 def test_every_server_syncs_each_write_before_it_is_acknowledged() -> None:
-    """By default nats-server syncs every two minutes: a power cut would lose the newest entries."""
+    """Each server syncs every write; by default a power cut would lose those of two minutes."""
     files = [ROOT / "README.md"]
     for folder in FOLDERS:
         files += (each for each in (ROOT / folder).rglob("*") if each.suffix in SUFFIXES)

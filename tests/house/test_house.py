@@ -45,6 +45,7 @@ SEEDED: Final = frozenset(
     {
         ("random", "services/simulator/inputs/fuzz/fuzz_campaign.py"),
         ("random", "services/simulator/inputs/fuzz/campaign_steps.py"),
+        ("random", "services/simulator/inputs/fuzz/rare_steps.py"),
         ("random", "services/simulator/inputs/stress/job_demand.py"),
         ("random", "services/simulator/inputs/stress/failure_schedule.py"),
         ("random", "services/simulator/inputs/stress/stress_fleet.py"),
@@ -78,7 +79,7 @@ LIBRARIES: Final = frozenset(
 
 
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Every function and method of a module."""
+    """Yield every function and method of a module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
@@ -219,7 +220,7 @@ def test_every_test_has_a_docstring() -> None:
 
 
 def readme_commands(program: str) -> set[str]:
-    """The commands of README.md and CONTRIBUTING.md: the word after `make` or `navarch`."""
+    """Return the commands of the two pages: the word after `make` or `navarch`."""
     pages = ("README.md", "CONTRIBUTING.md")
     text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in pages)
     code = re.findall(r"```(?:bash|sh|console)\n(.*?)```|`([^`\n]+)`", text, re.DOTALL)

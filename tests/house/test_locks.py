@@ -27,7 +27,7 @@ def name_of(requirement: str) -> str:
 
 
 def pinned(text: str) -> dict[str, str]:
-    """Versions by name, of lines `name==version`."""
+    """Return the versions by name, of lines `name==version`."""
     found = re.findall(r"(?m)^([\w.-]+)(?:\[[\w,-]+])?==([^\s;\\]+)", text)
     return {name_of(name): version for name, version in found}
 

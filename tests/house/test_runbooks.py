@@ -1,4 +1,4 @@
-"""What an alert, a warning or an error message refers to is on the page that it names."""
+"""Checks that pages have what an alert, a warning or an error message refers to."""
 
 import re
 from pathlib import Path
@@ -24,18 +24,18 @@ COMMAND: Final = re.compile(
 
 
 def headings(page: str) -> set[str]:
-    """The headings of a page of docs/."""
+    """Return the headings of a page of docs/."""
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     return set(re.findall(r"^#+ (.*)$", text, re.MULTILINE))
 
 
 def anchor_of(heading: str) -> str:
-    """As the site and GitHub name it."""
+    """Return a heading's anchor as the site and GitHub name it."""
     return re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-")
 
 
 def test_every_page_and_heading_that_the_product_names_exists() -> None:
-    """In code, alert rules, examples of configuration and manifests."""
+    """Pages and headings that code, alert rules, examples and manifests name exist."""
     named = [
         (path.relative_to(ROOT), found)
         for folder in NAMED_IN
@@ -87,7 +87,7 @@ def commands_of(page: Path) -> list[tuple[list[str], list[str]]]:
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
 def test_every_command_of_a_page_exists(page: Path) -> None:
-    """With each of its options, before anything of it is run."""
+    """Every command of a page exists with each of its options."""
     wrong = []
     for words, options in commands_of(page):
         command: Any = typer.main.get_command(app)

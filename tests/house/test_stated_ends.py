@@ -1,4 +1,4 @@
-"""What the topology states about the end of each entry is what the services' constants say."""
+"""The topology states the same end of each entry as the services' constants."""
 
 import pytest
 

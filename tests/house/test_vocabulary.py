@@ -48,7 +48,7 @@ GAP: Final = r"(?:\s+(?:#\s*)?|_)"
 
 
 def banned_words() -> dict[str, str]:
-    """Word or phrase -> replacement, from the last table of CONTRIBUTING.md."""
+    """Return the replacement of each word or phrase, from CONTRIBUTING.md's last table."""
     table = (ROOT / BANNED_IN).read_text(encoding="utf-8").rpartition("\n|---|---|\n")[2]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
     return {
@@ -59,7 +59,7 @@ def banned_words() -> dict[str, str]:
 
 
 def searched_files() -> Iterator[tuple[str, str]]:
-    """Every file of ours: its path from the root, and its text with the path before it."""
+    """Yield every file of ours: its path from the root, and its text with the path before it."""
     for start in SEARCHED:
         top = ROOT / start
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:

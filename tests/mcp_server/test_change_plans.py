@@ -31,7 +31,7 @@ PLAN = ChangePlan(
 
 
 def test_a_token_is_valid_once() -> None:
-    """And names what it confirms in words."""
+    """A token is valid once, and its error names in words what it confirmed."""
     plans = ChangePlans(b"key")
     token = plans.add(PLAN)
     assert token.startswith("cordon-training-1-")
@@ -51,7 +51,7 @@ def test_a_token_is_valid_once() -> None:
 def test_a_wrong_or_expired_token_and_that_of_another_caller_are_refused(
     by: str, altered: str, later_seconds: float, problem: str
 ) -> None:
-    """With what to do."""
+    """The refusal says what to do."""
     plans = ChangePlans(b"key")
     token = plans.add(PLAN) + altered
     with pytest.raises(NavarchError, match=f"{problem}.*make the plan again"):
@@ -59,7 +59,7 @@ def test_a_wrong_or_expired_token_and_that_of_another_caller_are_refused(
 
 
 def test_a_plan_for_another_revision_is_stale() -> None:
-    """Whatever changed: the plan was shown for the record as it was."""
+    """A plan was shown for the record as it was, so that any other revision is refused."""
     require_current(PLAN, 7)
     with pytest.raises(NavarchError, match="training-1 has changed since"):
         require_current(PLAN, 8)
@@ -76,7 +76,7 @@ def test_a_plan_for_another_revision_is_stale() -> None:
     ],
 )
 def test_a_token_depends_on_all_of_its_plan(change: dict[str, object]) -> None:
-    """And on the process's key, so that no token can be computed elsewhere."""
+    """A token depends on the process's key, too, so that none can be computed elsewhere."""
     other = msgspec.structs.replace(PLAN, **change)
     assert plan_token(b"key", PLAN) != plan_token(b"key", other)
     assert plan_token(b"key", PLAN) != plan_token(b"another", PLAN)

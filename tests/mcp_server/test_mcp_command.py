@@ -1,4 +1,4 @@
-"""`navarch mcp` with the SDK's own client, on a bus with credentials."""
+"""Runs `navarch mcp` with the SDK's own client, on a bus with credentials."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ CORDON = {"verb": "cordon", "name": "training-1", "reason": HOSTILE}
 
 @pytest.fixture
 async def fleet(secured: Secured) -> AsyncIterator[NatsBus]:
-    """A small fleet on a bus with credentials."""
+    """Provide a small fleet on a bus with credentials."""
     bus = await NatsBus.connect(secured.options("pool-manager"))
     spec = PoolSpec(min_nodes=0, max_nodes=4)
     await bus.put(
@@ -59,7 +59,7 @@ async def assistant(secured: Secured, who: str) -> AsyncIterator[Client]:
 
 
 async def call(client: Client, tool: str, **arguments: Any) -> tuple[Any, str]:
-    """What a tool answers, and its error."""
+    """Return what a tool answers, and its error."""
     result = await client.call_tool(tool, arguments)
     (content,) = result.content
     assert isinstance(content, types.TextContent)
@@ -69,7 +69,7 @@ async def call(client: Client, tool: str, **arguments: Any) -> tuple[Any, str]:
 async def test_an_assistant_reads_the_fleet_and_a_viewers_change_is_refused(
     secured: Secured, fleet: NatsBus
 ) -> None:
-    """By the bus; the refusal names the role that is needed, and nothing is requested."""
+    """The bus refuses; the refusal names the role that is needed, and nothing is requested."""
     async with assistant(secured, "viewer") as client:
         tools = (await client.list_tools()).tools
         nodes, _ = await call(client, "list_nodes", health="unhealthy")
@@ -148,6 +148,6 @@ async def _touch(bus: Bus) -> None:
 
 
 def test_the_page_has_every_tool_as_it_is() -> None:
-    """`python -c 'from services.mcp_server.tool_table import tool_rows; print(tool_rows())'`."""
+    """The page's table is what `tool_rows` of `services.mcp_server.tool_table` returns."""
     page = (ROOT / "docs" / "mcp.md").read_text(encoding="utf-8")
     assert tool_rows() in page

@@ -91,7 +91,7 @@ class Receiver:
 
 @pytest.fixture
 async def receiver() -> AsyncIterator[Receiver]:
-    """The workload system, on a free port."""
+    """Provide the workload system, on a free port."""
     receiver = Receiver()
     routes = [
         Route("/status", receiver.status),
@@ -183,7 +183,7 @@ class Sagas:
 
 @pytest.fixture
 def sagas(bus: NatsBus) -> Sagas:
-    """The coordinator's side."""
+    """Provide the coordinator's side."""
     return Sagas(bus)
 
 

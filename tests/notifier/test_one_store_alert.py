@@ -28,5 +28,5 @@ INTAKE = unwritable(("INTAKE", FLOOD))
 def test_each_cause_has_one_alert(
     failing: list[CurrentFailure], begun: list[CurrentFailure], expected: list[CurrentFailure]
 ) -> None:
-    """What has begun goes on, so that no alert ends while its cause lasts."""
+    """An alert that has begun goes on, so that none ends while its cause lasts."""
     assert list(one_a_cause(failing, {store_key(each) for each in begun})) == expected

@@ -13,6 +13,7 @@ from schemas.event_subjects import Event, event_subject
 from schemas.fleet_events import FACTS as FLEET_FACTS
 from schemas.fleet_events import ConsumerLag, ServiceFailure, UnknownError
 from schemas.health_records import HealthRecord
+from schemas.machine_identity import MachineIdentity
 from schemas.messages import encode
 from schemas.node_events import (
     NODE_EVENT_TYPES,
@@ -20,6 +21,7 @@ from schemas.node_events import (
     Cordoned,
     Drained,
     Lost,
+    MachineRefused,
     Returned,
     Terminated,
     Verdict,
@@ -71,6 +73,8 @@ TIMES: dict[str, Any] = {"nodes": 6, "first": NOW, "last": NOW, "kind": "xid", "
 INCIDENT = Incident(id="i-1", **POOL, incident="xid-79-1", status="opened", **TIMES)
 FAILURE: dict[str, Any] = {"service": "s", "failure": "store-lost", "about": "stream EVENTS"}
 LOSS = ServiceFailure(id="s-1", time=NOW, status="failing", **FAILURE, reason="r", remedy="m")
+MACHINE = MachineIdentity(boot_id="b", since=NOW, heard_at=NOW, registered_at=NOW)
+REFUSED = MachineRefused(id="m-1", **NODE, machine=MACHINE, refused=MACHINE)
 ENDS = [
     pytest.param(LOST, RETURNED, id="returned"),
     pytest.param(LOST, GONE, id="lost and terminated"),
@@ -109,6 +113,8 @@ ENDS = [
         Terminated(id="gone-2", **STEP),
         id="leaked and terminated",
     ),
+    pytest.param(REFUSED, GONE, id="second machine, and terminated"),
+    pytest.param(REFUSED, REPLACED, id="second machine, and replaced"),
     pytest.param(LOSS, replace(LOSS, id="s-2", status="recovered"), id="works again"),
 ]
 ONLY_QUIET = {UnknownError}

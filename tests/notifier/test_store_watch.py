@@ -35,6 +35,7 @@ from services.notifier.alerts.store_alerts import StoreAlerts
 from services.notifier.store_losses import LOSSES, SHOWN, ObservedStream, loss_between
 from services.notifier.store_watch import HEARD, LOOK_SECONDS, StoreWatch
 from services.primitives.errors import Conflict, Unavailable
+from services.runtime.durable_watch import LOOK_SECONDS as DURABLE_SECONDS
 from services.runtime.durable_watch import DurableWatch
 from services.runtime.failure_register import FailureRegister, unwritable
 from services.simulator.engine import virtual_time
@@ -225,17 +226,17 @@ def test_a_stream_that_is_gone_with_its_durables_is_one_failure() -> None:
                 for each in durables
             ]
             server.publish(subjects.node_event("training", "n", "lost"), b"{}", {})
-            await asyncio.sleep(2 * LOOK_SECONDS + 1)
+            await asyncio.sleep(2 * DURABLE_SECONDS + 1)
             server.admin(f"STREAM.DELETE.{EVENTS.name}", {})
             found: set[tuple[str, str]] = set()
-            for _ in range(2 * int(LOOK_SECONDS)):
+            for _ in range(2 * int(DURABLE_SECONDS)):
                 await asyncio.sleep(1)
                 found |= {(each.failure, each.about) for each in failures.current}
             assert found == {("store-lost", "stream EVENTS")}
             for each in durables:
                 server.admin(f"CONSUMER.INFO.{EVENTS.name}.{each.name}", {})
             server.admin(f"CONSUMER.DELETE.{EVENTS.name}.{durables[0].name}", {})
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(DURABLE_SECONDS)
             assert [each.failure for each in failures.current] == ["store-lost", "consumer-missing"]
             for each in watches:
                 each.cancel()

@@ -12,11 +12,11 @@ from schemas.node_events import (
     CheckResult,
     Drained,
     Fault,
-    RemainingWork,
     Remediated,
     Telemetry,
     Verdict,
 )
+from schemas.node_work import RemainingWork
 from schemas.pool_events import (
     POOL_EVENT_TYPES,
     Incident,

@@ -230,6 +230,23 @@ def test_late_nodes_of_a_wave_open_no_second_incident() -> None:
     assert () == (*late.events, *later.events)
 
 
+@pytest.mark.parametrize("gap", [1.0, 0.0, -0.1])
+def test_an_incident_counts_every_node_that_it_has_hit(gap: float) -> None:
+    """Verdicts come one after the other, and in any order; some are repaired before it is over."""
+    healthy = [node(100 + i) for i in range(20)]
+    first = [node(i, 79, after=gap * i) for i in range(18)]
+    record = decide(pool(60), [*first, *healthy], after=20).record
+    every = [node(i, 79, after=gap * i) for i in range(40)]
+    record = decide(record, [*every, *healthy], after=60).record
+    assert [each.nodes for each in record.incidents.values()] == [40]
+    late = [node(i, 79, after=120 + i) for i in range(40, 43)]
+    record = decide(record, [*every[:10], *late, *healthy], after=200).record
+    assert [each.nodes for each in record.incidents.values()] == [43]
+    closed = decide(record, healthy, after=400)
+    [event] = [each for each in closed.events if isinstance(each, Incident)]
+    assert (event.status, event.nodes) == ("closed", 43)
+
+
 def test_same_fault_signature_later_is_a_new_incident() -> None:
     """Settled nodes no longer count; five nodes that get the fault later do."""
     nodes = [node(i, 79 if i < 6 else 0) for i in range(40)]

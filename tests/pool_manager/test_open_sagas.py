@@ -1,16 +1,19 @@
 """How many sagas a pool has open at once, and how large its record is then."""
 
+import random
+import string
 from collections import Counter
 from datetime import timedelta
 
 import msgspec
 import pytest
 
-from schemas.messages import encode
+from schemas.messages import encode_record
 from schemas.node_records import NodeRecord
 from schemas.pool_records import (
     LAUNCH_UNITS_MAX,
     OPEN_UNITS_MAX,
+    REASON_CHARS,
     RECORD_BYTES_MAX,
     SAGA_UNITS,
     PoolRecord,
@@ -22,6 +25,8 @@ from tests.pool_manager.test_pool_planner import NOW, node, pool, snapshot, spec
 
 LARGE = 5_000
 SAGAS_MAX = OPEN_UNITS_MAX // SAGA_UNITS
+REASON_LENGTH = 300
+LONG_SAGA_UNITS = SAGA_UNITS + REASON_LENGTH // REASON_CHARS
 BUDGET = BudgetSpec(max_quarantined=0, max_unavailable="100%", max_replacements="unlimited")
 LONG_NAME = "training-of-the-largest-models"
 FAULT = f"{LONG_NAME}.{LONG_NAME}-1234-0000.f44d4cdb.xid.79.1893456104890"
@@ -41,7 +46,7 @@ def test_a_large_pools_record_stays_far_below_the_servers_limit(unhealthy: bool)
             for number in range(LARGE)
         }
     begun: set[str] = set()
-    for turn in range(4 * LARGE // SAGAS_MAX):
+    for turn in range(6 * LARGE // LAUNCH_UNITS_MAX):
         decided = plan(snapshot(record, *present.values()), NOW)
         record = decided.record
         begun |= set(decided.start)
@@ -57,11 +62,16 @@ def test_a_large_pools_record_stays_far_below_the_servers_limit(unhealthy: bool)
 
 def size_bytes(record: PoolRecord) -> int:
     """The size of a record whose events are published."""
-    return len(encode(msgspec.structs.replace(record, pending_events=())))
+    return len(encode_record(msgspec.structs.replace(record, pending_events=())))
 
 
-def with_repairs(record: PoolRecord) -> PoolRecord:
-    """The record once all nodes have failed, with the longest text of a fault."""
+def incompressible(number: int) -> str:
+    """The longest text of a fault, as an agent that means harm would choose it."""
+    return "".join(random.Random(number).choices(string.printable[:94], k=REASON_LENGTH))
+
+
+def with_repairs(record: PoolRecord, count: int) -> PoolRecord:
+    """The record once so many nodes have failed, each with the longest text of a fault."""
     failed = [
         node(
             f"{LONG_NAME}-{at}-0000",
@@ -70,9 +80,9 @@ def with_repairs(record: PoolRecord) -> PoolRecord:
             health_at=NOW - timedelta(hours=at),
             health_code=79,
             health_fault=FAULT,
-            health_reason="r" * 300,
+            health_reason=incompressible(at),
         )
-        for at in range(LARGE // 5)
+        for at in range(count)
     ]
     for _ in range(4):
         record = plan(snapshot(record, *failed), NOW).record
@@ -80,11 +90,14 @@ def with_repairs(record: PoolRecord) -> PoolRecord:
 
 
 @pytest.mark.parametrize(
-    ("named", "launches", "repairs"),
-    [(False, LAUNCH_UNITS_MAX, 166), (True, LAUNCH_UNITS_MAX // 2, 166)],
+    ("named", "launches", "failed", "repairs"),
+    [
+        (False, LAUNCH_UNITS_MAX, 3_000, (OPEN_UNITS_MAX - LAUNCH_UNITS_MAX) // LONG_SAGA_UNITS),
+        (True, LAUNCH_UNITS_MAX // 2, 1_000, 1_000),
+    ],
 )
 def test_a_pool_that_launches_as_many_as_it_may_repairs_its_nodes(
-    named: bool, launches: int, repairs: int
+    named: bool, launches: int, failed: int, repairs: int
 ) -> None:
     """With long names and texts its record leaves requests room, as with the most repairs."""
     well = [node(f"{LONG_NAME}-{number}-0000", pool=LONG_NAME) for number in range(LARGE // 5)]
@@ -104,7 +117,7 @@ def test_a_pool_that_launches_as_many_as_it_may_repairs_its_nodes(
     for _ in range(LAUNCH_UNITS_MAX // 100):
         record = plan(snapshot(record, *well), NOW).record
     assert len(record.open) == launches
-    record = with_repairs(record)
+    record = with_repairs(record, failed)
     kinds = Counter(each.kind for each in record.open.values())
     assert kinds == {"scale-up": launches, "replace": repairs}
     assert size_bytes(record) < RECORD_BYTES_MAX
@@ -112,7 +125,7 @@ def test_a_pool_that_launches_as_many_as_it_may_repairs_its_nodes(
 
 def test_the_most_repairs_leave_requests_room() -> None:
     """Each with the longest text of a fault."""
-    record = pool(LARGE // 5, name=LONG_NAME, spec=spec(max_nodes=LARGE, budget=BUDGET))
-    record = with_repairs(record)
-    assert len(record.open) == SAGAS_MAX
+    record = pool(LARGE, name=LONG_NAME, spec=spec(max_nodes=LARGE, budget=BUDGET))
+    record = with_repairs(record, LARGE)
+    assert len(record.open) == OPEN_UNITS_MAX // LONG_SAGA_UNITS
     assert size_bytes(record) < RECORD_BYTES_MAX

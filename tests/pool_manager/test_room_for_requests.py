@@ -1,11 +1,13 @@
 """What operators request keeps a pool's record below what the server takes, as decisions do."""
 
+import random
+import string
 from datetime import UTC, datetime
 
 import msgspec
 import pytest
 
-from schemas.messages import encode
+from schemas.messages import encode_record
 from schemas.node_records import NodeRecord
 from schemas.operator_requests import REASON_CHARS_MAX
 from schemas.pool_events import RequestRefused
@@ -45,17 +47,23 @@ def answered(record: PoolRecord, verb: str, reason: str) -> RequestDecision:
 
 
 def pool_with(sagas: int) -> PoolRecord:
-    """A pool of which so many nodes are being drained, each with a long reason."""
-    opened = OpenSaga(kind="drain", reason=REASON, since=NOW)
-    open_ = {f"drain-n{number}-1": opened for number in range(sagas)}
+    """A pool of which so many nodes are being drained, each with a long reason of its own."""
+    draw = random.Random(1)
+    reasons = (
+        "".join(draw.choices(string.printable[:94], k=REASON_CHARS_MAX)) for _ in range(sagas)
+    )
+    open_ = {
+        f"drain-n{number}-1": OpenSaga(kind="drain", reason=reason, since=NOW)
+        for number, reason in enumerate(reasons)
+    }
     return PoolRecord(name="training", spec=SPEC, desired=10_000, open=open_)
 
 
 @pytest.mark.parametrize("verb", ["cordon", "uncordon", "drain", "replace", "reboot", "terminate"])
 def test_requests_are_refused_before_the_server_refuses_the_record(verb: str) -> None:
     """With a sentence; the pool goes on, and takes requests again once some sagas have ended."""
-    full = pool_with(1_000)
-    assert RECORD_BYTES_MAX < len(encode(full)) < MESSAGE_BYTES_MAX
+    full = pool_with(2_100)
+    assert RECORD_BYTES_MAX < len(encode_record(full)) < MESSAGE_BYTES_MAX
     refused = answered(full, verb, "").event
     assert isinstance(refused, RequestRefused)
     assert refused.refusal == "saga-open"

@@ -27,7 +27,7 @@ class Work:
 
 
 async def asking(joined: Joined[str], key: str, count: int) -> list[asyncio.Task[str]]:
-    """So many who ask, as far as they come by themselves."""
+    """Start so many callers, and let them go on as far as they come by themselves."""
     asked = [asyncio.create_task(joined(key)) for _ in range(count)]
     for _ in range(3):
         await asyncio.sleep(0)
@@ -52,7 +52,7 @@ async def test_a_late_caller_shares_the_next_run() -> None:
 
 
 async def test_a_failure_is_of_all_who_waited_for_that_run() -> None:
-    """And not of those who come after."""
+    """A failure is raised to all who waited for that run, and not to those who come after."""
     work = Work()
     joined = Joined(work)
     work.fails = True

@@ -49,7 +49,7 @@ async def test_a_server_ends_with_a_process_that_is_killed(tmp_path: Path) -> No
 
 
 async def test_who_is_started_when_its_parent_has_gone_never_begins(tmp_path: Path) -> None:
-    """Between the fork and prctl the parent's end would go unseen."""
+    """A process whose parent ends between fork and prctl never begins."""
     made = tmp_path / "made"
     command = list(ending_with_us(("touch", str(made))))
     launcher = await asyncio.create_subprocess_exec(*command)

@@ -10,20 +10,32 @@ from typing import Any
 
 import msgspec
 
+from schemas import subjects
 from schemas.instance_records import InstanceRecord
 from schemas.instance_type_catalogue import InstanceTypes
 from schemas.messages import encode
 from schemas.node_records import node_key
-from schemas.pool_records import FLEET_KEY, FleetRecord
+from schemas.node_work import NODE_WORK, NodeWorkAnswer, NodeWorkQuery
+from schemas.pool_records import FLEET_KEY, FleetRecord, PoolRecord, pool_key
 from schemas.saga_log_entries import SagaEntry, SagaStarted, StepStarted, UndoStarted, saga_codec
 from schemas.saga_params import LaunchSpec, SagaParams
-from schemas.settings import AgentSettings, NatsSettings, PluginSettings, Settings
+from schemas.settings import (
+    AgentSettings,
+    FleetBudgetSpec,
+    NatsSettings,
+    PluginSettings,
+    PoolSpec,
+    Settings,
+)
 from schemas.step_data import ProvisionInputs, TerminateInputs
 from schemas.subjects import saga_tree
-from schemas.topology import LEASES, POOLS, SAGAS
-from services.bus.port import Bus
+from schemas.topology import INSTANCES, LEASES, POOLS, SAGAS
+from services.bus.port import Bus, Headers
+from services.pool_manager.pool_store import Store
+from services.pool_manager.removal_proposals import RemovalProposals
 from services.primitives.clock import Clock, SystemClock
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
+from services.provisioner.instances.instance_decisions import launch_token
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.launch.gang_barrier import GangBarrier
 from services.provisioner.launch.launch_lease import PREFIX
@@ -68,6 +80,21 @@ async def record_fleet(bus: Bus) -> None:
     await bus.put(POOLS, FLEET_KEY, encode(FleetRecord(id=FLEET)))
 
 
+async def serve_pool_manager(bus: Bus, spec: PoolSpec | None = None) -> None:
+    """Answer proposals to remove machines of pool `web`, of whose work nothing is known to run."""
+    spec = spec or PoolSpec(provider="fake", instance_type="h100", min_nodes=1, max_nodes=9)
+    await bus.put(POOLS, pool_key("web"), encode(PoolRecord(name="web", spec=spec, desired=1)))
+    store = Store(bus, FleetBudgetSpec())
+    store.trust(store.losses)
+    await bus.serve("pool-manager", "", RemovalProposals(bus, SystemClock(), store).endpoints())
+
+    async def idle(data: bytes, _: Headers) -> bytes:
+        asked = msgspec.json.decode(data, type=NodeWorkQuery)
+        return encode(NodeWorkAnswer(idle=asked.nodes))
+
+    await bus.serve("notifier", "", {subjects.query(NODE_WORK): idle})
+
+
 async def recorded(bus: Bus, node: str = "web-1") -> InstanceRecord:
     """A node's record."""
     found = await InstanceStore(bus).get(f"web.{node}")
@@ -89,6 +116,17 @@ def launch(**changes: Any) -> LaunchSpec:
     return LaunchSpec(**(plain | changes))
 
 
+def token_of(name: str = "web-1", fleet: str = FLEET) -> str:
+    """Return the launch token of a node of pool `web`."""
+    return launch_token(fleet, "web", name)
+
+
+async def forget_instances(bus: Bus) -> None:
+    """Remove every record, because the next simulated cloud gives the same IDs again."""
+    for entry in await bus.entries(INSTANCES):
+        await bus.delete(INSTANCES, entry.key)
+
+
 def request(name: str = "web-1", **changes: Any) -> ProvisionRequest:
     """What the tests ask a provider for."""
     values: dict[str, Any] = {
@@ -96,7 +134,7 @@ def request(name: str = "web-1", **changes: Any) -> ProvisionRequest:
         "fleet": FLEET,
         "pool": "web",
         "node": name,
-        "token": f"token-of-{name}",
+        "token": token_of(name, changes.get("fleet", FLEET)),
         "instance_type": "h100",
         "gpu_count": 2,
     }

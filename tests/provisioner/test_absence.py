@@ -22,8 +22,9 @@ from services.provisioner.provider_client.provider import (
 )
 from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 from services.provisioner.providers.fake import FakeProvider
-from services.provisioner.removal import sweep_decisions
+from services.provisioner.removal import removal_orders, sweep_decisions
 from services.provisioner.removal.remover import Remover
+from services.provisioner.removal.sweep_actions import SweepInput
 from tests.provisioner.provisioner_parts import FLEET, QUICK, launch
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -142,7 +143,7 @@ def test_the_sweep_says_of_nothing_out_of_sight_that_it_is_not_listed(
 ) -> None:
     """Else a node that falls silent would be taken for gone, and its work not waited for."""
     running = replace(going(), state="running", provider_id="i-1", running_at=NOW)
-    seen = sweep_decisions.SweepInput(
+    seen = SweepInput(
         fleet=FLEET,
         records={KEY: replace(running, region="eu-west-1")},
         listed={"fake": ()},
@@ -165,8 +166,8 @@ def test_what_was_made_after_it_was_given_up_is_new_to_the_list() -> None:
     again = instance_decisions.settle(settled.record, made, late + LAG, "fake")
 
     assert "removed" == settled.outcome
-    assert not instance_decisions.is_absent(settled.record, (), late + LAG / 2, LAG)
-    assert instance_decisions.is_absent(settled.record, (), late + LAG, LAG)
+    assert not removal_orders.is_absent(settled.record, (), late + LAG / 2, LAG)
+    assert removal_orders.is_absent(settled.record, (), late + LAG, LAG)
     assert late == again.record.running_at
 
 

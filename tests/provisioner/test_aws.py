@@ -23,7 +23,15 @@ from services.provisioner.providers import aws, aws_clients
 from services.provisioner.providers.aws import AwsProvider
 from services.provisioner.providers.aws_errors import KINDS, error_of
 from services.saga.participant import StepFailure
-from tests.provisioner.provisioner_parts import Killed, Life, Mortal, provision, request, steps
+from tests.provisioner.provisioner_parts import (
+    Killed,
+    Life,
+    Mortal,
+    provision,
+    request,
+    steps,
+    token_of,
+)
 
 Make = Callable[..., AwsProvider]
 ZONE = "us-east-1a"
@@ -45,7 +53,7 @@ async def test_a_launch_carries_all_that_finds_it_again(make_aws: Make) -> None:
     made = await provider.provision(wanted(zone=ZONE, labels={"team": "vision"}))
     [listed] = await provider.list()
     for each in (made, listed):
-        assert ("web-1", "web", "token-of-web-1") == (each.name, each.pool, each.token)
+        assert ("web-1", "web", token_of()) == (each.name, each.pool, each.token)
         assert (REGION, ZONE, "p5.48xlarge") == (each.region, each.zone, each.instance_type)
         assert "vision" == each.tags["team"]
     assert listed.created_at is not None

@@ -41,6 +41,7 @@ from tests.provisioner.provisioner_parts import (
     provision,
     request,
     steps,
+    token_of,
 )
 from tests.provisioner.test_aws_rate import IMAGE, counted, limit, moto_api
 
@@ -116,7 +117,7 @@ async def test_68_launches_of_two_replicas_are_a_few_requests(
     counts = await counted(moto_api, "RunInstances")
     assert (0, True) == (counts["refused"], counts["answered"] <= REQUESTS_MAX)
     assert names == [each.name for each in made]
-    assert [f"token-of-{name}" for name in names] == [each.token for each in made]
+    assert [token_of(name) for name in names] == [each.token for each in made]
     for _ in range(2):  # before and after they have names of their own
         listed = {each.provider_id: each for each in await replicas[0].list()}
         assert len(names) == len(listed)

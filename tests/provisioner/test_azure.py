@@ -13,7 +13,7 @@ from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.azure import AzureProvider
 from tests.provisioner.azure_price_list import A100, H100
 from tests.provisioner.azure_server import AzureServer
-from tests.provisioner.provisioner_parts import FLEET, request
+from tests.provisioner.provisioner_parts import FLEET, request, token_of
 
 Make = Callable[..., AzureProvider]
 SIZE = "Standard_ND96isr_H100_v5"
@@ -46,7 +46,7 @@ async def test_a_launch_carries_all_that_finds_it_again(
     )
     [listed] = await provider.list()
     for each in (made, listed):
-        assert ("web-1", "web", "token-of-web-1", FLEET) == (
+        assert ("web-1", "web", token_of(), FLEET) == (
             *(each.name, each.pool, each.token, each.fleet),
         )
         assert ("1", "eastus", "192.0.2.9") == (each.zone, each.region, each.address)

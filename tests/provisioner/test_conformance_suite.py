@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from services.provisioner.conformance import ProviderConformance, environment, request_maker
 from services.provisioner.conformance.suite_fixtures import FLEET
@@ -40,6 +41,47 @@ class Strict(FakeProvider):
         if provider_id not in {each.provider_id for each in await self.list()}:
             raise ProviderError("INVALID", f"{provider_id} is not there")
         await super().terminate(provider_id)
+
+
+class Recycling(FakeProvider):
+    """Gives the ID of what is gone to the next instance."""
+
+    async def list(self) -> list[Instance]:
+        found = await super().list()
+        return [replace(each, provider_id=self.named(each.provider_id)) for each in found]
+
+    async def provision(self, request: ProvisionRequest) -> Instance:
+        made = await super().provision(request)
+        return replace(made, provider_id=self.named(made.provider_id))
+
+    async def terminate(self, provider_id: str) -> None:
+        for each in await super().list():
+            if self.named(each.provider_id) == provider_id:
+                await super().terminate(each.provider_id)
+
+    def named(self, provider_id: str) -> str:
+        return f"{self.name}-{(int(provider_id[-6:]) - 1) % 2}"
+
+
+class Twice(FakeProvider):
+    """Lists each instance twice."""
+
+    async def list(self) -> list[Instance]:
+        return (await super().list()) * 2
+
+
+class Loose(FakeProvider):
+    """Takes any case, and does not say that it is the same."""
+
+    async def terminate(self, provider_id: str) -> None:
+        await super().terminate(provider_id.lower())
+
+
+class Overfull(FakeProvider):
+    """Lists what is no instance."""
+
+    async def list(self) -> list[Instance]:
+        return [Instance(name="x", provider_id="x"), *await super().list()]
 
 
 class Stubborn(FakeProvider):
@@ -99,6 +141,10 @@ def made(kind: type[FakeProvider], tmp_path: Path) -> Callable[[], FakeProvider]
         (Doubling, "a_launch_whose_answer_was_lost_is_found_and_not_made_again", "token"),
         (Short, "the_list_is_whole", "3 are listed"),
         (Strict, "a_removal_repeated_or_of_nothing_is_a_success", "is not there"),
+        (Recycling, "each_instance_has_one_id_and_keeps_it", "was given again"),
+        (Twice, "each_instance_has_one_id_and_keeps_it", "listed"),
+        (Loose, "another_form_of_an_id_is_the_same_instance_or_none", "is not canonical"),
+        (Overfull, "a_list_of_nothing_is_a_success", "lists something"),
         (Stubborn, "a_launch_cancelled_at_any_await_makes_one_instance_at_most", "await 1"),
         (Hasty, "a_launch_cancelled_at_any_await_makes_one_instance_at_most", "2 exist"),
         (Nameless, "another_fleets_instances_are_distinguished", "other fleets"),

@@ -26,7 +26,7 @@ from services.provisioner.providers.coreweave_pool import Taint
 from services.saga.participant import StepFailure
 from tests.provisioner import coreweave_server
 from tests.provisioner.coreweave_server import TOKEN, CoreWeaveServer
-from tests.provisioner.provisioner_parts import FLEET, provision, request, steps
+from tests.provisioner.provisioner_parts import FLEET, provision, request, steps, token_of
 from tests.support.self_signed import self_signed
 
 Make = Callable[..., CoreWeaveProvider]
@@ -56,7 +56,7 @@ async def test_a_launch_carries_all_that_finds_it_again(
     made = await provider.provision(wanted(labels={"team": "vision"}))
     [listed] = await provider.list()
     for each in (made, listed):
-        assert ("web-1", "web", "token-of-web-1", FLEET) == (
+        assert ("web-1", "web", token_of(), FLEET) == (
             *(each.name, each.pool, each.token, each.fleet),
         )
         assert (TYPE, "vision", "running") == (each.instance_type, each.tags["team"], each.status)

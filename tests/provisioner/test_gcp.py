@@ -28,6 +28,7 @@ from tests.provisioner.provisioner_parts import (
     provision,
     request,
     steps,
+    token_of,
 )
 
 Make = Callable[..., GcpProvider]
@@ -51,7 +52,7 @@ async def test_a_launch_carries_all_that_finds_it_again(gcp: GcpServer, make_gcp
     )
     [listed] = await provider.list()
     for each in (made, listed):
-        assert ("web-1", "web", "token-of-web-1", FLEET) == (
+        assert ("web-1", "web", token_of(), FLEET) == (
             *(each.name, each.pool, each.token, each.fleet),
         )
         assert (f"{ZONE}/web-1", ZONE, "us-central1") == (each.provider_id, each.zone, each.region)

@@ -14,7 +14,9 @@ from schemas.launch_offers import Offering
 from services.provisioner.instances import instance_decisions as decisions
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_errors import RULES
+from services.provisioner.removal import removal_orders as orders
 from services.provisioner.removal import sweep_decisions as sweeps
+from services.provisioner.removal.sweep_actions import SweepAction, SweepInput
 from tests.provisioner.provisioner_parts import FLEET, launch
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -39,16 +41,8 @@ def instance(provider_id: str = "i-1", **changes: object) -> Instance:
     return Instance(provider_id=provider_id, **values)
 
 
-def test_a_successor_of_the_same_name_is_another() -> None:
-    """What others make has no fleet, so a removal finds it by its ID alone."""
-    made = launch()
-    mine = record("terminating", provider_id="i-1", launch=replace(made, fleet=""))
-    listed = (instance("i-1", fleet="", status="stopping"), instance("i-2", fleet=""))
-    assert decisions.provider_ids_to_remove(mine, listed[1:]) == ("i-1",)
-    assert decisions.instances_of(mine, listed) == [listed[0]]
-    assert decisions.is_absent(mine, listed[1:], NOW, timedelta())
-
-
+GONE = record("terminated", provider_id="i-1", ordered=("i-1",), terminated_at=LONG_AGO)
+"""Removed by the order of a saga."""
 DARK = Instance(name="gpu-1", provider_id="gpu-1", may_hold="gpu-1:")
 """A host into which its provider could not look."""
 
@@ -60,9 +54,9 @@ def sighting(
     seen: datetime = LONG_AGO,
     living: frozenset[str] = frozenset(),
     departed: frozenset[str] = frozenset(),
-) -> sweeps.SweepInput:
+) -> SweepInput:
     """What a sweep has before it."""
-    return sweeps.SweepInput(
+    return SweepInput(
         fleet=FLEET,
         records=records,
         listed={"fake": listed},
@@ -74,7 +68,7 @@ def sighting(
     )
 
 
-def due(seen: sweeps.SweepInput, removals_max: int = 10) -> tuple[sweeps.SweepAction, ...]:
+def due(seen: SweepInput, removals_max: int = 10) -> tuple[SweepAction, ...]:
     """What a sweep performs now."""
     return sweeps.due_actions(sweeps.decide_sweep(seen), removals_max)
 
@@ -196,7 +190,9 @@ def test_settlement_of_a_launch_that_others_have_settled(
 ) -> None:
     """What is recorded stays, and what is left to an operator is not touched."""
     settled = decisions.settle(current, instance(made), NOW, "p", REQUESTED)
-    assert (settled.outcome, settled.record) == (expected, current)
+    ordered = [each.provider_id for each in settled.record.surplus]
+    assert (settled.outcome, replace(settled.record, surplus=())) == (expected, current)
+    assert ordered == ([made] if expected == "surplus" else [])
 
 
 def test_an_instance_launched_after_the_last_refusal_is_removed_where_it_is() -> None:
@@ -241,7 +237,7 @@ def test_what_proves_an_absence(
     since = NOW - timedelta(seconds=age_seconds)
     known = {"running_at": since, "terminating_at": NOW} if known_id else {"terminating_at": since}
     current = record("terminating", provider_id=known_id, **known)
-    assert decisions.is_absent(current, listed, NOW, timedelta(seconds=5)) is expected
+    assert orders.is_absent(current, listed, NOW, timedelta(seconds=5)) is expected
 
 
 @pytest.mark.parametrize(
@@ -250,12 +246,21 @@ def test_what_proves_an_absence(
         ("ours and unknown", {}, (instance(),), ["remove-unexpected"]),
         ("another fleet's", {}, (instance(fleet="another"),), []),
         ("no fleet's", {}, (instance(fleet=""),), []),
-        ("ours without a name", {}, (instance(name="No Name"),), ["remove-surplus"]),
+        ("ours without a name", {}, (instance(name="No Name"),), ["keep-unnamed"]),
         ("as recorded", {KEY: record("running")}, (instance(),), []),
         ("unfinished launch", {KEY: record()}, (instance(),), ["adopt-instance"]),
         ("beside the record's", {KEY: record("running")}, (instance(), instance("i-2")),
-         ["remove-surplus"]),
-        ("terminated", {KEY: record("terminated")}, (instance(),), ["remove-unexpected"]),
+         ["note-unclear"]),
+        ("stopped beside it", {KEY: record("running")},
+         (instance(), instance("i-2", status="stopped")), ["remove-surplus"]),
+        ("going beside it", {KEY: record("running")},
+         (instance(), instance("i-2", status="stopping")), []),
+        ("late", {KEY: record("terminated")}, (instance(),), ["remove-late"]),
+        ("late, another's token", {KEY: record("terminated")}, (instance(token="x"),),
+         ["remove-unexpected"]),
+        ("gone, and its ID again", {KEY: GONE}, (instance(),), ["remove-late"]),
+        ("its ID given again", {KEY: GONE}, (instance(created_at=NOW),), ["remove-unexpected"]),
+        ("gone, and another ID", {KEY: GONE}, (instance("i-2"),), ["remove-unexpected"]),
         ("should be gone", {KEY: record("terminating")}, (instance(),), ["retry-removal"]),
         ("leaked", {KEY: record("leaked")}, (instance(),), ["retry-removal"]),
         ("gone, unconfirmed", {KEY: record("terminating")}, (), ["confirm-removal"]),
@@ -299,11 +304,11 @@ def test_a_sweep_leaves_alone_what_is_young(
     assert due(sighting(records, listed, seen=NOW)) == ()
 
 
-@pytest.mark.parametrize(("provider_id", "expected"), [("i-1", []), ("i-2", ["remove-surplus"])])
+@pytest.mark.parametrize(("provider_id", "expected"), [("i-1", []), ("i-2", [])])
 def test_two_providers_of_one_account_show_the_same_instances(
     provider_id: str, expected: list[type]
 ) -> None:
-    """What another provider launched is its own; what no record names is left over."""
+    """What another provider launched is its own; what it has is not known without its list."""
     offering = Offering(provider="other", instance_type="h100")
     theirs = record("running", provider="other", offering=offering, provider_id=provider_id)
 
@@ -360,7 +365,7 @@ def test_an_instance_that_a_restored_store_has_not_named_is_an_orphan(
 
 def test_nothing_is_concluded_from_a_provider_that_could_not_be_listed() -> None:
     """An absent list is not an empty one."""
-    seen = sweeps.SweepInput(
+    seen = SweepInput(
         fleet=FLEET,
         records={KEY: record("running")},
         listed={},
@@ -422,7 +427,7 @@ def test_how_long_a_saga_waits_for_a_removal(
 ) -> None:
     """Until the provider is removing it, or its capacity is free; and each only so long."""
     removed = record("terminating", terminating_at=NOW - timedelta(seconds=waited))
-    found = decisions.may_go_on(removed, NOW, accepted=accepted, waits_seconds=waits_seconds)
+    found = orders.may_go_on(removed, NOW, accepted=accepted, waits_seconds=waits_seconds)
     assert found is expected
 
 
@@ -433,18 +438,8 @@ def test_when_a_removal_that_was_not_accepted_is_a_leak(kind: ProviderErrorKind 
 
     def leaks_after(waited: timedelta, state: InstanceState = "terminating") -> bool:
         going = record(state, terminating_at=NOW - waited)
-        return decisions.is_leak(going, kind, NOW, bound)
+        return orders.is_leak(going, kind, NOW, bound)
 
     assert leaks_after(timedelta(seconds=2)) is (kind in ("INVALID", "UNSUPPORTED"))
     assert leaks_after(bound)
     assert not leaks_after(bound, "leaked")
-
-
-def test_every_kind_of_error_has_a_rule() -> None:
-    """What may be tried again within a step, and what leaves in doubt, is declared per kind."""
-    assert {kind for kind, rule in RULES.items() if rule.retry_in_step} == {
-        "NETWORK",
-        "THROTTLE",
-        "TRANSIENT",
-    }
-    assert {kind for kind, rule in RULES.items() if rule.in_doubt} == {"NETWORK", "TRANSIENT"}

@@ -4,7 +4,7 @@ import pytest
 
 from services.provisioner.instances.instance_tags import MARKET_TAG, tags_of, with_tags
 from services.provisioner.provider_client.provider import Instance
-from tests.provisioner.provisioner_parts import FLEET, request
+from tests.provisioner.provisioner_parts import FLEET, request, token_of
 
 
 def test_what_is_tagged_comes_back() -> None:
@@ -12,7 +12,7 @@ def test_what_is_tagged_comes_back() -> None:
     asked = request(labels={"team": "vision", "navarch-fleet": "another"})
     tags = tags_of(asked)
     read = with_tags(Instance(name="i-1", provider_id="i-1"), tags)
-    assert ("web-1", FLEET, "web", "token-of-web-1", "vision") == (
+    assert ("web-1", FLEET, "web", token_of(), "vision") == (
         *(read.name, read.fleet, read.pool, read.token),
         read.tags["team"],
     )

@@ -11,11 +11,12 @@ from schemas.messages import encode
 from schemas.node_records import NodeRecord
 from schemas.pool_records import FLEET_KEY, FleetRecord
 from schemas.saga_log_entries import SagaUnwinding, StepFailed
+from schemas.termination_orders import Authority
 from schemas.topology import NODES, POOLS
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.removal.sweep_decisions import KEPT_FOR, KEPT_MAX, keep, kept_seconds
+from services.provisioner.removal.kept_instances import KEPT_FOR, KEPT_MAX, keep, kept_seconds
 from services.provisioner.removal.sweeper import Sweeper
 from services.saga.saga_log import append
 from tests.provisioner.provisioner_parts import (
@@ -32,6 +33,7 @@ from tests.provisioner.provisioner_parts import (
 )
 
 NOW = datetime(2026, 5, 5, tzinfo=UTC)
+BY = Authority(kind="launch", saga="scale-up-web-9")
 RUNNING = InstanceRecord(
     pool="web",
     instance="web-9",
@@ -45,7 +47,7 @@ RUNNING = InstanceRecord(
 
 def kept_record(name: str, at: datetime = NOW) -> InstanceRecord:
     """One that is kept since then."""
-    found = keep(msgspec.structs.replace(RUNNING, instance=name), (), at)
+    found = keep(msgspec.structs.replace(RUNNING, instance=name), (), at, BY)
     assert found is not None
     return found
 
@@ -53,10 +55,10 @@ def kept_record(name: str, at: datetime = NOW) -> InstanceRecord:
 def test_so_many_of_a_pool_are_kept_and_no_more() -> None:
     """Those whose time is over do not count; what goes already, goes."""
     others = [kept_record(f"web-{number}") for number in range(KEPT_MAX)]
-    assert keep(RUNNING, others[1:], NOW) is not None
-    assert keep(RUNNING, others, NOW) is None
-    assert keep(RUNNING, others, NOW + KEPT_FOR) is not None
-    assert keep(msgspec.structs.replace(RUNNING, state="terminating"), (), NOW) is None
+    assert keep(RUNNING, others[1:], NOW, BY) is not None
+    assert keep(RUNNING, others, NOW, BY) is None
+    assert keep(RUNNING, others, NOW + KEPT_FOR, BY) is not None
+    assert keep(msgspec.structs.replace(RUNNING, state="terminating"), (), NOW, BY) is None
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,8 @@ async def refused(bus: NatsBus, node: str, error: str) -> None:
     failed = StepFailed(id=f"{wanted.saga}.register.failed", error=error, **about)
     sequence = await append(bus, failed, sequence, {})
     unwinding = SagaUnwinding(id=f"{wanted.saga}.unwinding", **about)
-    await append(bus, unwinding, sequence, {})
+    sequence = await append(bus, unwinding, sequence, {})
+    await start_step(bus, wanted, sequence, undo=True)
 
 
 @pytest.mark.parametrize("error", [DENIED_HARDWARE, NOT_ADMITTED])

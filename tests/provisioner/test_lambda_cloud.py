@@ -25,7 +25,15 @@ from tests.provisioner.lambda_server import (
     THROTTLED,
     LambdaServer,
 )
-from tests.provisioner.provisioner_parts import FLEET, Killed, Life, provision, request, steps
+from tests.provisioner.provisioner_parts import (
+    FLEET,
+    Killed,
+    Life,
+    provision,
+    request,
+    steps,
+    token_of,
+)
 
 Make = Callable[..., LambdaProvider]
 LAUNCH = "/instance-operations/launch"
@@ -62,7 +70,7 @@ async def test_a_launch_carries_all_that_finds_it_again(api: LambdaServer, make:
         "navarch-fleet": FLEET,
         "navarch-pool": "web",
         "navarch-node": "web-1",
-        "navarch-token": "token-of-web-1",
+        "navarch-token": token_of(),
         "team": "vision",
     } == tags
     api.boot()

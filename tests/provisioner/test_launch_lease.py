@@ -23,6 +23,7 @@ from services.provisioner.providers.fake import FakeProvider
 from tests.provisioner.provisioner_parts import (
     Held,
     fake,
+    forget_instances,
     launch,
     providers,
     provision,
@@ -179,6 +180,7 @@ async def test_who_was_stopped_before_the_request_looks_again(bus: NatsBus) -> N
     """Another replica may have had the lease meanwhile, and no timer has fired yet."""
     usual, provider, stopped = fake(idempotent=False), fake(idempotent=False), StoppedOnce(bus)
     await steps(bus, usual).provision(provision("web-2", timeout_seconds=SECONDS_MAX))
+    await forget_instances(bus)
     made_by = step_handlers(stopped, providers(provider), clock=stopped)
     await made_by.provision(provision("web-1", timeout_seconds=SECONDS_MAX))
     assert stopped.was_stopped

@@ -277,6 +277,7 @@ KILLED = """
 import asyncio, json, os, sys
 from pathlib import Path
 from schemas.settings import AgentSettings
+from services.provisioner.instances.instance_decisions import launch_token
 from services.provisioner.provider_client.provider import Environment, ProvisionRequest
 from services.provisioner.providers import local, local_process
 data = json.loads(sys.argv[1])
@@ -307,7 +308,7 @@ environment = Environment(name="local", fleet="fleet-one", nats_url="nats://127.
 provider = local.LocalProvider(options=local.LocalProvider.Options(gpu_count=0),
                                environment=environment, command=("/bin/sleep", "1000"))
 request = ProvisionRequest(name="web-1", fleet="fleet-one", pool="web", node="web-1",
-                           token="token-of-web-1", instance_type="h100")
+                           token=launch_token("fleet-one", "web", "web-1"), instance_type="h100")
 if data["call"] == "provision":
     asyncio.run(provider.provision(request))
 else:

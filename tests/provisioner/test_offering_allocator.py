@@ -32,6 +32,7 @@ from tests.provisioner.provisioner_parts import (
     Killed,
     Life,
     Mortal,
+    forget_instances,
     lapsed,
     provision,
     recorded,
@@ -138,6 +139,7 @@ async def test_killed_anywhere_a_launch_that_moves_on_makes_one_instance(bus: Na
         market.order("fake", "CAPACITY", times=3)
         node, life, killed = f"web-{point}", Life(point), False
         await clear(bus)
+        await forget_instances(bus)
         mortal = {name: Mortal(each, life) for name, each in market.providers.items()}
         try:
             await market.steps(Mortal(bus, life), **mortal).provision(provision(node, choice=BOTH))

@@ -21,7 +21,14 @@ from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.providers.fake import FakeProvider
 from services.provisioner.removal.sweep_decisions import is_of_fleet
 from services.provisioner.removal.sweeper import Sweeper
-from tests.provisioner.provisioner_parts import QUICK, fake, providers, request, steps
+from tests.provisioner.provisioner_parts import (
+    QUICK,
+    fake,
+    providers,
+    request,
+    serve_pool_manager,
+    steps,
+)
 
 NAME = "fleet-one"
 FLEET = f"{NAME}-00000b"
@@ -113,6 +120,7 @@ async def test_lost_records_condemn_no_instance_that_may_have_had_one(fleet: Nat
     for bucket in (INSTANCES, NODES):
         await fleet.admin(f"STREAM.DELETE.KV_{bucket.name}", {})
     await set_up(fleet, SystemClock(), replicas=1)
+    await serve_pool_manager(fleet)
     await provider.provision(request("web-2", fleet=FLEET))
     await sweeper(fleet, provider).sweep()
     record = await InstanceStore(fleet).get("web.web-1")

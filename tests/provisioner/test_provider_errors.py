@@ -1,9 +1,9 @@
-"""How long a provider's answer can make a launch wait: bounded, whatever it says."""
+"""Errors of providers: what each kind allows, and how long an answer can make a launch wait."""
 
 import httpx
 import pytest
 
-from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.provider_client.provider_errors import RULES, ProviderError
 from services.provisioner.providers.provider_http import retry_after
 
 HEADERS = [
@@ -29,3 +29,13 @@ def test_a_header_asks_for_an_hour_at_most(header: str, seconds: float | None) -
 def test_an_error_never_keeps_more() -> None:
     """Whichever provider made it."""
     assert ProviderError("THROTTLE", "later", retry_after=86_400.0).retry_after == 3600.0
+
+
+def test_every_kind_of_error_has_a_rule() -> None:
+    """What may be tried again within a step, and what leaves in doubt, is declared per kind."""
+    assert {kind for kind, rule in RULES.items() if rule.retry_in_step} == {
+        "NETWORK",
+        "THROTTLE",
+        "TRANSIENT",
+    }
+    assert {kind for kind, rule in RULES.items() if rule.in_doubt} == {"NETWORK", "TRANSIENT"}

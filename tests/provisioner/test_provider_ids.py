@@ -1,9 +1,15 @@
 """`spec.providerID` of Kubernetes nodes, as the clouds write it and as an attacker might."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.provisioner.providers.aws import AwsProvider
+from services.provisioner.providers.azure import AzureProvider
+from services.provisioner.providers.gcp import GcpProvider
+from services.provisioner.providers.lambda_cloud import LambdaProvider
 from services.provisioner.providers.provider_ids import (
     AwsInstance,
     AzureMachine,
@@ -64,3 +70,29 @@ def test_no_text_is_an_error(text: str) -> None:
     for begin in ("", "aws:///us-east-1a/", "gce://p/z/", f"{AZURE}/virtualMachines/"):
         found = parse_provider_id(begin + text)
         assert found is None or not set("/?#%\n ") & set("".join(found))
+
+
+@pytest.mark.parametrize(
+    ("canonical", "form", "expected"),
+    [
+        (AwsProvider.canonical_id, "i-0123456789abcdef0", "i-0123456789abcdef0"),
+        (AwsProvider.canonical_id, "I-0123456789ABCDEF0", "i-0123456789abcdef0"),
+        (AwsProvider.canonical_id, "arn:aws:ec2:eu-west-1:123:instance/i-01234567", "i-01234567"),
+        (AwsProvider.canonical_id, "aws:///us-east-1a/i-01234567", "i-01234567"),
+        (AwsProvider.canonical_id, "mi-0123456789abcdef0", "mi-0123456789abcdef0"),
+        (GcpProvider.canonical_id, "us-central1-a/Gpu-1", "us-central1-a/gpu-1"),
+        (GcpProvider.canonical_id, "gce://p-1/us-central1-a/gpu-1", "us-central1-a/gpu-1"),
+        (
+            GcpProvider.canonical_id,
+            "https://compute.googleapis.com/compute/v1/projects/p/zones/us-central1-a/instances/g",
+            "us-central1-a/g",
+        ),
+        (AzureProvider.canonical_id, f"{AZURE}/virtualMachines/GPU-0", "gpu-0"),
+        (LambdaProvider.canonical_id, "0AB1", "0ab1"),
+    ],
+)
+def test_each_form_of_an_id_has_one_canonical_form(
+    canonical: Callable[[str], str], form: str, expected: str
+) -> None:
+    """IDs are compared in it, and it is its own canonical form."""
+    assert (canonical(form), canonical(expected)) == (expected, expected)

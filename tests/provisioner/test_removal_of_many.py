@@ -12,6 +12,7 @@ from services.primitives.coalesce import Joined
 from services.provisioner.instances import instance_decisions as decisions
 from services.provisioner.provider_client.instance_list import InstanceList
 from services.provisioner.provider_client.provider import Instance
+from services.provisioner.removal import removal_orders as orders
 from services.simulator.engine import virtual_time
 from tests.provisioner.provisioner_parts import FLEET
 from tests.provisioner.test_instance_decisions import NOW, instance, record
@@ -43,8 +44,8 @@ def test_a_list_is_gone_through_twice_for_any_number_of_removals() -> None:
         for n in range(NODES)
     ]
     for each in going:
-        assert decisions.provider_ids_to_remove(each, listed) == (each.provider_id,)
-        assert not decisions.is_absent(each, listed, NOW, timedelta())
+        assert orders.order_of(each, "fake", listed).provider_ids == (each.provider_id,)
+        assert not orders.is_absent(each, listed, NOW, timedelta())
         assert decisions.find_adoptable(each, listed) is not None
     assert listed.passes == PASSES
 

@@ -30,7 +30,15 @@ from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.fake import FakeFault, FakeProvider
 from services.provisioner.saga_step_handlers import SagaStepHandlers
 from services.saga.participant import Command, StepFailure
-from tests.provisioner.provisioner_parts import FLEET, QUICK, command, fake, provision, steps
+from tests.provisioner.provisioner_parts import (
+    FLEET,
+    QUICK,
+    command,
+    fake,
+    forget_instances,
+    provision,
+    steps,
+)
 
 HASTY = dataclasses.replace(
     QUICK,
@@ -337,6 +345,7 @@ async def test_a_launch_says_whether_its_machine_can_be_switched(bus: NatsBus) -
     """The node's record has it from there."""
     with_, without = WithControllers(), fake()
     assert (await steps(bus, with_).provision(provision("web-1"))).restarts_cold
+    await forget_instances(bus)
     assert not (await steps(bus, without).provision(provision("web-2"))).restarts_cold
 
 

@@ -14,7 +14,15 @@ from services.provisioner.providers import ssh, ssh_claims
 from services.provisioner.providers.ssh import SshProvider
 from services.provisioner.providers.ssh_claims import ClaimReport
 from services.provisioner.providers.ssh_inventory import InventoryMachine
-from tests.provisioner.provisioner_parts import FLEET, provision, request, steps, terminate, until
+from tests.provisioner.provisioner_parts import (
+    FLEET,
+    provision,
+    request,
+    steps,
+    terminate,
+    token_of,
+    until,
+)
 from tests.provisioner.ssh_machines import Machines
 
 Make = Callable[..., SshProvider]
@@ -35,7 +43,7 @@ async def test_an_instance_is_a_machine_with_its_claim(owned: Machines, make: Ma
     inventory = owned.inventory(zone="rack-7", labels={"rack": "7"}, gpu_count=8)
     made = await make(machines=inventory).provision(request(labels={"team": "vision"}, gpu_count=8))
     box = owned.boxes[made.host]
-    assert (f"{box.name}:token-of-web-1", f"127.0.0.1:{box.port}") == (
+    assert (f"{box.name}:{token_of()}", f"127.0.0.1:{box.port}") == (
         made.provider_id,
         made.address,
     )

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from schemas.sweeps import SweepLine
 from services.provisioner.removal import sweep_decisions
+from services.provisioner.removal.sweep_actions import SweepInput, SweepKind
 from services.provisioner.removal.sweep_report import OBSERVES, TOO_MANY, VERBS, report
 from tests.provisioner.test_instance_decisions import (
     FLEET,
@@ -22,14 +23,12 @@ from tests.provisioner.test_instance_decisions import (
 JUST_NOW = NOW - timedelta(seconds=15)
 
 
-def reported(
-    seen: sweep_decisions.SweepInput, removals_max: int = 50, **given: object
-) -> list[SweepLine]:
+def reported(seen: SweepInput, removals_max: int = 50, **given: object) -> list[SweepLine]:
     """The report of a sweep that is only planned."""
     observes = given.get("observes", lambda _: False)
     differences = sweep_decisions.decide_sweep(seen)
     due = sweep_decisions.due_actions(differences, removals_max)
-    return list(report(differences, due, observes, given.get("outcomes", ())))
+    return list(report(differences, due, observes, {}, given.get("outcomes", ())))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,7 @@ def reported(
         ),
         (
             sighting({KEY: record("running")}, (instance(), instance("i-2"))),
-            *("terminate", "its record names i-1", 0),
+            *("note", "i-1 and i-2 have its name; which is the node is not known", 0),
         ),
         (
             sighting({KEY: record("terminating", provider_id="i-1")}, (instance(),)),
@@ -73,7 +72,7 @@ def reported(
     ],
 )
 def test_each_action_has_its_reason_and_its_wait(
-    seen: sweep_decisions.SweepInput, verb: str, because: str, waits: float
+    seen: SweepInput, verb: str, because: str, waits: float
 ) -> None:
     """One line; an action within the grace is reported too, with its wait."""
     [line] = reported(seen)
@@ -86,7 +85,7 @@ def test_each_action_has_its_reason_and_its_wait(
 
 def test_every_kind_of_action_has_a_verb() -> None:
     """One without it failed the report of the whole sweep, as of nodes that others made."""
-    kinds = {kind for each in get_args(sweep_decisions.SweepKind) for kind in get_args(each)}
+    kinds = {kind for each in get_args(SweepKind) for kind in get_args(each)}
     assert kinds == set(VERBS)
 
 
@@ -98,7 +97,7 @@ def test_without_a_difference_nothing_is_reported() -> None:
 
 def test_a_provider_that_could_not_be_listed_is_said_to_leave_it_unknown() -> None:
     """A removal is tried all the same."""
-    seen = sweep_decisions.SweepInput(
+    seen = SweepInput(
         fleet=FLEET,
         records={KEY: record("leaked", error="AUTH: no")},
         listed={},

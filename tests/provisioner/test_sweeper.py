@@ -13,6 +13,7 @@ from schemas.pool_records import FLEET_KEY, FleetRecord
 from schemas.saga_log_entries import StepSucceeded
 from schemas.subjects import pool_event_wildcard
 from schemas.sweeps import SweepRequest
+from schemas.termination_orders import Authority
 from schemas.topology import EVENTS, INSTANCES, NODES, POOLS
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
@@ -32,16 +33,20 @@ from tests.provisioner.provisioner_parts import (
     provision,
     request,
     running,
+    serve_pool_manager,
     start_step,
     steps,
     until,
 )
+
+BY = Authority(kind="saga", saga="scale-down-web-1")
 
 
 @pytest.fixture
 async def fleet(bus: NatsBus) -> NatsBus:
     """A bus that knows which fleet it carries."""
     await bus.put(POOLS, FLEET_KEY, encode(FleetRecord(id=FLEET)))
+    await serve_pool_manager(bus)
     return bus
 
 
@@ -135,7 +140,7 @@ async def test_a_sweep_finishes_an_abandoned_removal(fleet: NatsBus) -> None:
     provider.inject_fault(FakeFault(call="terminate", kind="INVALID", times=3))
     store = InstanceStore(fleet)
     await store.change(
-        "web.web-1", lambda each: each and mark_terminating(each, SystemClock().now())
+        "web.web-1", lambda each: each and mark_terminating(each, SystemClock().now(), BY)
     )
     sweeping = sweeper(fleet, provider)
     for _ in range(3):

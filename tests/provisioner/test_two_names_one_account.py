@@ -6,7 +6,8 @@ from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering
 from schemas.saga_params import LaunchSpec
 from services.provisioner.provider_client.provider import Instance
-from services.provisioner.removal.sweep_decisions import SweepInput, decide_sweep, due_actions
+from services.provisioner.removal.sweep_actions import SweepInput
+from services.provisioner.removal.sweep_decisions import decide_sweep, due_actions
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(hours=1)
@@ -55,8 +56,8 @@ def test_a_running_node_is_not_removed_because_another_name_shows_it_too():
     assert swept("aws-too", listed("i-1")) == ()
 
 
-def test_another_instance_of_its_name_elsewhere_is_one_too_many():
-    """That a launch was tried at two providers and made two is what the rule is for."""
+def test_another_instance_of_its_name_elsewhere_may_be_the_node():
+    """A launch was tried at two providers and made two: which of them serves is not known."""
     [action] = swept("lambda", listed("x-7"))
-    assert action.kind == "remove-surplus"
+    assert action.kind == "note-unclear"
     assert (action.provider, action.instance.provider_id) == ("lambda", "x-7")

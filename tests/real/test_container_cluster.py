@@ -21,7 +21,7 @@ FILES: Final = (
 
 @pytest.fixture(scope="module")
 def compose() -> Iterator[Compose]:
-    """The project with three servers."""
+    """Provide the project with three servers."""
     with project(FILES) as found:
         asyncio.run(found.start())
         asyncio.run(found.healthy(*SERVERS))

@@ -74,7 +74,7 @@ async def nats(url: str, *arguments: str) -> tuple[int, str]:
 
 @pytest.fixture
 async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
-    """One pool of a served fleet."""
+    """Provide one pool of a served fleet."""
     async with serving_fleet(tmp_path, POOLS) as running:
         yield running
 

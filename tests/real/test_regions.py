@@ -105,7 +105,7 @@ class Region:
             )
 
     def kmsg(self, node: str) -> Path:
-        """A node's kernel log."""
+        """Return a node's kernel log."""
         return self.directory / node / "kmsg"
 
     async def in_service(self) -> list[str]:
@@ -118,7 +118,7 @@ class Region:
         )
 
     async def events(self) -> list[Message]:
-        """Every event and every entry of a saga's log, in order."""
+        """Return every event and every entry of a saga's log, in order."""
         stored = [
             *await self.bus.read(EVENTS.name, subjects.NODE_EVENTS),
             *await self.bus.read(EVENTS.name, subjects.POOL_EVENTS),
@@ -135,7 +135,7 @@ async def ended(process: asyncio.subprocess.Process) -> None:
 
 
 def settings(folder: Path, directory: Path) -> dict[str, object]:
-    """The configuration of the services."""
+    """Return the configuration of the services."""
     budget = {"max_unavailable": "100%", "max_replacements": "unlimited"}
     pool = {
         "provider": "fake",

@@ -57,7 +57,7 @@ async def replacement_of(rig: Rig, before: Sequence[str]) -> str:
 
 
 async def reported_work(rig: Rig, node: str) -> WorkRemains:
-    """What the notifier reports about a node's drain."""
+    """Return what the notifier reports about a node's drain."""
     subject = subjects.node_event("training", node, FACTS[WorkRemains])
 
     async def reported() -> Any:
@@ -70,7 +70,7 @@ async def reported_work(rig: Rig, node: str) -> WorkRemains:
 
 
 async def navarch(rig: Rig, *arguments: str) -> str:
-    """The output of a command."""
+    """Return the output of a command."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "services.cli", *arguments, "--nats-url", rig.server.url),
         stdout=asyncio.subprocess.PIPE,

@@ -20,5 +20,5 @@ from schemas.addresses import host_and_port
     ],
 )
 def test_an_address_may_name_its_port(address: str, expected: tuple[str, int]) -> None:
-    """Whatever it looks like; where it names none, or an impossible one, the pool's port."""
+    """A port in an address wins; where it has none, or an impossible one, the pool's is used."""
     assert expected == host_and_port(address, 22)

@@ -98,7 +98,7 @@ def test_no_golden_is_left_over():
 
 
 def test_every_golden_has_a_source():
-    """It names the run that wrote the golden, or says that no run produces the type."""
+    """The source names the run that wrote a golden, or says that no run produces the type."""
     assert {golden.name for golden in GOLDENS} == set(read_sources())
 
 
@@ -114,7 +114,7 @@ def test_every_message_is_known_to_exactly_one_codec_and_has_a_subject():
 
 
 def test_types_are_named_by_source_and_version():
-    """`io.navarch.<source>.event.v1.<name>`, each once."""
+    """Every type has the form `io.navarch.<source>.event.v1.<name>`, each once."""
     names = [message_type(kind) for kind in message_types()]
     assert len(set(names)) == len(names)
     for name in names:
@@ -130,7 +130,7 @@ def test_the_subject_of_a_saga_entry_determines_its_type():
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=str)
 def test_an_example_can_be_made_of_every_type(golden):
-    """So a golden can be written for whatever is added."""
+    """A golden can be written for any type that is added."""
     decoded = msgspec.json.decode(example(golden.kind), type=golden.kind, dec_hook=decode_hook)
     assert type(decoded) is golden.kind
 

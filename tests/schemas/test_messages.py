@@ -19,7 +19,7 @@ LOST = b'{"type":"io.navarch.health_monitor.event.v1.lost","id":"a","pool":"p","
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_a_codec_raise(data):
-    """Whatever arrives is a value: a message, unknown, or invalid with a reason."""
+    """Any bytes become a value: a message, unknown, or invalid with a reason."""
     for codec in CODECS:
         found = codec.decode(data)
         assert isinstance(found, UnknownType) or (isinstance(found, Invalid) and found.reason)

@@ -73,7 +73,7 @@ def required_of(kind: type[msgspec.Struct]) -> set[str]:
 
 @pytest.mark.parametrize("golden", STORED, ids=str)
 def test_what_a_newer_release_adds_is_left_out(golden: Golden) -> None:
-    """At every depth, a pool's settings included."""
+    """Unknown fields are left out at every depth, a pool's settings included."""
     data = golden.path.read_bytes()
     newer = with_later(json.loads(data), inspect.type_info(golden.kind))
     assert newer != json.loads(data)
@@ -93,7 +93,7 @@ def test_what_an_older_release_lacks_has_its_default(golden: Golden) -> None:
 
 
 def test_a_wrong_value_beside_an_unknown_field_is_no_record() -> None:
-    """What is left out is unknown fields, not errors."""
+    """Only unknown fields are left out: errors are not."""
     golden = next(each for each in STORED if each.name == "PoolRecord")
     newer = with_later(json.loads(golden.path.read_bytes()), inspect.type_info(golden.kind))
     newer["spec"]["min_nodes"] = "many"

@@ -27,7 +27,7 @@ BAD = st.one_of(
 
 
 def matches(wildcard: str, subject: str) -> bool:
-    """Whether the server would hand a subject to a subscriber of a wildcard."""
+    """Return whether the server would hand a subject to a subscriber of a wildcard."""
     wanted, given_ = wildcard.split("."), subject.split(".")
     for place, each in enumerate(wanted):
         if each == ">":
@@ -39,7 +39,7 @@ def matches(wildcard: str, subject: str) -> bool:
 
 @given(TOKENS, TOKENS, TOKENS)
 def test_node_subjects(pool, node, fact):
-    """What is built is parsed back, and every wildcard that should have it has it."""
+    """A built subject is parsed back, and every wildcard that should match it does."""
     event = subjects.node_event(pool, node, fact)
     telemetry = subjects.telemetry(pool, node)
     command = subjects.node_command(pool, node, fact)
@@ -89,7 +89,7 @@ def test_saga_subjects(saga, step, status):
 
 @given(TOKENS, SAGAS)
 def test_timer_subjects(owner, key):
-    """What waits and what fired are both in the timers' stream, and only the fired is due."""
+    """Waiting and fired timers are both in the timers' stream, and only the fired is due."""
     waiting, due = subjects.timer_schedule(owner, key), subjects.timer_due(owner, key)
     assert matches(subjects.TIMERS, waiting)
     assert matches(subjects.TIMERS, due)
@@ -99,7 +99,7 @@ def test_timer_subjects(owner, key):
 
 @given(st.text(max_size=60))
 def test_parsers_never_raise(text):
-    """What arrives from outside is not a programming error."""
+    """Text from outside is no programming error, so no parser raises."""
     for parse in (
         subjects.parse_node,
         subjects.parse_pool_event,
@@ -150,7 +150,7 @@ def test_builders_refuse_what_is_no_token(builder, bad):
 
 @given(BAD.filter(lambda bad: len(bad) != 64))
 def test_a_sagas_name_is_checked_too(bad):
-    """It may be longer than a token, and nothing else."""
+    """A saga's name may be longer than a token, and is checked like one."""
     for build in (subjects.saga_tree, lambda bad: subjects.saga_entry(bad, "a", "b")):
         with pytest.raises(InvalidNameError):
             build(bad)
@@ -169,7 +169,7 @@ def test_names_have_a_maximum_length():
 
 
 def test_a_host_name_with_dots_is_refused_with_the_remedy():
-    """And what is shown of a very long one is cut."""
+    """A host name with dots is refused with the remedy, and cut where it is very long."""
     with pytest.raises(InvalidNameError, match="use its first label"):
         subjects.telemetry("training", "gpu-1.example.com")
     with pytest.raises(InvalidNameError) as found:
@@ -178,7 +178,7 @@ def test_a_host_name_with_dots_is_refused_with_the_remedy():
 
 
 def test_names_on_the_server_stay_short_and_distinct():
-    """Under 32 characters, as the server's own advice has it, and not alike but for their case."""
+    """Names have under 32 characters, as the server advises, and differ by more than their case."""
     streams = [each.name for each in STREAMS] + [each.stream().name for each in BUCKETS]
     durables = [each.name for each in DURABLES]
     for names in (streams, durables):

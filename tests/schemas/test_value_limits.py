@@ -36,7 +36,7 @@ def decoded(**changes: Any) -> Any:
 @pytest.mark.parametrize("text", [*TOO_EARLY, *TOO_LATE])
 @pytest.mark.parametrize("field", ["time", "deadline"])
 def test_a_time_outside_the_limits_is_invalid_and_named(field: str, text: str) -> None:
-    """Whatever its zone; the reason names the field."""
+    """A time outside the limits is invalid in any zone, and the reason names the field."""
     found = decoded(**{field: text})
     assert isinstance(found, Invalid)
     assert f"`$.{field}`" in found.reason
@@ -74,7 +74,7 @@ def test_an_integer_of_more_than_64_bits_is_invalid() -> None:
 
 
 def test_times_are_found_wherever_they_are() -> None:
-    """In nested structs, in lists and in dictionaries."""
+    """Times are found in nested structs, in lists and in dictionaries."""
     bad = datetime(9999, 1, 1, tzinfo=UTC)
     now = datetime(2026, 1, 1, tzinfo=UTC)
     record = msgspec.structs.replace(

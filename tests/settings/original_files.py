@@ -1,4 +1,4 @@
-"""Shapes of every YAML block in the documents about the original, and of its example files.
+"""Holds the shapes of the YAML blocks and example files that documents about the original have.
 
 Names and figures are our own.
 """

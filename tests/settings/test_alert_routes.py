@@ -1,4 +1,4 @@
-"""What is wrong in the `alerts:` section is refused with file, line, key and remedy."""
+"""Errors in the `alerts:` section are refused with file, line, key and remedy."""
 
 import pytest
 
@@ -34,7 +34,7 @@ alerts:
     ],
 )
 def test_a_wrong_route_is_refused(entry: str, problem: str) -> None:
-    """At the start of the service and by `navarch config validate`."""
+    """A wrong route is refused when the service starts and by `navarch config validate`."""
     with pytest.raises(ConfigurationError, match=f"navarch.yaml{problem}"):
         parse_settings("navarch.yaml", POOLS + entry, {})
 

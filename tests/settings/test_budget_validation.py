@@ -1,4 +1,4 @@
-"""What is wrong with a budget is said with its place and the remedy."""
+"""Errors in a budget are reported with their place and the remedy."""
 
 import pytest
 
@@ -43,7 +43,7 @@ ERRORS = {
 
 @pytest.mark.parametrize(("text", "said"), ERRORS.values(), ids=ERRORS)
 def test_a_wrong_budget_names_file_line_key_and_remedy(text: str, said: str) -> None:
-    """Of a pool and of the fleet."""
+    """A wrong budget of a pool or of the fleet is named by file, line and key, with the remedy."""
     with pytest.raises(ConfigurationError) as found:
         parse_settings("navarch.yaml", text, {})
     assert str(found.value).startswith(said)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from schemas.settings import Settings
@@ -37,7 +37,7 @@ def value_at(settings: Settings, path: str) -> Any:
 def test_a_file_of_the_original_loads(
     text: str, expected: Expected, notes: tuple[str, ...]
 ) -> None:
-    """With its meaning, and a note about all that moved or has no effect."""
+    """A file keeps its meaning, with a note about all that moved or has no effect."""
     configuration = read(text)
     assert {path: value_at(configuration.settings, path) for path in expected} == expected
     texts = [note.text for note in configuration.notes]
@@ -49,7 +49,7 @@ def test_a_file_of_the_original_loads(
 
 @pytest.mark.parametrize(("text", "expected"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_translated_is_refused(text: str, expected: str) -> None:
-    """With the line where it is written, and what to write."""
+    """A key without a translation is refused with its line, and what to write."""
     with pytest.raises(ConfigurationError, match="^" + re.escape(expected)):
         read(text)
 
@@ -119,8 +119,9 @@ VALUES = st.recursive(
         st.sampled_from(["server", "global", "pools", "providers", "defaults", "notifier"]), VALUES
     )
 )
+@example({"global": {"ssh_connect_timeout": 0}, "defaults": []})
 def test_translation_is_total_and_idempotent(value: dict[str, Any]) -> None:
-    """Whatever the file holds; a translated file has nothing left to translate."""
+    """Any file can be translated, and a translated file has nothing left to translate."""
     document = read_document("a.yaml", "{}")
     document.value = value
     once = translate(document)

@@ -109,7 +109,7 @@ def test_an_error_in_a_pool_s_providers_names_file_line_and_remedy(
 
 
 def test_providers_are_put_in_order() -> None:
-    """By priority, then in their order; the first is the pool's provider for all who look."""
+    """Providers are in order of priority, then of their place; the first is the pool's."""
     text = (
         POOL + "    instance_type: h100-8x\n    strategy: cost\n    providers:\n"
         "    - {name: gcp, priority: 2, regions: [us-central1]}\n    - {name: aws, priority: 1}\n"

@@ -43,7 +43,7 @@ PLUGINS = {
 
 @pytest.mark.parametrize(("text", "expected"), PLUGINS.values(), ids=PLUGINS.keys())
 def test_a_plugins_error_names_the_line_too(tmp_path, text, expected):
-    """For any author's plugin, its options are checked like ours."""
+    """The options of any author's plugin are checked like ours."""
     file = tmp_path / "navarch.yaml"
     file.write_text(text)
     settings = load_settings(file, {})
@@ -63,7 +63,7 @@ def test_a_plugin_may_be_named_by_module_and_class():
 
 
 def test_an_edited_file_is_read_again(tmp_path):
-    """Its parsed text is kept for all its plugins, and never for another text."""
+    """A file's parsed text is kept for all its plugins, and never for another text."""
     file = tmp_path / "navarch.yaml"
     for lines in ("", "\n", "\n\n"):
         file.write_text(f"{lines}notifier:\n  type: slrum\n")

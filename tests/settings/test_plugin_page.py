@@ -84,7 +84,7 @@ async def test_the_alert_channel_delivers_and_passes_refusals_on(package: Any) -
 
 
 def test_the_remediator_tries_reboots_then_replaces(package: Any) -> None:
-    """As many reboots as configured, then a replacement."""
+    """The remediator tries as many reboots as configured, then a replacement."""
     chooser = package.RebootFirst(options=package.RebootFirst.Options(reboots=1))
     node = NodeRecord(node="training-1", pool="training")
     tried = RemediationAttempt(saga="reboot-training-1-1", kind="reboot", at=NOW)

@@ -1,4 +1,4 @@
-"""What a configuration would change of the stored pools."""
+"""Checks what a configuration would change of the stored pools."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from services.settings.stored_pools import spec_to_store
 
 
 def configured(mode: str = "act", **pools: dict[str, Any]) -> Settings:
-    """A configuration with these pools."""
+    """Return a configuration with these pools."""
     base = {"provider": "local", "instance_type": "x", "min_nodes": 2, "max_nodes": 4}
     document = {
         "mode": mode,
@@ -31,7 +31,7 @@ def configured(mode: str = "act", **pools: dict[str, Any]) -> Settings:
 
 
 def specs(settings: Settings) -> dict[str, PoolSpec]:
-    """Its pools as they would be stored."""
+    """Return the configuration's pools as they would be stored."""
     return {name: spec_to_store(settings, name) for name in settings.pools}
 
 
@@ -104,13 +104,13 @@ BEFORE = configured(web={}, other={})
 def test_what_a_configuration_would_change(
     after: Settings, expected: tuple[PoolDifference, ...]
 ) -> None:
-    """Of the pools `web` and `other`, of three nodes each."""
+    """The changes of the pools `web` and `other`, of three nodes each, are as expected."""
     records = [stored(BEFORE, "web"), stored(BEFORE, "other")]
     assert pool_differences(records, specs(after)) == expected
 
 
 def test_the_mode_of_the_fleet_counts() -> None:
-    """As the pool-manager records it."""
+    """The mode counts as the pool-manager records it."""
     observed = configured(mode="observe", web={})
     (difference,) = pool_differences([stored(BEFORE, "web")], specs(observed))
     assert difference.settings == (SettingChange("mode", "act", "observe"),)
@@ -139,7 +139,7 @@ SPECS = st.builds(
 
 @given(SPECS, SPECS)
 def test_equal_settings_and_no_others_have_no_difference(old: PoolSpec, new: PoolSpec) -> None:
-    """And what is changed one way is changed back the other way."""
+    """A value that changes one way is changed back the other way."""
     forth = {each.key: (each.old, each.new) for each in changes_between(old, new)}
     back = {each.key: (each.new, each.old) for each in changes_between(new, old)}
     assert forth == back

@@ -1,4 +1,4 @@
-"""What a pool's nodes are given at birth is checked with the configuration: file, line and key."""
+"""The configuration is checked for what a pool's nodes are given: file, line and key."""
 
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def load(directory: Path, more: str, template: str = "") -> str:
 def test_what_cannot_be_filled_in_is_an_error_of_the_configuration(
     tmp_path: Path, more: str, template: str, says: str
 ) -> None:
-    """With file, line and key, before any machine is asked for."""
+    """A template that cannot be filled in is refused before any machine is requested."""
     assert load(tmp_path, more, template).startswith(says.replace("{0}", str(tmp_path)))
 
 
@@ -101,7 +101,7 @@ def test_what_cannot_be_filled_in_is_an_error_of_the_configuration(
 def test_nodes_of_a_server_that_verifies_clients_need_a_certificate(
     tmp_path: Path, more: str, says: str
 ) -> None:
-    """Their agents could not connect: each would be launched, paid for, and given up."""
+    """Agents without a certificate could not connect, so the pool is refused."""
     nats = "nats: {url: tls://bus, tls_cert_file: /x.pem}"
     assert load(tmp_path, f"{more}\n{nats}", "#!/bin/sh\n").startswith(says)
     assert bool(says) == bool(load(tmp_path, f"{more}\n{nats}", "#!/bin/sh\n"))
@@ -121,13 +121,13 @@ def test_what_can_be_filled_in_is_taken(tmp_path: Path, more: str, template: str
 
 
 def test_our_own_template_passes_the_same_check() -> None:
-    """It ships with the package, like the unit that it installs."""
+    """The template that the package ships passes the check."""
     assert "" == template_problem(resource("cloud-init-agent.yaml"))
     assert resource("navarch-agent.service").is_file()
 
 
 def test_a_pool_that_says_where_its_nodes_come_from_says_it_alone() -> None:
-    """Of the defaults nothing about places is added to it, and all else is."""
+    """Defaults about places are not added to a pool that names its own, and all others are."""
     defaults = {"provider": "a", "region": "r", "zones": ["z"], "spares": 1}
     several = {"providers": [{"name": "b"}]}
 
@@ -150,7 +150,7 @@ def test_a_pool_that_says_where_its_nodes_come_from_says_it_alone() -> None:
     ],
 )
 def test_pools_of_adopted_nodes_launch_nothing(kind: str, more: str, expected: str) -> None:
-    """What does not fit together is refused with the remedy, before anything runs."""
+    """Settings that do not fit together are refused with the remedy, before anything runs."""
     text = (
         f"providers: {{eks: {{type: '{kind}'}}}}\n"
         f"pools: {{gpu: {{provider: eks, instance_type: x, min_nodes: 0, max_nodes: 9, {more}}}}}\n"

@@ -91,7 +91,7 @@ EXCLUDES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class Key(NamedTuple):
-    """A key of the page."""
+    """Describes a key of the page."""
 
     path: str
     """Of its block, as the page has it."""
@@ -101,12 +101,12 @@ class Key(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The block's type and the key."""
+        """Return the block's type and the key."""
         return f"{self.kind.__name__}.{self.field.encode_name}"
 
 
 def keys() -> Iterator[Key]:
-    """Every key of the page."""
+    """Yield every key of the page."""
     yield from keys_of(Settings, "", "")
     yield from keys_of(AlertRoute, "alerts[]", "log")
     for section, path, _ in PLUGINS:
@@ -115,7 +115,7 @@ def keys() -> Iterator[Key]:
 
 
 def keys_of(kind: type[Any], path: str, plugin: str) -> Iterator[Key]:
-    """The keys of a block and of the blocks in it."""
+    """Yield the keys of a block and of the blocks in it."""
     for field in msgspec.structs.fields(kind):
         yield Key(path, plugin, kind, field)
         inner, many = block_of(types.type_info(field.type))
@@ -164,7 +164,7 @@ def test_schema_has_the_examples() -> None:
 
 
 def test_plugin_of_another_package_says_its_own_examples() -> None:
-    """By msgspec's metadata; a built-in setting's example of another type does not count."""
+    """Examples are in msgspec's metadata; one of another setting's type does not count."""
 
     class Options(msgspec.Struct):
         site: Annotated[str, msgspec.Meta(examples=["west"])] = ""

@@ -100,7 +100,7 @@ def parse(text: str, **environment: str) -> Settings:
 
 
 def error(text: str, **environment: str) -> str:
-    """What is said about a configuration that is wrong."""
+    """Return what is said about a configuration that is wrong."""
     with pytest.raises(ConfigurationError) as found:
         parse(text, **environment)
     return str(found.value)
@@ -169,7 +169,7 @@ WEBHOOK = "{cordon_url: 'http://s/c', drain_status_url: 'http://s/d'}"
     ],
 )
 def test_the_notifier_may_stand_in_several_places(text):
-    """Beside its type, below it, and under `server:` as older files have it."""
+    """The options are read beside the type, below it, and under `server:` as in older files."""
     kind, options = load_plugin("navarch.notifiers", parse(text).notifier, None)
     assert kind is WebhookNotifier
     assert (options.cordon_url, options.drain_status_url) == ("http://s/c", "http://s/d")
@@ -366,7 +366,7 @@ def test_an_error_names_file_line_key_and_remedy(text, expected):
     ids=["missing", "directory", "binary", "huge"],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path, make, expected):
-    """Before anything of it is believed."""
+    """An unreadable file is named before anything of it is used."""
     file = tmp_path / "navarch.yaml"
     make(file)
     with pytest.raises(ConfigurationError, match=expected) as found:
@@ -383,7 +383,7 @@ SHIPPED = [
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.name)
 def test_the_shipped_configurations_load(file):
-    """What the README points at works unchanged."""
+    """The configurations that the README names work unchanged."""
     assert load_settings(file, {}).pools
 
 
@@ -391,7 +391,7 @@ def test_the_shipped_configurations_load(file):
 @example("=")
 @example("fleet: 2026-99-99")
 def test_no_text_breaks_the_loader(text):
-    """Whatever the file holds: settings, or an error with a line."""
+    """Any text gives settings, or an error with a line."""
     try:
         parse_settings("f.yaml", text, {})
     except ConfigurationError as found:
@@ -415,7 +415,7 @@ VALUES = st.recursive(
 
 @given(st.dictionaries(st.sampled_from([*Settings.__struct_fields__, "defaults"]), VALUES))
 def test_no_shape_breaks_the_loader(value):
-    """Sections of any shape: settings, or an error with a line; never a traceback."""
+    """Sections of any shape give settings or an error with a line, and never a traceback."""
     try:
         parse_settings("f.yaml", yaml.safe_dump(value), {})
     except ConfigurationError as found:

@@ -34,7 +34,7 @@ def test_every_key_has_a_meaning() -> None:
 
 
 def test_the_keys_of_a_block_within_a_plugin_are_there() -> None:
-    """For example slurmrestd's, and those of a period of a schedule."""
+    """The page has the keys of blocks within plugins, as slurmrestd's and a schedule period's."""
     page = settings_page(known_options())
     for title, key in (
         ("## `notifier.rest`: `type: slurm`", "token_file"),

@@ -1,4 +1,4 @@
-"""Which `workload_names` a pool may have."""
+"""Checks which `workload_names` a pool may have."""
 
 import msgspec
 import pytest

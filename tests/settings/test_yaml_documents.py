@@ -1,4 +1,4 @@
-"""What YAML itself allows in a configuration: aliases, merged mappings, keys of other kinds."""
+"""Configurations may use what YAML allows: aliases, merged mappings, keys of other kinds."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from services.settings.settings_file import load_settings, parse_settings
 
 
 def test_a_device_without_an_end_is_refused():
-    """Its size says nothing, and reading it would not end."""
+    """A device's size says nothing, and reading it would not end, so it is refused."""
     with pytest.raises(ConfigurationError, match="larger than 4194304 bytes"):
         load_settings(Path("/dev/zero"), {})
 

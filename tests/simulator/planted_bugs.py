@@ -13,10 +13,12 @@ from msgspec.structs import replace
 from schemas import subjects
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
+from schemas.messages import encode
 from schemas.node_events import Returned
 from schemas.node_records import GANGS_MAX, NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.bus.memory.memory_bus import MemoryBus
+from services.bus.record_bucket import RecordBucket
 from services.health_monitor.health_audit import HealthAudit
 from services.health_monitor.health_store import HealthStore
 from services.notifier import node_state_publisher, workload_steps
@@ -37,9 +39,11 @@ from services.pool_manager.service import PoolManager
 from services.primitives.errors import BusError
 from services.provisioner.instances import instance_decisions, instance_store
 from services.provisioner.launch import launcher
-from services.provisioner.launch.launch_lease import LaunchLeases
+from services.provisioner.launch.launch_lease import LaunchLease, LaunchLeases
 from services.provisioner.offerings import interruptions
 from services.provisioner.provider_client.provider import Instance
+from services.runtime.consumer_loop import ConsumerLoop
+from services.saga.coordinator import Coordinator
 from services.simulator.engine.simulated_workload import SimulatedNotifier
 from services.simulator.engine.virtual_time import TASK_OWNER
 
@@ -262,7 +266,53 @@ def gaps_wait(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(repair, "_replace_gone", lambda _snapshot, actions, _obstacle, _now: actions)
 
 
+def acknowledges_first(patch: pytest.MonkeyPatch) -> None:
+    """Services acknowledge a message before they handle it."""
+    settle = ConsumerLoop._settle
+
+    async def settling(self: ConsumerLoop, delivery: Any, decoded: Any) -> str:
+        await delivery.ack()
+        return await settle(self, delivery, decoded)
+
+    patch.setattr(ConsumerLoop, "_settle", settling)
+
+
+def timers_are_not_stored(patch: pytest.MonkeyPatch) -> None:
+    """The coordinator stores no timer for a step's deadline."""
+
+    async def remind(*_: Any) -> None:
+        pass
+
+    patch.setattr(Coordinator, "_remind", remind)
+
+
+def fence_is_not_confirmed(patch: pytest.MonkeyPatch) -> None:
+    """The provisioner requests a launch without looking whether its lease is still held."""
+    patch.setattr(LaunchLease, "confirm", lambda _: None)
+
+
+def writes_over_anything(patch: pytest.MonkeyPatch) -> None:
+    """Records are written without comparing their revision."""
+
+    async def write(self: RecordBucket[Any], key: str, record: Any, revision: int) -> int:
+        del revision
+        value, ttl = encode(record), self._ttl_seconds(record)
+        return await self._bus.put(self._bucket, key, value, ttl_seconds=ttl)
+
+    patch.setattr(RecordBucket, "write", write)
+
+
+def rate_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
+    """A saga that has disrupted nothing goes on counting in the rate."""
+    patch.setattr(pool_planner, "without_counted", lambda record, _: record)
+
+
 BUGS: dict[str, Plant] = {
+    "acknowledges first": acknowledges_first,
+    "timers are not stored": timers_are_not_stored,
+    "fence is not confirmed": fence_is_not_confirmed,
+    "writes over anything": writes_over_anything,
+    "rate is not given back": rate_is_not_given_back,
     "gaps wait": gaps_wait,
     "spot in any place": spot_in_any_place,
     "interruptions are forgotten": interruptions_are_forgotten,

@@ -58,6 +58,11 @@ def test_another_seed_has_another_history():
 
 
 FOUND_AT = {
+    "acknowledges first": 0,
+    "timers are not stored": 0,
+    "fence is not confirmed": 68,
+    "writes over anything": 0,
+    "rate is not given back": 23,
     "gaps wait": 86,
     "partners wait": 22,
     "jobs of others": 0,

@@ -9,6 +9,7 @@ import pytest
 from schemas.headers import TTL
 from schemas.messages import encode
 from schemas.saga_params import LaunchSpec
+from schemas.termination_orders import Authority
 from schemas.topology import INSTANCES
 from services.bus.port import Stored
 from services.provisioner.instances.instance_decisions import (
@@ -49,7 +50,7 @@ def test_only_what_a_list_could_not_show_is_recorded_as_gone_and_exists(
         await asyncio.sleep(10.0)
         given_up_at = simulation.clock.now()
         intended = intended_record("training", NODE, spec, "scale-up", given_up_at)
-        going = mark_terminating(intended, given_up_at)
+        going = mark_terminating(intended, given_up_at, Authority(kind="launch"))
         made_at = given_up_at + timedelta(seconds=made_seconds)
         cloud.add(Instance(name=NODE, provider_id="i-1", pool="training", created_at=made_at))
         if cut_off:

@@ -11,8 +11,9 @@ from schemas.topology import DURABLES, NODES, SAGAS
 from services.runtime.logs import silenced
 from services.simulator.engine.fault_kinds import BROKER, STORE_LOSSES, InjectedFault, StoreLoss
 from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep
-from services.simulator.inputs.fuzz.fuzz_campaign import FATAL, LOST
+from services.simulator.inputs.fuzz.fuzz_campaign import FATAL
 from services.simulator.inputs.fuzz.fuzz_simulation import simulate
+from services.simulator.inputs.fuzz.rare_steps import LOST
 from tests.simulator.test_refused_writes import SHAPE
 
 BETWEEN_SECONDS = 40.0

@@ -7,8 +7,8 @@ import pytest
 from services.runtime.logs import silenced
 from services.simulator.engine.fault_kinds import BROKER, InjectedFault
 from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep, OperatorAction
-from services.simulator.inputs.fuzz.fuzz_campaign import REFUSING
 from services.simulator.inputs.fuzz.fuzz_simulation import simulate
+from services.simulator.inputs.fuzz.rare_steps import REFUSING
 from tests.support.campaigns import run_campaign
 from tests.support.fleet_shapes import SMALL
 from tests.support.wide import WHOLE

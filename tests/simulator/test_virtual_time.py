@@ -1,11 +1,20 @@
 """Virtual time: waiting takes no real time, and equal work runs equally."""
 
 import asyncio
+import contextvars
 import time
 
 import pytest
 
-from services.simulator.engine.virtual_time import EPOCH, StalledError, VirtualClock, run
+from services.simulator.engine.virtual_time import (
+    EPOCH,
+    TASK_OWNER,
+    StalledError,
+    TaskOwner,
+    VirtualClock,
+    VirtualLoop,
+    run,
+)
 
 
 def test_an_hour_takes_no_time():
@@ -84,3 +93,31 @@ def test_a_timer_that_fails_fails_the_run():
 
     with pytest.raises(ZeroDivisionError):
         run(work)
+
+
+def test_a_frozen_owner_does_nothing_and_misses_nothing() -> None:
+    """Its timers come due meanwhile and run afterwards, in order; others go on."""
+    seen: list[tuple[float, str]] = []
+
+    async def tick(name: str) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(6):
+            await asyncio.sleep(1.0)
+            seen.append((loop.time(), name))
+
+    async def world() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        owner = TaskOwner()
+        context = contextvars.copy_context()
+        context.run(TASK_OWNER.set, owner)
+        tasks = [
+            loop.create_task(tick("frozen"), context=context),
+            loop.create_task(tick("free")),
+        ]
+        loop.call_at(2.5, loop.freeze, owner, 10.5)
+        await asyncio.wait(tasks)
+
+    run(world)
+    assert [at for at, name in seen if name == "free"] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert [at for at, name in seen if name == "frozen"] == [1.0, 2.0, 13.0, 14.0, 15.0, 16.0]

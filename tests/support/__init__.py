@@ -1,1 +1,1 @@
-"""What tests share: services run in process, scripted peers, waiting for what must happen."""
+"""Contains what tests share: services run in process, scripted peers, waiting for results."""

@@ -1,4 +1,4 @@
-"""How a busy machine delays promises made in seconds."""
+"""Measures how a busy machine delays promises made in seconds."""
 
 import asyncio
 import os

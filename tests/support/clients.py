@@ -8,7 +8,7 @@ from services.bus.nats.nats_bus import NatsBus
 
 
 async def connected(server: EmbeddedServer) -> NatsBus:
-    """A connection without credentials."""
+    """Return a connection without credentials."""
     settings = NatsSettings(url=server.url)
     return await NatsBus.connect(ConnectOptions(settings=settings, name="test"))
 

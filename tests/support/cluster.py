@@ -130,7 +130,7 @@ async def _answered(bus: NatsBus, call: str) -> None:
 
 
 async def replicas_current(bus: NatsBus, stream: str) -> bool:
-    """Whether every replica of a stream has all that its leader has; False without a leader."""
+    """Return whether every replica of a stream is current; False without a leader."""
     try:
         info: dict[str, Any] = await bus.admin(f"STREAM.INFO.{stream}", {})
     except Unavailable:

@@ -14,7 +14,7 @@ READ_BYTES: Final = 65_536
 
 
 class Line(Protocol):
-    """What a bus is connected over."""
+    """Declares what a bus is connected over."""
 
     async def hold(self) -> None:
         """Let nothing arrive from the server any more; what it sends is on its way."""
@@ -116,7 +116,7 @@ class Proxy:
         self.port = 0
 
     async def restore(self) -> None:
-        """Take connections."""
+        """Accept connections again."""
         self._open.set()
         self._server = await asyncio.start_server(self._connect, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]

@@ -1,4 +1,4 @@
-"""The commands of `navarch` and `navarch-agent` in the code blocks of README.md and docs."""
+"""Finds the commands of `navarch` and `navarch-agent` in code blocks of README.md and docs."""
 
 import re
 import shlex
@@ -14,7 +14,7 @@ ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 class Documented(NamedTuple):
-    """One command of a page."""
+    """Describes one command of a page."""
 
     page: str
     words: tuple[str, ...]
@@ -22,12 +22,12 @@ class Documented(NamedTuple):
 
     @property
     def line(self) -> str:
-        """As it may be typed."""
+        """Return the command as it may be typed."""
         return shlex.join(self.words)
 
 
 def commands_of(text: str) -> Iterator[tuple[str, ...]]:
-    """The commands of a shell line: of each part between operators, and of `sh -c`."""
+    """Yield the commands of a shell line: of each part between operators, and of `sh -c`."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     part: list[str] = []
@@ -45,7 +45,7 @@ def commands_of(text: str) -> Iterator[tuple[str, ...]]:
 
 
 def documented() -> Iterator[Documented]:
-    """Every command, in the order of pages and lines."""
+    """Yield every command, in the order of pages and lines."""
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         for shell, block in BLOCK.findall(page.read_text(encoding="utf-8")):
             if shell not in SHELLS:

@@ -1,4 +1,4 @@
-"""A new node's world: a secured bus, and the provisioner's answer to enrollments on it."""
+"""Gives a new node its world: a secured bus, and the provisioner's answer to enrollments."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -98,7 +98,7 @@ class World:
         )
 
     async def published(self) -> list[object]:
-        """The events about its credentials."""
+        """Return the events about the node's credentials."""
         stored = await self.bus.read(EVENTS.name, f"{OWN}.event.*")
         found = [type(node_codec.decode(each.data)) for each in stored]
         return [each for each in found if each in (CredentialsIssued, CredentialsRefused)]

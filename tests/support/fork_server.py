@@ -49,7 +49,7 @@ IMPORTED: Final = (
 
 
 class ForkedProcess:
-    """One program, with what `asyncio.subprocess.Process` offers of it."""
+    """Controls one program, with what `asyncio.subprocess.Process` offers of it."""
 
     def __init__(self, pid: int, outputs: tuple[asyncio.StreamReader, ...]) -> None:
         """It runs; `outputs` has its stdout and, if that is read separately, its stderr."""

@@ -21,7 +21,7 @@ LOOK_SHARE = 4
 
 
 class Running:
-    """One replica of a service, in this process, with a connection of its own."""
+    """Runs one replica of a service in this process, with a connection of its own."""
 
     def __init__(
         self, url: str, name: str, build: Build, settings: Settings, replica: int = 1
@@ -111,5 +111,5 @@ async def navarch(*arguments: str, cwd: Path | None = None, **more: str) -> tupl
 
 
 def path_of(name: str) -> Path:
-    """A file of the project's own, by its path in the checkout."""
+    """Return a file of the project's own, by its path in the checkout."""
     return Path(__file__).resolve().parents[2] / name

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def running_moto() -> Iterator[str]:
-    """Its URL, until the block ends."""
+    """Yield the server's URL, until the block ends."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.provisioner.moto_server"],
         cwd=ROOT,

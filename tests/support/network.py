@@ -34,11 +34,11 @@ class Network:
         """The host's address."""
 
     def address(self, place: str) -> str:
-        """The address of a place."""
+        """Return the address of a place."""
         return f"{self._prefix}.{sorted(self._names).index(place) + 2}"
 
     def place_of(self, process: str) -> str:
-        """Where a process is; empty: at the host."""
+        """Return where a process is; empty: at the host."""
         return self._places.get(process, "")
 
     def address_of(self, process: str) -> str:
@@ -47,7 +47,7 @@ class Network:
         return self.address(place) if place else self.host
 
     def through(self, process: str) -> tuple[str, ...]:
-        """What a process is to be started through."""
+        """Return the command before a process's own that starts it in its place."""
         place = self.place_of(process)
         return ("ip", "netns", "exec", self._names[place]) if place else ()
 
@@ -100,7 +100,7 @@ class Network:
 
 @cache
 def missing() -> str:
-    """Why no network can be cut here; empty: it can."""
+    """Return why no network can be cut here; empty: it can."""
     if not shutil.which("ip"):
         return "no iproute2 here: apt-get install iproute2"
     if os.geteuid() != 0:

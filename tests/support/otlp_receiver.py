@@ -22,7 +22,7 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One data point."""
+    """Holds one data point."""
 
     service: str
     instance: str
@@ -75,7 +75,7 @@ class OtlpReceiver:
 
 
 def labels_of(point: Any) -> Labels:
-    """The labels of a data point."""
+    """Return the labels of a data point."""
     return tuple(sorted((each.key, each.value.string_value) for each in point.attributes))
 
 

@@ -92,7 +92,7 @@ class Peers:
         await asyncio.gather(*self._loops, return_exceptions=True)
 
     def count(self, step: str) -> Counter[str]:
-        """How often a step was performed, by node."""
+        """Return how often a step was performed, by node."""
         return Counter(node for name, node in self.calls if name == step)
 
     async def _asked(self, step: str, command: Command) -> None:

@@ -25,7 +25,7 @@ class RegionServer(EmbeddedServer):
 
     @property
     def log(self) -> str:
-        """What it logged."""
+        """Return what the server logged."""
         return (self.directory / "nats-server.log").read_text()
 
 
@@ -65,7 +65,7 @@ def written_region(
 
 @asynccontextmanager
 async def serving_region(folder: Path, pools: Sequence[str]) -> AsyncIterator[ServedRegion]:
-    """Both servers on this host."""
+    """Provide both servers on this host."""
     directory = folder / "bus"
     config, port = written_region(directory, pools)
     async with serving_secured(directory, folder / "hub", config) as hub:
@@ -79,5 +79,5 @@ async def serving_region(folder: Path, pools: Sequence[str]) -> AsyncIterator[Se
 
 
 async def connected(server: Secured, who: str) -> NatsBus:
-    """A connection of a role at one of the servers."""
+    """Return a connection of a role at one of the servers."""
     return await NatsBus.connect(server.options(who), seconds_max=20)

@@ -32,7 +32,7 @@ WHERE = {"store": "/data", "listen": "127.0.0.1:4222", "http": "127.0.0.1:8222"}
 
 
 def nats_config(directory: Path) -> Path:
-    """What `navarch nats-config` writes, with one person of each role, named after it."""
+    """Write what `navarch nats-config` writes, with one person of each role, named after it."""
     write(directory, "tests", NOW, **WHERE)
     for role in ROLES:
         add_user(directory, role, role, NOW, timedelta(days=3650))
@@ -48,7 +48,7 @@ class Secured:
 
     @property
     def url(self) -> str:
-        """Of the server."""
+        """Return the server's URL."""
         return self.server.url
 
     def file(self, who: str) -> Path:
@@ -72,7 +72,7 @@ class Secured:
         return file
 
     def options(self, who: str, file: Path | None = None) -> ConnectOptions:
-        """How they connect; `file`: with these credentials in place of those made here."""
+        """Return how they connect; `file`: with these credentials in place of those made here."""
         settings = NatsSettings(url=self.url, creds_file=str(file or self.file(who)))
         kind, _, place = who.partition(":")
         pool, _, node = place.partition("/")
@@ -129,7 +129,7 @@ class Secured:
 async def serving_secured(
     directory: Path, store: Path, config: Path | None = None, host: str = ""
 ) -> AsyncIterator[Secured]:
-    """A server with the configuration in `directory`, and the whole topology.
+    """Provide a server with the configuration in `directory`, and the whole topology.
 
     `config`: a file in place of accounts.conf. `host`: the address at which it listens.
     """
@@ -148,7 +148,7 @@ async def serving_secured(
 
 @pytest.fixture(scope="module")
 def nats_config_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `navarch nats-config` writes."""
+    """Provide the directory that `navarch nats-config` writes."""
     return nats_config(tmp_path_factory.mktemp("nats-config"))
 
 

@@ -11,7 +11,7 @@ from cryptography.x509.oid import NameOID
 
 
 def self_signed() -> tuple[str, str]:
-    """A self-signed certificate for loopback, and its key; in PEM."""
+    """Return a self-signed certificate for loopback, and its key; in PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "cks")])
     now = datetime.now(UTC)

@@ -32,7 +32,7 @@ async def service_process(
 
 
 async def service_failures(bus: Bus) -> AsyncIterator[ServiceFailure]:
-    """Every beginning and every end, from the first on."""
+    """Yield every beginning and every end, from the first on."""
     async for stored in bus.follow(EVENTS.name, [FLEET_EVENTS], "all"):
         event = fleet_codec.decode(stored.data)
         if isinstance(event, ServiceFailure):

@@ -39,7 +39,7 @@ async def without_shares(bus: Bus) -> None:
 
 
 async def arrived(bus: Bus) -> bool:
-    """Whether EVENTS has every fact of agents that was stored so far."""
+    """Return whether EVENTS has every fact of agents that was stored so far."""
     info = await bus.admin(f"STREAM.INFO.{INTAKE.name}", {})
     if not info["state"]["messages"]:
         return True
@@ -61,7 +61,7 @@ async def arriving(bus: Bus, within_seconds: float = 60) -> None:
 
 
 async def is_settled(bus: Bus, stream: str, durable: str) -> bool:
-    """Whether a durable has dealt with everything stored so far."""
+    """Return whether a durable has dealt with everything stored so far."""
     if stream == EVENTS.name and not await arrived(bus):
         return False
     info = await bus.admin(f"CONSUMER.INFO.{stream}.{durable}", {})

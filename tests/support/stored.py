@@ -1,4 +1,4 @@
-"""A store with something in every kind of stream, for backups."""
+"""Fills a store with something in every kind of stream, for backups."""
 
 from schemas.messages import encode
 from schemas.pool_records import FLEET_KEY, FleetRecord

@@ -1,4 +1,4 @@
-"""Whether tests that take long do all that they can, as by night, or what there is time for."""
+"""Decides whether tests that take long do all that they can, as in a nightly run."""
 
 import os
 from typing import Final

@@ -111,7 +111,7 @@ def targets(node: str, open_saga: str) -> tuple[str, ...]:
 
 
 def matches(subject: str, filters: Iterable[str]) -> bool:
-    """Whether a subject matches one of these wildcards, by the server's rules."""
+    """Return whether a subject matches one of these wildcards, by the server's rules."""
     return any(_matches(subject.split("."), each.split(".")) for each in filters)
 
 

@@ -27,14 +27,14 @@ TOUCHED = (SAGAS.name, *(f"KV_{each.name}" for each in (INSTANCES, NODES, POOLS)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    """Two nodes, one GPU each."""
+    """Provide two nodes, one GPU each."""
     async with serving_fleet(tmp_path_factory.mktemp("sized"), SIZED) as running:
         yield running
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(fleet: Fleet) -> AsyncIterator[Client]:
-    """A plain NATS client."""
+    """Provide a plain NATS client."""
     connected = await nats.connect(fleet.url)
     yield connected
     await connected.close()

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    """Five services, and a configuration without a pool."""
+    """Provide the five services, and a configuration without a pool."""
     async with serving_fleet(tmp_path_factory.mktemp("up"), "  {}\n") as running:
         yield running
 
@@ -35,7 +35,7 @@ async def navarch(fleet: Fleet, *words: str) -> str:
 
 
 async def nodes(fleet: Fleet) -> list[str]:
-    """The nodes of the pool."""
+    """Return the nodes of the pool."""
     entries = await fleet.bus.entries(NODES, "mine.*")
     found = [json.loads(each.value) for each in entries]
     return sorted(each["node"] for each in found if each["state"] == "active")

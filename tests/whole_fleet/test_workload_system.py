@@ -24,7 +24,7 @@ POOLS = """
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    """A fleet with one node."""
+    """Provide a fleet with one node."""
     async with serving_fleet(tmp_path_factory.mktemp("hooked"), POOLS) as running:
         yield running
 

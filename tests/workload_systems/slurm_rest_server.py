@@ -43,7 +43,7 @@ TOPOLOGY_SINCE, STATE_LISTS_SINCE, FLAGS_SINCE = 43, 40, 40
 
 @dataclass
 class StrictNode:
-    """One node of the cluster."""
+    """Describes one node of the cluster."""
 
     state: set[str] = field(default_factory=lambda: {"IDLE"})
     reason: str = ""
@@ -163,7 +163,7 @@ class StrictSlurm:
         return self.answer()
 
     def wrong(self, body: Any) -> str:
-        """What the description does not allow; empty: nothing."""
+        """Return what the description does not allow; empty: nothing."""
         if not isinstance(body, dict):
             return "expected an object"
         for key, value in body.items():
@@ -215,7 +215,7 @@ class StrictSlurm:
         ]
 
     def guarded(self, handle: Any, *, always: bool = False) -> Any:
-        """With a token, as `rest_auth/jwt` demands it."""
+        """Require a token, as `rest_auth/jwt` demands it."""
 
         async def answer(request: Request) -> Response:
             named = (
@@ -236,7 +236,7 @@ class StrictSlurm:
 
 @asynccontextmanager
 async def strict_slurm(number: int) -> AsyncIterator[tuple[str, StrictSlurm]]:
-    """One version of it, on a free port."""
+    """Provide one version of the server, on a free port."""
     slurm = StrictSlurm(number)
     async with serving(Starlette(routes=slurm.routes())) as url:
         yield url, slurm

@@ -52,7 +52,7 @@ async def test_endless_output_is_cut_off(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_kinds_of_failure_are_distinguished(
     tmp_path: Path, message: str, failure: type[Exception]
 ) -> None:
-    """What is away is asked again; a missing right fails the step; the rest is Slurm's refusal."""
+    """An outage is retried; a missing right fails the step; the rest is Slurm's refusal."""
     with pytest.raises(failure, match=message):
         await commands(tmp_path, f"echo '{message}' >&2; exit 1").run("scontrol")
 

@@ -1,4 +1,4 @@
-"""Which jobs a pool's nodes may serve, by the forms that sbatch's manual page has."""
+"""Jobs are served by the forms of constraints that sbatch's manual page has."""
 
 import pytest
 from hypothesis import given
@@ -57,5 +57,5 @@ def test_what_cannot_be_read_counts(constraint: str) -> None:
 
 @given(st.text(alphabet="ab*12&|()[] ", max_size=60))
 def test_every_text_is_answered(constraint: str) -> None:
-    """And more features never make a node serve fewer jobs."""
+    """Any constraint is answered, and more features never make a node serve fewer jobs."""
     assert may_serve({"a"}, constraint) <= may_serve({"a", "b"}, constraint)

@@ -65,7 +65,7 @@ async def workload(slurm: SlurmNotifier, name: str) -> NodeWorkload:
 
 @pytest.mark.parametrize("number", VERSIONS)
 async def test_a_node_is_drained_waited_for_and_resumed(number: int) -> None:
-    """Its job is reported with its times; what an administrator drained stays."""
+    """The node's job is reported with its times; an administrator's drain stays."""
     async with notifier(number) as (made, slurm):
         job = {"state": ["RUNNING"], "nodes": "gpu[1-2]", "end": 1_900_000_000}
         slurm.jobs[7] = {**job, "start": 1_899_990_000}
@@ -176,7 +176,7 @@ FAILURES: list[Any] = [
 async def test_kinds_of_failure_are_distinguished(
     answer: Response, kind: type[Exception], says: str
 ) -> None:
-    """What is away is asked again; a missing right fails the step; the rest is Slurm's refusal.
+    """An outage is retried; a missing right fails the step; the rest is Slurm's refusal.
 
     A read that fails is never an empty list: that would be a drained node.
     """
@@ -197,7 +197,7 @@ async def test_kinds_of_failure_are_distinguished(
 
 @pytest.mark.parametrize("answer", [{}, {"nodes": None}, {"errors": [], "meta": {}}])
 async def test_an_answer_without_its_list_is_an_outage(answer: dict[str, Any]) -> None:
-    """Of jobs it would drain every node."""
+    """A missing list of jobs is an outage; taken as empty it would drain every node."""
     async with notifier(41) as (made, slurm):
         await made.drain(order("gpu1"))
         slurm.fails = JSONResponse(answer)
@@ -227,7 +227,7 @@ async def test_the_newest_version_that_is_known_is_used() -> None:
     ],
 )
 def test_options_that_cannot_work_are_refused(given: dict[str, Any], says: str) -> None:
-    """With what to write."""
+    """Options that cannot work are refused with what to write."""
     with pytest.raises((ValueError, ValidationError), match=says):
         SlurmRestOptions(**({"url": "http://slurmctld:6820", "user": USER} | given))
 

@@ -16,7 +16,7 @@ GIB: Final = 1024**3
 
 
 class DiskSpace:
-    """`agent.maintenance.diagnostics.disk_space:DiskSpace`."""
+    """Checks how much of the disk is free: `agent.maintenance.diagnostics.disk_space:DiskSpace`."""
 
     name = "disk-space"
     interval_seconds = 300.0

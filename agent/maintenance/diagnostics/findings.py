@@ -1,4 +1,4 @@
-"""Parameters, tool output and result of a diagnostic. Pure."""
+"""Describes a diagnostic: its parameters, its tool's output and its result. Pure."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from schemas.node_events import GpuIdentity
 
 @dataclass(frozen=True, slots=True)
 class CheckParameters:
-    """Parameters of a test."""
+    """Holds the parameters of a test."""
 
     level: int = 1
     seconds: int = 60
@@ -19,7 +19,7 @@ class CheckParameters:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """Output of a tool."""
+    """Holds the output of a tool and its exit status."""
 
     code: int
     text: str = ""
@@ -34,7 +34,7 @@ def not_run(name: str, output: ToolOutput) -> CheckFinding:
 
 
 def first_words(output: ToolOutput) -> str:
-    """First non-empty line of output, errors first."""
+    """Return the first non-empty line of output, errors first."""
     for text in (output.errors, output.text):
         for line in text.splitlines():
             if words := "".join(c if c.isprintable() else " " for c in line).strip():

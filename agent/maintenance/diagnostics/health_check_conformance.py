@@ -1,4 +1,4 @@
-"""What every `HealthCheck` must keep: tests that the author of a plugin runs with pytest.
+"""Tests what every `HealthCheck` must keep: the author of a plugin runs them with pytest.
 
 A class of tests in a package of yours inherits from the one here and says how the check is made:
 
@@ -97,7 +97,7 @@ class HealthCheckConformance:
         assert threads == [], "threads are left"
 
     def test_the_agent_can_run_it(self) -> None:
-        """Under its deadline, in a thread, as on a node: a result, and none that says it failed."""
+        """The agent runs it in a thread under its deadline and gets a result that is no failure."""
         check = self._made()
         found = asyncio.run(PluginRunner(check).run(self.seconds_max))
         assert found.name == check.name

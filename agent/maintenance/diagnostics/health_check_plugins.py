@@ -22,7 +22,7 @@ EXTRA_SECONDS: Final = 1.0
 
 
 class HealthCheck(Protocol):
-    """Interface of a health check plugin."""
+    """Declares the interface of a health check plugin."""
 
     name: str
     """`a-z`, `0-9` and `-`."""
@@ -38,7 +38,7 @@ class PluginFailed(Exception):  # noqa: N818 - reads as the state it names
 
 
 class PluginRunner:
-    """A plugin and its thread."""
+    """Runs a plugin in a thread of its own."""
 
     def __init__(self, check: HealthCheck) -> None:
         self.name = str(check.name)

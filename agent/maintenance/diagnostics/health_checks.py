@@ -25,7 +25,7 @@ NEVER: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One test."""
+    """Describes one test and how it is run."""
 
     name: str
     programs: tuple[str, ...]
@@ -39,7 +39,7 @@ class Check:
     """Whether the tool must run in its own directory."""
 
     def exclusive(self, parameters: CheckParameters) -> bool:
-        """Whether it needs the GPUs exclusively."""
+        """Return whether the test needs the GPUs exclusively."""
         return parameters.level >= self.exclusive_from_level
 
 

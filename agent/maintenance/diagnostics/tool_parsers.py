@@ -1,4 +1,4 @@
-"""Parsers of the tools' output. Pure: text in, a CheckFinding out; no text raises.
+"""Parses the output of diagnostic tools. Pure: text in, a CheckFinding out; no text raises.
 
 Formats as of: nvidia-smi of drivers 450 to 580 (CSV query), dcgmi of DCGM 2.x, 3.x and 4.x (`diag
 -j`), nvbandwidth 0.5 to 0.8 (`-j`), nccl-tests 2.13 to 2.17 (text), gpu-burn 1.0 to 1.1 (text).

@@ -21,7 +21,7 @@ SCHEDULED_INTERVAL_SECONDS: Final = 60.0
 
 
 class Imds:
-    """The metadata service, version 2."""
+    """Reads the instance metadata service, version 2."""
 
     def __init__(self, base: str = "") -> None:
         self._base = base.rstrip("/") or BASE

@@ -1,4 +1,4 @@
-"""Detects the cloud of this host, selects its notice sources, and reads its rack."""
+"""Detects the cloud of this host, selects its notice sources, reads its rack and instance ID."""
 
 import asyncio
 import logging
@@ -18,28 +18,41 @@ log = logging.getLogger(__name__)
 
 SECONDS_MAX: Final = 1.0
 RACK_CHARS_MAX: Final = 128
-GCP_PATH: Final = "/computeMetadata/v1/instance/attributes/physical_host"
+ID_CHARS_MAX: Final = 200
+GCP_PATH: Final = "/computeMetadata/v1/instance"
 AZURE_PATH: Final = "/metadata/instance/compute?api-version=2021-02-01"
 DMI: Final = Path("/sys/class/dmi/id")
 AZURE_ASSET_TAG: Final = "7783-7084-3265-9085-8269-3286-77"
 """The chassis tag of Azure VMs, as opposed to other Microsoft machines."""
 
 
+Ask = Callable[[str], Awaitable[str]]
+"""Reads one value from the metadata service at this address; empty: it has none."""
+
+
 async def rack_of(cloud: str, base: str = "") -> str:
     """Rack that a cloud's metadata service reports; empty: none.
 
-    Read once at the start with a short deadline, since a node needs no rack. AWS reports partitions
-    (separate racks), Google the cluster, rack and host, Azure fault domains (hosts that share power
-    and a switch).
+    AWS reports partitions (separate racks), Google the cluster, rack and host, Azure fault domains
+    (hosts that share power and a switch).
     """
-    ask = _ASK.get(cloud)
+    return await _read_once("rack", _RACK.get(cloud), base)
+
+
+async def provider_id_of(cloud: str, base: str = "") -> str:
+    """Instance ID that a cloud's metadata service reports, in its provider's form; empty: none."""
+    return await _read_once("instance ID", _PROVIDER_ID.get(cloud), base)
+
+
+async def _read_once(what: str, ask: Ask | None, base: str) -> str:
+    """Read a value at the start, with a short deadline, since a node can do without it."""
     if ask is None:
         return ""
     try:
         async with asyncio.timeout(SECONDS_MAX):
             return await ask(base.rstrip("/"))
     except (TimeoutError, MetadataUnavailable, msgspec.DecodeError, UnicodeDecodeError) as error:
-        log.info("the rack is not known: %s", error or "no answer")
+        log.info("the %s is not known: %s", what, error or "no answer")
         return ""
 
 
@@ -53,23 +66,49 @@ async def _aws(base: str) -> str:
     return rack_name(group, f"partition-{partition}")
 
 
+async def _aws_id(base: str) -> str:
+    return _word((await aws_metadata.Imds(base).get("instance-id")).decode())
+
+
 async def _gcp(base: str) -> str:
-    url = (base or gcp_metadata.BASE) + GCP_PATH
+    return gcp_rack(await _gcp_value(base, "attributes/physical_host"))
+
+
+async def _gcp_id(base: str) -> str:
+    zone = (await _gcp_value(base, "zone")).rpartition("/")[2]
+    name = await _gcp_value(base, "name")
+    return _word(f"{zone}/{name}") if zone and name else ""
+
+
+async def _gcp_value(base: str, path: str) -> str:
+    url = f"{base or gcp_metadata.BASE}{GCP_PATH}/{path}"
     answer = await fetch_ok(url, headers=gcp_metadata.FLAVOR, seconds=SECONDS_MAX)
-    return gcp_rack(answer.body.decode())
+    return answer.body.decode().strip()
 
 
 async def _azure(base: str) -> str:
+    return azure_rack(await _azure_compute(base))
+
+
+async def _azure_id(base: str) -> str:
+    compute = await _azure_compute(base)
+    return _word(str(compute.get("name") or "").lower()) if isinstance(compute, dict) else ""
+
+
+async def _azure_compute(base: str) -> Any:
     url = (base or azure_metadata.BASE) + AZURE_PATH
     answer = await fetch_ok(url, headers=azure_metadata.HEADERS, seconds=SECONDS_MAX)
-    return azure_rack(msgspec.json.decode(answer.body))
+    return msgspec.json.decode(answer.body)
 
 
-_ASK: Final[Mapping[str, Callable[[str], Awaitable[str]]]] = {
-    "aws": _aws,
-    "gcp": _gcp,
-    "azure": _azure,
-}
+def _word(text: str) -> str:
+    """An ID as it was read; empty where that is no ID."""
+    text = text.strip()
+    return text if text.isprintable() and " " not in text and len(text) <= ID_CHARS_MAX else ""
+
+
+_RACK: Final[Mapping[str, Ask]] = {"aws": _aws, "gcp": _gcp, "azure": _azure}
+_PROVIDER_ID: Final[Mapping[str, Ask]] = {"aws": _aws_id, "gcp": _gcp_id, "azure": _azure_id}
 
 
 def gcp_rack(physical_host: str) -> str:
@@ -95,7 +134,7 @@ def rack_name(*parts: str) -> str:
 
 def notice_sources(config: AgentConfig, clock: Clock, dmi: Path = DMI) -> Sequence[NoticeSource]:
     """Notice sources of the cloud; none outside the known clouds."""
-    cloud = detect(dmi) if config.cloud == "auto" else config.cloud
+    cloud = _cloud(config, dmi)
     base, interval = config.cloud_metadata_url, float(config.cloud_interval)
     match cloud:
         case "aws":
@@ -109,11 +148,17 @@ def notice_sources(config: AgentConfig, clock: Clock, dmi: Path = DMI) -> Sequen
 
 
 async def rack(config: AgentConfig, dmi: Path = DMI) -> str:
-    """Rack of this host: the setting, else from the cloud's metadata."""
-    if config.rack:
-        return config.rack
-    cloud = detect(dmi) if config.cloud == "auto" else config.cloud
-    return await rack_of(cloud, config.cloud_metadata_url)
+    """Return the rack of this host: of the setting, else of the cloud's metadata."""
+    return config.rack or await rack_of(_cloud(config, dmi), config.cloud_metadata_url)
+
+
+async def provider_id(config: AgentConfig, dmi: Path = DMI) -> str:
+    """Return the instance ID of this host, from the cloud's metadata."""
+    return await provider_id_of(_cloud(config, dmi), config.cloud_metadata_url)
+
+
+def _cloud(config: AgentConfig, dmi: Path) -> str:
+    return detect(dmi) if config.cloud == "auto" else config.cloud
 
 
 def detect(dmi: Path) -> str:

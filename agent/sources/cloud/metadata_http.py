@@ -1,4 +1,4 @@
-"""One bounded HTTP/1.1 request at a time, for metadata services alone.
+"""Sends one bounded HTTP/1.1 request at a time, to metadata services alone.
 
 They are plain HTTP on a link-local address and reply with a few bytes: no TLS, no redirects, and no
 proxies, through which a metadata service must never be reached.

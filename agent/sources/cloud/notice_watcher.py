@@ -19,7 +19,7 @@ RETRY_SECONDS_MAX: Final = 60.0
 
 
 class NoticeSource(Protocol):
-    """One metadata path with notices."""
+    """Describes one metadata path with notices."""
 
     name: str
     interval_seconds: float

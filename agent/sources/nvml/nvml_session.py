@@ -41,7 +41,7 @@ def start(library: str) -> None:
 
 
 def pci_of(handle: Any) -> str:
-    """PCI address of a GPU, as in the kernel log."""
+    """Return the PCI address of a GPU, as in the kernel log."""
     bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
     return find_pci(bus_id.decode() if isinstance(bus_id, bytes) else str(bus_id))
 

@@ -31,7 +31,7 @@ LIBRARY_GONE: Final = frozenset(
 
 
 class NvmlUnavailable(Exception):  # noqa: N818 - reads as the state it names
-    """No NVML on this host now: no library, no driver, or another version of it."""
+    """NVML is missing on this host now: no library, no driver, or another version of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Backups of streams and buckets, and their restoration into an empty server."""
+"""Backs up streams and buckets, and restores them into an empty server."""

@@ -1,4 +1,4 @@
-"""The files of a backup: archives of streams, messages newer than them, and a manifest.
+"""Reads and writes the files of a backup: archives, newer messages, and a manifest.
 
 The manifest is written last, so a directory without one is no backup; it has the size and the
 checksum of every file, and one of its own.
@@ -25,7 +25,7 @@ DIRECTORY_MODE: Final = 0o700
 
 
 class SavedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a backup."""
+    """Describes a file of a backup."""
 
     name: str
     bytes: int
@@ -33,7 +33,7 @@ class SavedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedStream(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream."""
+    """Describes one stream of a backup."""
 
     stream: str
     state: dict[str, Any]
@@ -46,7 +46,7 @@ class SavedStream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedDurable(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a durable had come."""
+    """Records how far a durable had come."""
 
     stream: str
     name: str
@@ -55,7 +55,7 @@ class SavedDurable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup is of."""
+    """Describes a backup: its streams, durables and files."""
 
     format: int = FORMAT
     fleet: str
@@ -74,17 +74,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def files(self) -> list[SavedFile]:
-        """Every file beside the manifest."""
+        """Return every file beside the manifest."""
         found = (each for stream in self.streams for each in (stream.archive, stream.later))
         return [each for each in found if each is not None]
 
     @property
     def bytes(self) -> int:
-        """Size of all files."""
+        """Return the size of all files."""
         return sum(each.bytes for each in self.files)
 
     def stream(self, name: str) -> SavedStream | None:
-        """One stream."""
+        """Return one stream of the backup by its name."""
         return next((each for each in self.streams if each.stream == name), None)
 
 
@@ -131,7 +131,7 @@ class FileWriter:
         self._bytes = 0
 
     def write(self, data: bytes) -> None:
-        """Append."""
+        """Append bytes to the file."""
         self._opened.write(data)
         self._digest.update(data)
         self._bytes += len(data)
@@ -211,7 +211,7 @@ def check_files(
 
 
 def read_chunks(file: Path) -> Iterator[bytes]:
-    """The content of a file."""
+    """Yield the content of a file."""
     with file.open("rb") as opened:
         while chunk := opened.read(READ_BYTES):
             yield chunk

@@ -29,7 +29,7 @@ _decoder: Final = msgspec.json.Decoder(Stored)
 
 
 def keeps_sequences(spec: StreamSpec) -> bool:
-    """Whether other records and messages refer to sequences of a stream.
+    """Return whether other records and messages refer to sequences of a stream.
 
     A request's sequence is its ID, and entries of SAGAS are guarded by those before them.
     """
@@ -37,12 +37,12 @@ def keeps_sequences(spec: StreamSpec) -> bool:
 
 
 def as_line(stored: Stored) -> bytes:
-    """A message as a line of JSON."""
+    """Return a message as a line of JSON."""
     return _encoder.encode(stored) + b"\n"
 
 
 def read_line(line: bytes) -> Stored:
-    """The message of a line."""
+    """Return the message of a line."""
     return _decoder.decode(line)
 
 

@@ -1,4 +1,4 @@
-"""The bus in memory: one process's connection to a `MemoryServer`, over a link.
+"""Connects one process to a `MemoryServer`, over a link: the bus in memory.
 
 It keeps the protocol of `services.bus.port` as the real server does; one suite runs against
 both, and where they differ this one is wrong.
@@ -33,7 +33,7 @@ SERVICE_ERROR_CODE: Final = "Nats-Service-Error-Code"
 
 
 class MemoryBus(Buckets, Objects):
-    """A connection to a server in this process."""
+    """Connects to a server in this process."""
 
     def __init__(self, server: MemoryServer, link: Link) -> None:
         """Reach `server` over `link`; whatever it serves is answered in the present context."""
@@ -48,17 +48,17 @@ class MemoryBus(Buckets, Objects):
 
     @property
     def connected(self) -> bool:
-        """Whether the bus can be spoken to now."""
+        """Return whether the bus can be spoken to now."""
         return self._link.up and not self._closed
 
     @property
     def connections(self) -> int:
-        """How often it was connected."""
+        """Return how often it was connected."""
         return self._connections
 
     @property
     def is_open(self) -> bool:
-        """Whether the server lets every client in, under any name."""
+        """Return whether the server lets every client in, under any name."""
         return True
 
     async def _there(self, call: str, about: str) -> None:
@@ -92,13 +92,13 @@ class MemoryBus(Buckets, Objects):
     async def read_batch(
         self, stream: str, filter_: str, *, after: int | datetime, count: int
     ) -> list[Stored]:
-        """The next `count` messages under a filter, after a sequence or from a time on."""
+        """Return the next `count` messages under a filter, after a sequence or from a time on."""
         since = after if isinstance(after, datetime) else None
         found = await self.read(stream, filter_, after=after if isinstance(after, int) else 0)
         return [each for each in found if since is None or each.time >= since][:count]
 
     async def last(self, stream: str, subject: str) -> Stored | None:
-        """The last message under a subject, or under a whole tree."""
+        """Return the last message under a subject, or under a whole tree."""
         refuse_too_large(subject, b"", {}, MESSAGE_BYTES_MAX)
         await self._there("read", subject)
         held = self._server.fresh().streams.get(stream)
@@ -111,7 +111,7 @@ class MemoryBus(Buckets, Objects):
     # --- consuming ----------------------------------------------------------------------------
 
     async def consume(self, durable: DurableSpec) -> AsyncIterator[Delivery]:
-        """A durable's messages, for ever."""
+        """Yield a durable's messages, for ever."""
         place = ConsumerPlace(durable.stream, durable.name)
         puller = MemoryPuller(self._server, self._link, place, durable.in_flight_max, self._outbox)
         async for delivery in self._pulling(puller):
@@ -125,7 +125,7 @@ class MemoryBus(Buckets, Objects):
         *,
         after: int | datetime | None = None,
     ) -> AsyncIterator[Stored]:
-        """A stream's messages in order, for ever.
+        """Yield a stream's messages in order, for ever.
 
         `after` (a sequence, or a time of storing) takes the place of `start`.
         """

@@ -30,10 +30,10 @@ class Receiver(Protocol):
     """Takes a consumer's messages."""
 
     def hand(self, delivered: Delivered) -> None:
-        """Take one."""
+        """Take one delivered message."""
 
     def deleted(self) -> None:
-        """Its consumer does not exist any more."""
+        """End the pull, because its consumer does not exist any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,8 @@ class MemoryServer:
         """Called with stream and message for whatever is stored."""
         self.on_refused: Callable[[str], None] | None = None
         """Called with the stream whenever a message for it is refused."""
+        self.on_acknowledged: Callable[[str, str, int], None] | None = None
+        """Called with stream, consumer and sequence of each acknowledgement."""
         self._receivers: dict[int, Receiver] = {}
         self._responders: dict[str, list[Responder]] = {}
         self._answered: dict[int, list[str]] = {}
@@ -96,6 +98,8 @@ class MemoryServer:
 
     def settle(self, place: ConsumerPlace, sequence: int, word: Word, delay_seconds: float) -> None:
         """Take an acknowledgement in."""
+        if word == "ack" and self.on_acknowledged is not None:
+            self.on_acknowledged(place.stream, place.consumer, sequence)
         self._carry_out(self.state.settle(place, sequence, word, delay_seconds, self.clock.now()))
 
     def lose_memory(self) -> None:
@@ -216,7 +220,7 @@ class MemoryServer:
                 self._wildcards.pop(subject, None)
 
     def responders(self, subject: str) -> list[Responder]:
-        """The responders of one request: every plain one, and one of each service."""
+        """Return the responders of one request: every plain one, and one of each service."""
         found: list[Responder] = []
         for asked in (subject, *(each for each in self._wildcards if matches(each, subject))):
             known = self._responders.get(asked, [])

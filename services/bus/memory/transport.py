@@ -11,11 +11,11 @@ from typing import Protocol
 
 
 class Link(Protocol):
-    """One process's connection."""
+    """Connects one process with the server."""
 
     @property
     def up(self) -> bool:
-        """Whether the server can be reached now."""
+        """Return whether the server can be reached now."""
 
     async def there(self, call: str, about: str) -> None:
         """Bring a request to the server; Unavailable where it never arrives."""
@@ -24,7 +24,7 @@ class Link(Protocol):
         """Bring the answer back; Unavailable where it is lost."""
 
     def settles(self, word: str, about: str) -> bool:
-        """Whether an acknowledgement, which has no reply, arrives."""
+        """Return whether an acknowledgement, which has no reply, arrives."""
 
     def arrives(self, about: str, hand_over: Callable[[], None]) -> None:
         """Hand a delivery over, now or later."""
@@ -35,7 +35,7 @@ class PerfectLink:
 
     @property
     def up(self) -> bool:
-        """Whether the server can be reached now."""
+        """Return whether the server can be reached now."""
         return True
 
     async def there(self, call: str, about: str) -> None:

@@ -1,1 +1,1 @@
-"""The bus on a real nats-server, through nats-py."""
+"""Implements the bus on a real nats-server, through nats-py."""

@@ -31,7 +31,7 @@ class UntrustedKeyError(BusError):
 
 
 class Requests(Protocol):
-    """What is used of the connection."""
+    """Declares what is used of the connection."""
 
     async def request(self, subject: str, data: bytes, *, timeout_seconds: float) -> Reply:
         """Send a request."""
@@ -52,7 +52,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def revoker_options(nats: NatsSettings, directory: Path) -> ConnectOptions:
-    """How to connect as that user, whose credentials are in the directory of the keys."""
+    """Return how to connect as that user, whose credentials are in the directory of the keys."""
     settings = msgspec.structs.replace(nats, creds_file=str(directory / f"{REVOKER}.creds"))
     return ConnectOptions(settings=settings, name=REVOKER, inbox_prefix=inbox(REVOKER))
 
@@ -95,7 +95,7 @@ async def trusted_keys(server: Requests) -> dict[str, set[str]]:
 
 
 async def connections(server: Requests, account: str) -> list[Connection]:
-    """Every connection of an account, on all servers."""
+    """Return every connection of an account, on all servers."""
     found: list[Connection] = []
     full, offset = True, 0
     while full:

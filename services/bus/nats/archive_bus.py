@@ -35,11 +35,11 @@ ENDED: Final = (None, "204")
 
 
 class ArchiveBus(NatsBus):
-    """A connection of the administrator. Make one with `connect`."""
+    """Connects as the administrator. Make one with `connect`."""
 
     @property
     def server_version(self) -> tuple[int, int]:
-        """Major and minor version of the server."""
+        """Return the major and minor version of the server."""
         version = self._client.connected_server_version
         return version.major, version.minor
 

@@ -1,4 +1,4 @@
-"""What Navarch uses of the NATS client."""
+"""Declares what Navarch uses of the NATS client."""
 
 from collections.abc import Awaitable
 from typing import Any, Protocol
@@ -18,14 +18,14 @@ class NatsClient(Protocol):
 
     @property
     def is_connected(self) -> bool:
-        """Whether a server is connected now."""
+        """Return whether a server is connected now."""
 
     @property
     def stats(self) -> dict[str, int]:
         """`reconnects`: how often it was connected again."""
 
     def new_inbox(self) -> str:
-        """A fresh reply subject."""
+        """Return a fresh reply subject."""
 
     def subscribe(
         self,
@@ -47,4 +47,4 @@ class NatsClient(Protocol):
         reply: str = "",
         headers: dict[str, str] | None = None,
     ) -> None:
-        """Publish plainly."""
+        """Publish a message without waiting for an acknowledgement."""

@@ -1,4 +1,4 @@
-"""When the certificates and credentials of a connection expire."""
+"""Reads when the certificates and credentials of a connection expire."""
 
 import ssl
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ RENEW_CREDENTIALS: Final = (
 
 
 def expiries(options: ConnectOptions, certificate: dict[str, Any] | None) -> list[Expiry]:
-    """What a connection depends on that expires: its server's certificate, and its own files."""
+    """Return what expires of a connection: its server's certificate, and its own files."""
     found: list[Expiry] = []
     if certificate and (until := _until(certificate)):
         what = "the certificate of nats-server"
@@ -54,7 +54,7 @@ def expiries(options: ConnectOptions, certificate: dict[str, Any] | None) -> lis
 
 
 def expiring(found: Iterable[Expiry], now: datetime, within_seconds: float) -> list[CurrentFailure]:
-    """What must be renewed soon, or should have been. Pure."""
+    """Return what must be renewed soon, or should have been. Pure."""
     soon = now + timedelta(seconds=within_seconds)
     return [
         CurrentFailure(

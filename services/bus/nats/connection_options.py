@@ -1,4 +1,4 @@
-"""Who connects to the bus, and with what credentials."""
+"""Selects who connects to the bus, and with what credentials."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ CLOSE_SECONDS_MAX: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """Who connects, and how."""
+    """Names who connects, and how."""
 
     settings: NatsSettings
     name: str
@@ -40,7 +40,7 @@ class ConnectOptions:
 
 
 def requires_tls(settings: NatsSettings) -> bool:
-    """Whether every connection must be encrypted."""
+    """Return whether every connection must be encrypted."""
     return bool(settings.tls_ca_file or settings.tls_cert_file) or "tls://" in settings.url
 
 
@@ -100,7 +100,7 @@ def _readable(setting: str, path: str, role: str) -> str:
 
 
 def unreachable(url: str, last_error: str) -> Unavailable:
-    """Why no connection came about, from the client's last error."""
+    """Return why no connection came about, from the client's last error."""
     if "auth" in last_error.lower():
         return LoginRefused(
             f"the nats-server at {url} refuses the login ({last_error}): check the credentials in "
@@ -118,7 +118,7 @@ def unreachable(url: str, last_error: str) -> Unavailable:
 
 
 async def ends_within(connecting: Coroutine[Any, Any, None], seconds_max: float | None) -> bool:
-    """Whether a client has connected in time; raises what it raised. None: wait for ever.
+    """Return whether a client has connected in time; raises what it raised. None: wait for ever.
 
     The client swallows a cancellation between two attempts, and then goes on with the next one.
     """

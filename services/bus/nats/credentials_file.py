@@ -44,7 +44,7 @@ def claims_of_token(text: str) -> dict[str, Any]:
 
 
 def life(file: str) -> tuple[float, float]:
-    """When the token in a credentials file was issued and expires; zeros where it does not."""
+    """Return when a credentials file's token was issued and expires; zeros where it does not."""
     try:
         claims = claims_of(Path(file).read_text(encoding="utf-8"))
         return float(claims["iat"]), float(claims["exp"])
@@ -66,12 +66,12 @@ def seed_in(text: str) -> str:
 
 
 def is_of_node(text: str, role: str, pool: str, node: str) -> bool:
-    """Whether a credentials file is this very node's, of this role."""
+    """Return whether a credentials file is this very node's, of this role."""
     return bool(claims_of(text).get("name") == f"{role} {pool}/{node}")
 
 
 def message_id_key(file: str) -> bytes:
-    """A secret of the owner of a credentials file, the same for all replicas of a service."""
+    """Return a secret of a credentials file's owner, the same for all replicas of a service."""
     seed = seed_in(Path(file).read_text(encoding="utf-8"))
     return hashlib.sha256(b"message ids" + seed.encode()).digest()
 

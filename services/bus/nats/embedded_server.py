@@ -1,4 +1,4 @@
-"""A nats-server of our own: the binary of the PyPI wheel, on a free port, with its own store."""
+"""Runs a nats-server of our own: the PyPI wheel's binary, on a free port, with its own store."""
 
 import asyncio
 import json

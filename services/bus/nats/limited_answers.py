@@ -11,7 +11,7 @@ from typing import Any
 
 
 class LimitedAnswers:
-    """At most so many messages within so many seconds."""
+    """Answers at most so many messages within so many seconds."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ class LiveReader:
                 await each.unsubscribe()  # type: ignore[attr-defined]
 
     async def run(self, start: Start, after: int | datetime | None) -> AsyncIterator[Stored]:
-        """Messages in order, for ever."""
+        """Yield messages in order, for ever."""
         for each in self._filters:
             subscription = await self._client.subscribe(
                 each, cb=self._heard, pending_msgs_limit=-1, pending_bytes_limit=-1

@@ -48,7 +48,7 @@ NS: Final = 1_000_000_000
 
 
 class AgentKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """What it takes to make the credentials of a role's users."""
+    """Holds what it takes to make the credentials of a role's users."""
 
     account: str
     """Public key of the account that the users belong to."""
@@ -59,7 +59,7 @@ class AgentKeys(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BusKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys of a fleet's bus, by name."""
+    """Holds the keys of a fleet's bus, by name."""
 
     seeds: dict[str, str]
     """Of the keys that sign."""
@@ -70,7 +70,7 @@ class BusKeys(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Key:
-    """A key pair."""
+    """Holds a key pair."""
 
     def __init__(self, seed: str) -> None:
         self.seed = seed
@@ -114,7 +114,7 @@ def new_seed(kind: str, randomness: bytes = b"") -> str:
 
 
 def kind_of_key(name: str) -> str:
-    """Of which kind the key of this name is; all but the operator's two are accounts' keys."""
+    """Return the kind of the key of this name; all but the operator's two are accounts' keys."""
     return "operator" if name in (OPERATOR_KEY, OPERATOR_SIGNING_KEY) else "account"
 
 
@@ -124,22 +124,22 @@ def key_names(roles: Mapping[str, Rules]) -> list[str]:
 
 
 def account_names() -> list[str]:
-    """Every account of a fleet's bus, by the names of their keys."""
+    """Return every account of a fleet's bus, by the names of their keys."""
     return [SYSTEM_KEY, *map(account_key, Account)]
 
 
 def account_key(account: Account) -> str:
-    """Name of an account's key."""
+    """Return the name of an account's key."""
     return f"account-{account}"
 
 
 def role_key(role: str) -> str:
-    """Name of a role's signing key."""
+    """Return the name of a role's signing key."""
     return f"role-{role}"
 
 
 class ServerTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server's configuration states."""
+    """Holds the tokens that the server's configuration states."""
 
     operator: str
     system_account: str
@@ -256,12 +256,12 @@ def credentials(
 
 
 def claims_lookup(account: str) -> str:
-    """Subject of the server's answer with an account's current token."""
+    """Return the subject of the server's answer with an account's current token."""
     return f"$SYS.REQ.ACCOUNT.{account}.CLAIMS.LOOKUP"
 
 
 def connections_of(account: str) -> str:
-    """Subject of each server's answer with an account's connections."""
+    """Return the subject of each server's answer with an account's connections."""
     return f"$SYS.REQ.ACCOUNT.{account}.CONNZ"
 
 

@@ -78,7 +78,7 @@ _json = msgspec.json.Encoder()
 
 
 class NatsBus(Replicas, Buckets, Objects):
-    """A connection to nats-server. Make one with `connect`."""
+    """Connects to nats-server. Make one with `connect`."""
 
     def __init__(self, client: QuickClient, options: ConnectOptions) -> None:
         """Wrap a client that connects with these options."""
@@ -134,28 +134,28 @@ class NatsBus(Replicas, Buckets, Objects):
 
     @property
     def connected(self) -> bool:
-        """Whether the bus can be spoken to now."""
+        """Return whether the bus can be spoken to now."""
         return bool(self._client.is_connected)
 
     @property
     def connections(self) -> int:
-        """How often it was connected."""
+        """Return how often it was connected."""
         return 1 + self._client.stats["reconnects"]
 
     @property
     def is_open(self) -> bool:
-        """Whether the server lets every client in, under any name."""
+        """Return whether the server lets every client in, under any name."""
         return not self._client._server_info.get("auth_required")  # noqa: SLF001
 
     def expiries(self) -> list[Expiry]:
-        """When the certificates and credentials of this connection expire."""
+        """Return when the certificates and credentials of this connection expire."""
         writer = getattr(self._client._transport, "_io_writer", None)  # noqa: SLF001
         secured = writer.get_extra_info("ssl_object") if writer is not None else None
         return expiries(self._options, secured.getpeercert() if secured is not None else None)
 
     @property
     def login_refused(self) -> bool:
-        """Whether the server refuses the credentials at each attempt to reconnect."""
+        """Return whether the server refuses the credentials at each attempt to reconnect."""
         return not self.connected and "auth" in self._last_error.lower()
 
     async def _on_error(self, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Pulling messages out of a consumer, continuously and without polling.
+"""Pulls messages out of a consumer, continuously and without polling.
 
 A pull request stays open at the server until messages come; a new one is sent when half of what
 may be held is free. Idle heartbeats distinguish a dead request from a quiet stream; after a

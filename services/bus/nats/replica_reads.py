@@ -53,7 +53,7 @@ class Replicas:
         raise Unavailable(f"{stream}: the replica that answers stays behind its leader")
 
     async def last(self, stream: str, subject: str) -> Stored | None:
-        """The last message under a subject, or under a whole tree."""
+        """Return the last message under a subject, or under a whole tree."""
         if self._replicated:
             return await self._last_of_leader(stream, subject)
         return await self._last(stream, subject)

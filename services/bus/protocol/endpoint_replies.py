@@ -27,25 +27,25 @@ class ServiceRequest(Protocol):
 
     @property
     def subject(self) -> str:
-        """On which subject it is asked."""
+        """Return the subject on which the service is asked."""
 
     @property
     def data(self) -> bytes:
-        """What is asked."""
+        """Return the request's bytes."""
 
     @property
     def headers(self) -> dict[str, str] | None:
-        """With which headers."""
+        """Return the request's headers."""
 
     async def respond(self, response: bytes) -> None:
-        """Answer it."""
+        """Answer the request with these bytes."""
 
     async def respond_error(self, code: str, description: str, data: bytes) -> None:
         """Answer it with an error."""
 
 
 def may_answer(reply: str) -> bool:
-    """Whether a reply subject is one; otherwise the answer would be stored as a record of ours."""
+    """Return whether a reply is one; else the answer would be stored as a record of ours."""
     return reply.startswith(REPLIES)
 
 
@@ -65,7 +65,7 @@ async def answer(endpoint: Endpoint, data: bytes, headers: Headers) -> tuple[byt
 
 
 def service_handler(endpoint: Endpoint) -> Callable[[ServiceRequest], Awaitable[None]]:
-    """What the services API calls for an endpoint."""
+    """Return what the services API calls for an endpoint."""
 
     async def handle(request: ServiceRequest) -> None:
         headers = {**(request.headers or {}), SUBJECT: request.subject}
@@ -79,7 +79,7 @@ def service_handler(endpoint: Endpoint) -> Callable[[ServiceRequest], Awaitable[
 
 
 def requester(headers: Headers, by: str = "") -> str:
-    """Who gave an order: the user in its subject, which the server checks.
+    """Return who gave an order: the user in its subject, which the server checks.
 
     `by`: whom the order names; it counts where the gateway sends it.
     """
@@ -89,7 +89,7 @@ def requester(headers: Headers, by: str = "") -> str:
 
 
 def plain_handler(endpoint: Endpoint) -> Callable[[Any], Awaitable[None]]:
-    """What the client calls for an endpoint that is no part of a service."""
+    """Return what the client calls for an endpoint that is no part of a service."""
 
     async def handle(message: Any) -> None:
         if may_answer(message.reply):

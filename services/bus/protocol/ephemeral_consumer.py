@@ -12,7 +12,7 @@ INACTIVE_SECONDS: Final = 60
 
 
 class FollowerPosition:
-    """How far a follower has come in a stream."""
+    """Records how far a follower has come in a stream."""
 
     def __init__(self, bus: Bus, stream: str, start: Start, after: int | datetime | None) -> None:
         """Begin after `after` where it is given, else at `start`."""

@@ -24,7 +24,7 @@ class Buckets(Storing):
 
     @abstractmethod
     async def last(self, stream: str, subject: str) -> Stored | None:
-        """The last message under a subject."""
+        """Return the last message under a subject."""
 
     @abstractmethod
     async def admin(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -32,10 +32,10 @@ class Buckets(Storing):
 
     @abstractmethod
     def follow(self, stream: str, filters: Sequence[str], start: Start) -> AsyncIterator[Stored]:
-        """A stream's messages in order."""
+        """Yield a stream's messages in order."""
 
     async def last_sequence(self, stream: str, filter_: str = "") -> int:
-        """The stream's last sequence, from its leader; with a filter, of the last one under it."""
+        """Return a stream's last sequence, of its leader; with a filter, the last one under it."""
         if filter_:
             last = await self.last(stream, filter_)
             return last.sequence if last else 0
@@ -43,7 +43,7 @@ class Buckets(Storing):
         return int(info["state"]["last_seq"])
 
     async def get(self, bucket: BucketSpec, key: str) -> Entry | None:
-        """A key's entry, or None."""
+        """Return a key's entry, or None."""
         stored = await self.last(f"KV_{bucket.name}", f"$KV.{bucket.name}.{key}")
         if stored is None:
             return None

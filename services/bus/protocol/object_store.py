@@ -64,7 +64,7 @@ class Objects:
 
     @abstractmethod
     async def last(self, stream: str, subject: str) -> Stored | None:
-        """The last message under a subject."""
+        """Return the last message under a subject."""
 
     @abstractmethod
     async def purge(self, stream: str, filter_: str) -> None:
@@ -124,7 +124,7 @@ class Objects:
         )
 
     async def objects(self, bucket: ObjectBucketSpec) -> list[ObjectInfo]:
-        """What objects there are, oldest first, without their content."""
+        """Return what objects there are, oldest first, without their content."""
         stored = await self.read(bucket.stream_name, f"$O.{bucket.name}.M.>")
         found = ((_meta(each), each) for each in stored)
         return [_info(meta, each) for meta, each in found if meta and not meta.deleted]

@@ -13,11 +13,11 @@ from schemas import subjects
 from services.bus.port import Headers
 from services.bus.protocol.server_protocol import firing, guard
 from services.bus.protocol.write_outcomes import WriteOutcomes
-from services.primitives.errors import TooMany, Unavailable
+from services.primitives.errors import StoreFull, TooMany, Unavailable
 
 
 class Storing:
-    """The storing part of a bus."""
+    """Declares the storing part of a bus."""
 
     def __init__(self) -> None:
         self._outcomes = WriteOutcomes()
@@ -25,7 +25,7 @@ class Storing:
     @property
     @abstractmethod
     def connected(self) -> bool:
-        """Whether the bus can be spoken to now."""
+        """Return whether the bus can be spoken to now."""
 
     def unwritable_streams(self) -> Mapping[str, str]:
         """Streams that take none of this process's writes, each with the last refusal."""
@@ -72,7 +72,8 @@ class Storing:
             raise
         except Unavailable as error:
             if self.connected:
-                self._outcomes.refused(subject, str(error), asyncio.get_running_loop().time())
+                now, said = asyncio.get_running_loop().time(), isinstance(error, StoreFull)
+                self._outcomes.refused(subject, str(error), now, said=said)
             raise
         self._outcomes.stored(subject)
         return sequence

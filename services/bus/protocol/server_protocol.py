@@ -36,7 +36,7 @@ DIRECT_HEADERS: Final = frozenset(
 
 
 class ApiError(msgspec.Struct):
-    """What the server says when it will not."""
+    """Holds what the server says when it refuses a call."""
 
     code: int = 0
     err_code: int = 0
@@ -97,7 +97,7 @@ def read_direct(data: bytes, given: Mapping[str, str] | None) -> Stored:
 
 
 def ends_batch(given: Mapping[str, str] | None, stream: str) -> bool:
-    """Whether a message is the last of a direct read; Unavailable where that failed."""
+    """Return whether a message is the last of a direct read; Unavailable where that failed."""
     status = (given or {}).get("Status")
     if status not in (None, "204", "404"):
         raise Unavailable(f"{stream}: reading ended with status {status}")
@@ -151,7 +151,7 @@ def parse_header_lines(raw: bytes) -> dict[str, str]:
 
 
 def header_bytes(headers: Mapping[str, str]) -> int:
-    """What headers add to a message on the wire, where its size is limited and counted."""
+    """Return what headers add to a message on the wire, where its size is limited and counted."""
     if not headers:
         return 0
     size = 12

@@ -1,4 +1,4 @@
-"""Filters of subjects, with the wildcards of NATS. Pure."""
+"""Compares subjects with filters, with the wildcards of NATS. Pure."""
 
 import re
 from functools import lru_cache
@@ -12,12 +12,12 @@ PATTERNS_MAX: Final = 4_096
 
 
 def matches(filter_: str, subject: str) -> bool:
-    """Whether a subject is one of those that a filter names."""
+    """Return whether a subject is one of those that a filter names."""
     return pattern((filter_,)).fullmatch(subject) is not None
 
 
 def overlaps(one: str, other: str) -> bool:
-    """Whether there is a subject that both filters name."""
+    """Return whether there is a subject that both filters name."""
     left, right = one.split("."), other.split(".")
     for mine, theirs in zip(left, right, strict=False):
         if REST in (mine, theirs):

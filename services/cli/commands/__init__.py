@@ -1,1 +1,1 @@
-"""The commands of `navarch`, one module per group."""
+"""Contains the commands of `navarch`, one module per group."""

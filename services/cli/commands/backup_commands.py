@@ -1,4 +1,4 @@
-"""`navarch backup` and `navarch restore`: every stream and bucket of a fleet, as files."""
+"""Implements `navarch backup` and `navarch restore`: every stream and bucket, as files."""
 
 import asyncio
 import sys

@@ -62,7 +62,7 @@ async def show(
 
 
 def row(pool: PoolView) -> tuple[str, ...]:
-    """One row per pool."""
+    """Return a table with one row per pool."""
     state = pool.breaker
     if pool.breaker_forced:
         state += ", by hand"
@@ -95,7 +95,7 @@ def fleet_line(budget: FleetBudgetView) -> str:
 
 
 def next_line(pool: PoolView) -> str:
-    """What happens next, and what an operator can do."""
+    """Return what happens next, and what an operator can do."""
     if pool.breaker_forced:
         then = "it stays open until an operator closes it"
     elif pool.breaker == "half-open":

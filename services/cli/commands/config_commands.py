@@ -42,7 +42,7 @@ UNLISTED = (
 def difference_lines(
     pools: Sequence[PoolDifference], settings: Sequence[SettingChange], file: str
 ) -> Iterator[str]:
-    """A heading for each pool, and a line for each value."""
+    """Yield a heading for each pool, and a line for each value."""
     for each in pools:
         yield f"pool {each.pool}: {_heading(each)}"
         for setting in each.settings:
@@ -73,7 +73,7 @@ def _value(value: Any) -> str:
 
 
 def process_lines(processes: Sequence[tuple[str, str, str]], file: str) -> Iterator[str]:
-    """Which processes must be reloaded, and how; `processes`: service, host and PID of each."""
+    """Yield which processes must be reloaded, and how."""
     if not processes:
         yield f"every process that answers runs with {file}"
         return

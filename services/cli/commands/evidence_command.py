@@ -1,4 +1,4 @@
-"""`navarch evidence`: evidence about unhealthy nodes, for repair and vendor support."""
+"""Implements `navarch evidence`: evidence about unhealthy nodes, for repair and vendors."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""`navarch gateway token create`: bearer tokens of the HTTP API."""
+"""Implements `navarch gateway token create`, which makes bearer tokens of the HTTP API."""
 
 import os
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ commands.add_typer(tokens)
 
 @tokens.callback()
 def token() -> None:
-    """Make tokens."""
+    """Make tokens of the HTTP API."""
 
 
 @tokens.command("create")

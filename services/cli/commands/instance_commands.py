@@ -3,9 +3,11 @@
 All three query the provisioner.
 """
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
+import msgspec
 import typer
 
 from schemas.sweeps import SweepRequest
@@ -17,6 +19,8 @@ from services.cli.text import instances_text
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
 
+REMOVABLE: Final = ("terminate", "orphan", "note")
+"""Lines of a sweep's plan that a command to terminate may name."""
 LOST_STATES: Final = ("leaked", "orphaned")
 
 
@@ -57,6 +61,12 @@ async def leaked(
     if rows := instances_text.leaked_rows(leaks, now):
         console.write_table(instances_text.LEAKED_HEADERS, rows)
     console.write(instances_text.leaks_summary(records, now))
+    with suppress(NavarchError):  # a provisioner that does not answer hides no leak
+        plan = await fleet.sweep(SweepRequest(), dry_run=True)
+        if held := instances_text.held_lines(plan):
+            rows = instances_text.sweep_rows(msgspec.structs.replace(plan, lines=held))
+            console.write_table(instances_text.SWEEP_HEADERS, rows)
+            console.write(escape_line(instances_text.held_note(held)))
 
 
 @everyday_command
@@ -79,7 +89,7 @@ async def sweep(
     The provisioner also sweeps every half minute by itself.
     """
     request = SweepRequest(adopt=tuple(adopt or ()), terminate=tuple(terminate or ()))
-    await _check_orphans(fleet, {*request.adopt, *request.terminate})
+    await _check_orphans(fleet, set(request.adopt), set(request.terminate))
     answer = await fleet.sweep(request, dry_run=dry_run)
     if output.is_data:
         console.write_data(output, answer)
@@ -109,10 +119,15 @@ async def readmit(
     )
 
 
-async def _check_orphans(fleet: FleetAccess, names: set[str]) -> None:
-    """Refuse names that no orphan has: a sweep passes over them."""
-    if not names:
+async def _check_orphans(fleet: FleetAccess, adopt: set[str], terminate: set[str]) -> None:
+    """Refuse names that no orphan has, nor what else a command may remove."""
+    if not adopt | terminate:
         return
     found = await fleet.instances("", terminated=False)
-    if unknown := sorted(names - {each.instance for each in found if each.state == "orphaned"}):
-        raise NavarchError(f"there is no orphan {unknown[0]!r}; see navarch leaked")
+    unknown = (adopt | terminate) - {each.instance for each in found if each.state == "orphaned"}
+    if unknown and not unknown & adopt:
+        plan = await fleet.sweep(SweepRequest(), dry_run=True)
+        shown = [each for each in plan.lines if each.verb in REMOVABLE]
+        unknown -= {name for each in shown for name in (each.instance, each.provider_id)}
+    if unknown:
+        raise NavarchError(f"there is no orphan {min(unknown)!r}; see navarch leaked")

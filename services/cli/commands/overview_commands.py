@@ -51,7 +51,7 @@ HEADERS: Final = ("check", "", "what was found", "what to do")
 
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs here, and in the fleet."""
+    """Lists which releases run here, and in the fleet."""
 
     navarch: str
     python: str
@@ -81,7 +81,7 @@ def version(
 
 
 def version_rows(found: Versions) -> list[tuple[str, str]]:
-    """One row per part. Pure."""
+    """Return a table with one row per part. Pure."""
     own = [
         ("navarch", found.navarch),
         ("Python", found.python),

@@ -38,7 +38,7 @@ Other = Annotated[
 
 
 class PolicySummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy without errors."""
+    """Summarizes a policy that has no errors."""
 
     file: str
     name: str
@@ -65,7 +65,7 @@ def check(file: File, output: Output = console.Format.TABLE) -> None:
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """NVIDIA's documentation of a code."""
+    """Holds NVIDIA's documentation of a code."""
 
     name: str
     description: str

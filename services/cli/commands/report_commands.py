@@ -43,7 +43,7 @@ async def report(
 
 
 def report_text(report: RepairReport) -> str:
-    """The report as text."""
+    """Return the report as text."""
     count = sum(row.count for row in report.rows)
     lost = gpu_hours(sum(row.lost_gpu_hours for row in report.rows))
     times = "once" if count == 1 else f"{count} times"
@@ -104,7 +104,7 @@ async def cost(
 
 
 def cost_text(report: CostReport) -> str:
-    """The report as text."""
+    """Return the report as text."""
     span = f"from {local_time(report.since)} to {local_time(report.until)}"
     head = f"Instances cost ${report.dollars:,.2f} for {report.instance_hours:,.1f} hours, {span}."
     if report.unpriced_hours:

@@ -1,4 +1,4 @@
-"""`navarch nats-config rotate`."""
+"""Implements `navarch nats-config rotate`, which replaces keys in use."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping

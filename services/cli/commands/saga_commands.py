@@ -98,7 +98,7 @@ def summary_rows(found: Sequence[SagaSummary]) -> list[tuple[str, ...]]:
 
 
 def rows(found: Sequence[Progress]) -> list[tuple[str, ...]]:
-    """One row per saga."""
+    """Return a table with one row per saga."""
     return [
         (
             each.saga,

@@ -1,4 +1,4 @@
-"""`scale`."""
+"""Implements `navarch scale`, which sets a pool's desired size."""
 
 from typing import Annotated
 

@@ -152,7 +152,7 @@ class ServedFleet:
 
     @property
     def nats(self) -> NatsSettings:
-        """How an operator connects to the bus."""
+        """Return how an operator connects to the bus."""
         nats = msgspec.structs.replace(self.settings.nats, url=self.supervisor.url)
         if self.bus is None:
             return nats

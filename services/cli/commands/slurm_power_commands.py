@@ -125,7 +125,7 @@ def batches(by_pool: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Sequenc
 def names_by_pool(
     names: Sequence[str], pools: Sequence[PoolRecord]
 ) -> tuple[Mapping[str, Sequence[str]], Sequence[str]]:
-    """The names of each pool, and those of none."""
+    """Return the names of each pool, and those of none."""
     # Nodes of a name that the setting has no longer can still be suspended.
     owners = {name: each.name for each in pools for name in each.workload_names}
     owners |= {name: each.name for each in pools for name in expand_hosts(each.spec.workload_names)}

@@ -1,4 +1,4 @@
-"""`navarch ssh`: a shell on a node, with its pinned host key.
+"""Implements `navarch ssh`: a shell on a node, with its pinned host key.
 
 The instance record has the address and the host key, the pool's record the user. If no host key is
 recorded yet, ssh pins the first one that it sees under the node's name. Names,

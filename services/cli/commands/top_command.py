@@ -43,7 +43,7 @@ HEAD_LINES: Final = 4
 
 
 def use_rows(rows: Sequence[UseRow], now: datetime) -> list[tuple[str, ...]]:
-    """One row per node or GPU."""
+    """Return a table with one row per node or GPU."""
     return [
         (
             row.node,

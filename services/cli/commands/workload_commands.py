@@ -1,4 +1,4 @@
-"""`navarch workload check` and `done`: a pool's workload system, and its callback."""
+"""Implements `navarch workload check` and `done`: a pool's workload system, and its callback."""
 
 from typing import Annotated, Final
 

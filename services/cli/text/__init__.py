@@ -1,1 +1,1 @@
-"""The output of the command line as text. Pure."""
+"""Formats the output of the command line. Pure."""

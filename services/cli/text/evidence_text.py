@@ -1,4 +1,4 @@
-"""Evidence as a summary and as files, for operators and vendor support. Pure."""
+"""Formats evidence as a summary and as files, for operators and vendor support. Pure."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -33,12 +33,12 @@ FILES: Final[dict[str, str]] = {
 
 
 def stamp(at: datetime | None) -> str:
-    """A time in UTC."""
+    """Return a time in UTC."""
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC" if at else "-"
 
 
 def files(bundle: EvidenceBundle) -> dict[str, bytes]:
-    """The files of a bundle, by name."""
+    """Return the files of a bundle, by name."""
     lines = (f"{stamp(each.time)}  {escape_line(each.line)}" for each in bundle.kernel_lines)
     kernel = "".join(f"{each}\n" for each in lines)
     parts: dict[str, bytes] = {
@@ -73,7 +73,7 @@ def timeline_text(bundle: EvidenceBundle) -> str:
 
 
 def summary(bundle: EvidenceBundle) -> str:
-    """What happened to which machine, on one page."""
+    """Return what happened to which machine, on one page."""
     title = f"FAULT REPORT  {bundle.node} (pool {bundle.pool}): {bundle.fault_signature}"
     parts = [
         escape_line(title),

@@ -19,11 +19,13 @@ LEAKED_HEADERS: Final = (
     *("instance", "pool", "provider", "id", "since", "tries", "last try", "$/hour", "so far"),
     "last error",
 )
-SWEEP_HEADERS: Final = ("action", "instance", "pool", "provider", "id", "when", "because")
+SWEEP_HEADERS: Final = (
+    *("action", "instance", "pool", "provider", "id", "$/hour", "authority", "when", "because"),
+)
 
 
 def age(seconds: float) -> str:
-    """An age in its two largest units."""
+    """Return an age in its two largest units."""
     whole = max(int(seconds), 0)
     parts: list[str] = []
     for unit, size in (("d", 86_400), ("h", HOUR_SECONDS), ("m", 60), ("s", 1)):
@@ -98,7 +100,7 @@ def leaks_summary(records: Sequence[Instance], now: datetime) -> str:
 
 
 def orphans_note(orphaned: Sequence[Instance]) -> str:
-    """What orphans are, what they cost, and the commands that resolve them."""
+    """Return what orphans are, what they cost, and the commands that resolve them."""
     names = " ".join(sorted(each.instance for each in orphaned)[:NAMES_MAX])
     more = f" and {len(orphaned) - NAMES_MAX} more" if len(orphaned) > NAMES_MAX else ""
     return (
@@ -109,7 +111,7 @@ def orphans_note(orphaned: Sequence[Instance]) -> str:
 
 
 def sweep_rows(answer: SweepAnswer) -> list[tuple[str, ...]]:
-    """One row per difference."""
+    """Return a table with one row per difference."""
     return [
         (
             each.verb,
@@ -117,15 +119,38 @@ def sweep_rows(answer: SweepAnswer) -> list[tuple[str, ...]]:
             each.pool or "-",
             each.provider,
             each.provider_id or "-",
+            _dollars(each.dollars_per_hour),
+            each.authority or "-",
             _when(each, performed=answer.performed),
-            f"{each.reason}; not done: {each.held_back}" if each.held_back else each.reason,
+            f"{each.reason}; not done{_held_for(each, answer)}: {each.held_back}"
+            if each.held_back
+            else each.reason,
         )
         for each in answer.lines
     ]
 
 
+def held_lines(answer: SweepAnswer) -> tuple[SweepLine, ...]:
+    """Return the machines that are held back, which have no record that shows them."""
+    return tuple(each for each in answer.lines if each.gate)
+
+
+def held_note(held: Sequence[SweepLine]) -> str:
+    """Return how many machines are held back, their price, and the command that removes one."""
+    price = sum(each.dollars_per_hour for each in held)
+    cost = f", ${price:.2f} an hour" if price else ""
+    return (
+        f"{_count(len(held), 'machine')} {_are(len(held))} held back{cost}; "
+        f"`navarch sweep --terminate {held[0].provider_id}` removes one all the same."
+    )
+
+
+def _held_for(line: SweepLine, answer: SweepAnswer) -> str:
+    return f" for {age((answer.at - line.since).total_seconds())}" if line.since else ""
+
+
 def sweep_notes(answer: SweepAnswer) -> list[str]:
-    """Sentences below the table."""
+    """Return sentences below the table."""
     words = [
         f"{provider} could not be listed, and is left out of the sweep: {reason}"
         for provider, reason in sorted(answer.unlisted.items())

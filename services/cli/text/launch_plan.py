@@ -29,7 +29,7 @@ class PlanError(NavarchError):
 
 
 class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator requests."""
+    """Describes what the operator requests."""
 
     name: str
     gpus: int
@@ -58,7 +58,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def dollars_per_hour(self) -> float | None:
-        """Price of all nodes at the first offering; None: unknown."""
+        """Return the price of all nodes at the first offering; None: unknown."""
         price = self.offers[0].dollars_per_hour
         return None if price is None else price * self.nodes
 

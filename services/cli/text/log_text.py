@@ -35,7 +35,7 @@ def _line(line: LogLine, source: str, *, colour: bool) -> str:
 
 
 def statements(excerpts: Sequence[LogExcerpt], request: LogRequest) -> list[str]:
-    """What is missing from the answers to a request, in sentences."""
+    """Return what is missing from the answers to a request, in sentences."""
     found = []
     wanted = sum(len(each.lines) for each in excerpts) < request.lines
     for each in excerpts:

@@ -1,4 +1,4 @@
-"""Offerings as a table. Pure."""
+"""Formats offerings as a table. Pure."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -11,7 +11,7 @@ HEADERS: Final = ("provider", "place", "type", "gpus", "market", "$/h", "price",
 
 
 def offering_rows(views: Iterable[OfferingView], now: datetime) -> list[tuple[str, ...]]:
-    """One row per offering."""
+    """Return a table with one row per offering."""
     return [
         (
             each.provider,
@@ -29,14 +29,14 @@ def offering_rows(views: Iterable[OfferingView], now: datetime) -> list[tuple[st
 
 
 def price_text(view: OfferingView, now: datetime) -> str:
-    """The source and age of its price."""
+    """Return the source and age of an offering's price."""
     if view.price_from == "provider" and view.price_at is not None:
         return f"{elapsed(max((now - view.price_at).total_seconds(), 0.0))} ago"
     return {"catalogue": "catalogue"}.get(view.price_from, "not known")
 
 
 def state_text(view: OfferingView, now: datetime) -> str:
-    """Its availability, since when it is exhausted, and what was taken away lately."""
+    """Return an offering's availability, since when it is exhausted, and recent interruptions."""
     found = _availability(view, now)
     if not view.interruptions or view.interrupted_at is None:
         return found
@@ -68,7 +68,7 @@ def users_text(view: OfferingView) -> str:
 
 
 def no_offerings(filters: str, *, everything: bool) -> str:
-    """What an empty list means; `filters`: the options that limited it."""
+    """Return what an empty list means; `filters`: the options that limited it."""
     if everything:
         what = f"that matches {filters}" if filters else "at all"
         return f"The catalogue has no offering {what}: see `instance_types` in the configuration."

@@ -1,4 +1,4 @@
-"""The fleet's answers as text. Pure.
+"""Formats the fleet's answers as text. Pure.
 
 Columns are aligned with spaces, as in `ps`: fast for ten thousand nodes, and easy to `cut`.
 """
@@ -169,7 +169,7 @@ POOL_HEADERS: Final = (
 
 
 def pool_rows(pools: Iterable[PoolView]) -> list[tuple[str, ...]]:
-    """One row per pool."""
+    """Return a table with one row per pool."""
     return [
         (
             _name_and_mode(pool),
@@ -194,7 +194,7 @@ def advice_lines(pools: Iterable[PoolView]) -> list[str]:
 
 
 def renewal_lines(pools: Iterable[PoolView]) -> list[str]:
-    """How many healthy nodes differ from their pool's settings, or wait for their replacement."""
+    """Return how many healthy nodes differ from their pool's settings, or wait for replacement."""
     found = []
     for pool in pools:
         words = [f"{pool.drifted} drifted"] if pool.drifted else []
@@ -206,19 +206,19 @@ def renewal_lines(pools: Iterable[PoolView]) -> list[str]:
 
 
 def warnings(pools: Iterable[PoolView]) -> list[str]:
-    """What the pools' configuration risks, one line each."""
+    """Return what the pools' configuration risks, one line each."""
     return [
         escape_line(f"WARNING: {pool.name}: {text}") for pool in pools for text in pool.warnings
     ]
 
 
 def failure_line(failure: CurrentFailure) -> str:
-    """What fails in a service, and what to do."""
+    """Return what fails in a service, and what to do."""
     return escape_line(f"warning: {failure.about}: {failure.reason}; {failure.remedy}")
 
 
 def expiry_line(expiries: Iterable[tuple[str, datetime]]) -> str:
-    """When the certificates and credentials of this connection expire."""
+    """Return when the certificates and credentials of this connection expire."""
     return escape_line(
         "Valid until: " + ", ".join(f"{what} {at:%Y-%m-%d}" for what, at in expiries)
     )
@@ -232,12 +232,12 @@ def _name_and_mode(pool: PoolView) -> str:
 
 
 def usage_text(count: int, limit: int) -> str:
-    """How much of a budget is used: `1 of 2`."""
+    """Return how much of a budget is used: `1 of 2`."""
     return f"{count} of {limit}" if limit >= 0 else str(count)
 
 
 def rate_text(count: int, limit: int, window_seconds: float) -> str:
-    """How much of a rate is used: `3 of 5 in 1h`."""
+    """Return how much of a rate is used: `3 of 5 in 1h`."""
     return (
         f"{usage_text(count, limit)} in {format_duration(window_seconds)}"
         if window_seconds
@@ -262,7 +262,7 @@ SAGAS_SHOWN_MAX: Final = SAGAS_ASKED_MAX
 
 
 def open_sagas_text(sagas: Sequence[dict[str, Any]], *, colour: bool) -> str:
-    """The open sagas in short."""
+    """Return the open sagas in short."""
     shown: list[dict[str, Any]] = [
         {key: saga[key] for key in SAGA_COLUMNS if key in saga} for saga in sagas[:SAGAS_SHOWN_MAX]
     ]
@@ -279,7 +279,7 @@ def _cell(value: Any) -> str:
 
 
 def node_page(node: NodeView, *, colour: bool) -> str:
-    """All facts about one node."""
+    """Return all facts about one node."""
     facts = [
         ("node", node.id),
         ("pool", node.pool),
@@ -348,7 +348,7 @@ def _unhealthy_gpus(node: NodeView, *, colour: bool) -> list[str]:
 
 
 def event_line(at: datetime, text: EventDescription, *, colour: bool) -> str:
-    """One line of `navarch events`."""
+    """Return one line of `navarch events`."""
     clock, title = _clock(at), f"{text.title:<18}"
     if colour:
         clock, title = f"{DIM}{clock}{RESET}", f"{COLOURS[text.tone]}{title}{RESET}"

@@ -1,4 +1,4 @@
-"""What an authenticator is. The author of a plugin needs this module and `access_tokens`.
+"""Declares what an authenticator is. The author of a plugin needs this module and `access_tokens`.
 
 docs/write-an-authenticator.md has an example, `services.gateway.conformance` its tests.
 """
@@ -53,7 +53,7 @@ class NoRoleError(Exception):
 
 
 class UnreachableError(Exception):
-    """Whether the credentials are valid cannot be found out now; the text says why."""
+    """The authenticator cannot find out now whether credentials are valid; the text says why."""
 
 
 class Authenticator(Protocol):
@@ -71,4 +71,4 @@ class Authenticator(Protocol):
         """
 
     async def close(self) -> None:
-        """Close connections."""
+        """Close all connections."""

@@ -30,7 +30,7 @@ class CertificateAuthenticator:
     """Knows callers by their certificate."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """What the names in certificates are worth here."""
+        """Says what the names in certificates are worth here."""
 
         grants: Grants
         """`CN=…`, `O=…`, `OU=…`, `DNS:…`, `URI:…` or `email:…` -> role and pools, in order; the
@@ -61,7 +61,7 @@ class CertificateAuthenticator:
 
 
 def peer_certificate(found: Mapping[str, Any]) -> PeerCertificate | None:
-    """What `ssl.SSLSocket.getpeercert()` says; None: nothing was presented. Pure.
+    """Return what `ssl.SSLSocket.getpeercert()` says; None: nothing was presented. Pure.
 
     Each attribute by itself: one that contains `,O=Example` is no organization.
     """

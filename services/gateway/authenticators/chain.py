@@ -56,7 +56,7 @@ class TokenAuthenticator:
 
 
 class AuthenticatorChain:
-    """The tokens of the configuration, then its authenticators in their order."""
+    """Asks the tokens of the configuration, then its authenticators in their order."""
 
     def __init__(
         self,

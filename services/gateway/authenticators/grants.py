@@ -1,4 +1,4 @@
-"""Which role and pools a caller gets for what its identity provider or certificate says. Pure."""
+"""Decides which role and pools a caller gets for its identity provider's claims. Pure."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase

@@ -70,7 +70,7 @@ class _KeySet(msgspec.Struct, frozen=True):
 
 
 class SigningKeys:
-    """The keys of one issuer."""
+    """Holds the keys of one issuer."""
 
     def __init__(self, clock: Clock, issuer: str, keys_url: str, verify: Any = True) -> None:
         """`keys_url` empty: as the issuer's discovery document says. `verify` as of httpx."""
@@ -158,7 +158,7 @@ class SigningKeys:
 
 
 def is_protected(url: str) -> bool:
-    """Whether what is read there is the server's: https, or this machine's own."""
+    """Return whether an answer is surely the server's: over https, or from this machine."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:
@@ -261,7 +261,7 @@ NAME_CHARS_MAX: Final = 200
 
 
 def is_name(text: str) -> bool:
-    """Whether a caller can have this name: visible ASCII, as it is shown in events and logs."""
+    """Return whether a caller can have this name: visible ASCII, as events and logs show it."""
     return (
         0 < len(text) <= NAME_CHARS_MAX
         and text.isascii()

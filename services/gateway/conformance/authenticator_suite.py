@@ -1,4 +1,4 @@
-"""The contract of an authenticator, one test for each rule; docs/write-an-authenticator.md."""
+"""Tests the contract of an authenticator, rule by rule; docs/write-an-authenticator.md."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -60,11 +60,11 @@ class AuthenticatorConformance:
 
     @pytest.fixture
     def site(self) -> AuthenticatorSite:
-        """Overridden."""
+        """Return the site under test; a suite overrides this fixture."""
         raise NotImplementedError("write the fixture `site`")
 
     async def test_it_knows_a_caller_of_each_role(self, site: AuthenticatorSite) -> None:
-        """By a name that can be shown; credentials that end say when."""
+        """Callers are known by a name that can be shown; credentials that end say when."""
         found = site.make()
         for role in get_args(GatewayRole):
             principal = await _asked(found, site.valid(role))
@@ -102,7 +102,7 @@ class AuthenticatorConformance:
     async def test_credentials_that_are_not_valid_are_refused(
         self, site: AuthenticatorSite
     ) -> None:
-        """By an error that ends the search, and that repeats no secret."""
+        """Credentials that are not valid get an error that ends the search, without any secret."""
         found = site.make()
         assert site.refused(), "name some"
         for why, request in site.refused().items():
@@ -113,7 +113,7 @@ class AuthenticatorConformance:
         await found.close()
 
     async def test_garbage_is_never_accepted(self, site: AuthenticatorSite) -> None:
-        """It is refused or left to others, and no error of another kind."""
+        """Garbage is refused or left to others, and causes no error of another kind."""
         found = site.make()
         for header in GARBAGE:
             await _refusal(found, replace(ANONYMOUS, headers={"authorization": header}))
@@ -142,7 +142,7 @@ class AuthenticatorConformance:
         await found.close()
 
     async def test_it_can_be_closed_twice(self, site: AuthenticatorSite) -> None:
-        """Also where it was asked nothing."""
+        """An authenticator can be closed twice, also where it was asked nothing."""
         found = site.make()
         await found.close()
         await found.close()

@@ -7,7 +7,7 @@ import msgspec
 
 from schemas.enums import FaultKind
 from schemas.health_records import GpuHealth, HealthRecord, RecordedFault, is_after
-from schemas.node_events import Fault, Registered, Uncordoned
+from schemas.node_events import BootChecked, Fault, Registered, Uncordoned
 from services.health_monitor.rules.health_policy import Judgement
 from services.health_monitor.rules.health_state import Clearing, working_of
 
@@ -75,6 +75,25 @@ def reason_of(fault: Fault, judged: Judgement) -> str:
     where = f" (GPU {fault.gpu_index})" if fault.gpu_index >= 0 else ""
     times = f", {judged.counted} times" if judged.counted > 1 else ""
     return f"{head}: {what}{where}{times}"
+
+
+def fault_of_boot(event: BootChecked) -> Fault | None:
+    """A failed boot check as a fault, so that the policy judges it too."""
+    if event.ok:
+        return None
+    failed = [f"{check.name}: {check.detail}" for check in event.checks if not check.ok]
+    return Fault(
+        id=event.id,
+        time=event.time,
+        cause=event.cause,
+        pool=event.pool,
+        node=event.node,
+        kind="diagnostic",
+        system="boot-check",
+        message="; ".join(failed) or "a boot check failed",
+        source="host",
+        boot_id=event.boot_id,
+    )
 
 
 def clearing_of(event: Uncordoned, stored: datetime) -> Clearing:

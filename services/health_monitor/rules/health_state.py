@@ -69,6 +69,8 @@ class Working(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     boot: str = ""
     registered: str = ""
     """Id of the last registration."""
+    refused: tuple[str, ...] = ()
+    """Boots of other machines that use the node's ID: what they report does not count."""
     gpus: tuple[str, ...] = ()
     """UUIDs of the machine's GPUs, as it has registered."""
     sequences: tuple[int, ...] = ()

@@ -15,10 +15,11 @@ import msgspec
 
 from schemas.enums import Action, HealthStatus
 from schemas.health_records import HealthRecord
+from schemas.machine_identity import OTHERS_MAX
 from schemas.node_events import (
-    BootChecked,
     Fault,
     Lost,
+    MachineRefused,
     Registered,
     Returned,
     Uncordoned,
@@ -197,6 +198,23 @@ def decide_registered(record: HealthRecord, event: Registered, seen: Trigger) ->
     return _settle(record, work, seen, record.policy)
 
 
+def decide_machine_refused(record: HealthRecord, event: MachineRefused, seen: Trigger) -> Decision:
+    """Take the node's own machine for the one to judge: what the refused one reported is over."""
+    if applied(record, seen):
+        return record, ()
+    work, boot = aged(working_of(record), seen.now.timestamp()), event.refused.boot_id
+    left = {key: each for key, each in work.conditions.items() if each.boot != boot}
+    refused = (*(each for each in work.refused if each != boot), boot)[-OTHERS_MAX:]
+    work = msgspec.structs.replace(
+        work,
+        refused=refused,
+        conditions=left,
+        boot=event.machine.boot_id,
+        gpus=event.machine.gpus,
+    )
+    return _settle(record, work, seen, record.policy)
+
+
 def decide_uncordoned(record: HealthRecord, event: Uncordoned, seen: Trigger) -> Decision:
     """Apply an uncordon: an operator clears the node, so its health starts again.
 
@@ -283,25 +301,6 @@ def decide_heartbeat(record: HealthRecord, at: datetime) -> WatchDecision:
 def epoch_milliseconds(at: datetime) -> int:
     """A moment as a number, for the IDs that are derived from it."""
     return int(at.timestamp() * 1_000)
-
-
-def fault_of_boot(event: BootChecked) -> Fault | None:
-    """A failed boot check as a fault, so that the policy judges it too."""
-    if event.ok:
-        return None
-    failed = [f"{check.name}: {check.detail}" for check in event.checks if not check.ok]
-    return Fault(
-        id=event.id,
-        time=event.time,
-        cause=event.cause,
-        pool=event.pool,
-        node=event.node,
-        kind="diagnostic",
-        system="boot-check",
-        message="; ".join(failed) or "a boot check failed",
-        source="host",
-        boot_id=event.boot_id,
-    )
 
 
 def verdict_of(

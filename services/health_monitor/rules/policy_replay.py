@@ -26,6 +26,7 @@ from schemas.node_events import (
 from schemas.settings import HealthSpec
 from schemas.value_limits import UtcTime
 from services.health_monitor.rules import node_health
+from services.health_monitor.rules.fault_history import fault_of_boot
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.health_state import working_of
 from services.health_monitor.rules.job_faults import (
@@ -112,7 +113,7 @@ class Replay:
             case Fault():
                 self._fault(node, event, seen)
             case BootChecked():
-                if (fault := node_health.fault_of_boot(event)) is not None:
+                if (fault := fault_of_boot(event)) is not None:
                     self.faults += 1
                     self._fault(node, fault, seen)
             case Registered():

@@ -1,1 +1,1 @@
-"""Evidence about unhealthy nodes, and the cost of outages."""
+"""Collects evidence about unhealthy nodes, and sums the cost of outages."""

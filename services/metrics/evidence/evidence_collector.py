@@ -173,7 +173,7 @@ class EvidenceCollector:
 
 
 def may_begin(message: Message) -> bool:
-    """Whether an event may begin an outage, or work on the node."""
+    """Return whether an event may begin an outage, or work on the node."""
     match message:
         case n.Verdict(status=status, action=action):
             return status == "unhealthy" or (status == "degraded" and action != "none")
@@ -186,14 +186,14 @@ def may_begin(message: Message) -> bool:
 
 
 def may_recover(message: Message) -> bool:
-    """Whether an event may mean that a node recovered without a remediation."""
+    """Return whether an event may mean that a node recovered without a remediation."""
     return isinstance(message, n.Returned) or (
         isinstance(message, n.Verdict) and message.status == "healthy"
     )
 
 
 def may_end(message: Message) -> bool:
-    """Whether an event may end an outage."""
+    """Return whether an event may end an outage."""
     return isinstance(
         message, p.NodeReplaced | n.Uncordoned | n.Terminated | p.SagaFailed | p.SagaCancelled
     )

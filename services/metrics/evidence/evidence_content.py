@@ -27,7 +27,7 @@ KERNEL_LOG: Final = "kmsg"
 def capture(
     history: NodeHistory, old: e.EvidenceCapture | None, now: datetime
 ) -> e.EvidenceCapture:
-    """What would soon expire, with what an earlier capture has of the same outage."""
+    """Return what would soon expire, with what an earlier capture has of the same outage."""
     outage = history.open_outage()
     moment = outage.moment if outage else now
     samples = (*(old.samples if old else ()), *history.samples)
@@ -90,7 +90,7 @@ def samples_around(
 def bundle(
     history: NodeHistory, capture: e.EvidenceCapture | None, ending: Ending
 ) -> e.EvidenceBundle:
-    """The complete evidence of one outage."""
+    """Return the complete evidence of one outage."""
     old = _if_near(capture, ending.outage.moment)
     record = history.record or (old.record if old else None)
     instance = history.instance or (old.instance if old else None)

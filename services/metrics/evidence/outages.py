@@ -55,7 +55,7 @@ class Outage:
 
     @property
     def fault_signature(self) -> str:
-        """The cause: `xid-79`, `silence`, `preemption`, a rule's name or `operator-request`."""
+        """Return the cause: `xid-79`, `silence`, `preemption`, a rule or `operator-request`."""
         if self.silent and self.verdict is None:
             return SILENCE
         found = self.verdict or self.degraded
@@ -125,7 +125,7 @@ def _apply_silence(now: Outage | None, at: datetime, *, lost: bool) -> Outage | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeHistory:
-    """What the buckets and streams hold about a node now."""
+    """Holds what the buckets and streams hold about a node now."""
 
     pool: str
     node: str
@@ -137,13 +137,13 @@ class NodeHistory:
     """Its events, its pool's events about it, and the entries of its sagas."""
 
     def messages(self) -> list[tuple[Stored, Message]]:
-        """The readable messages, in the order of their storing."""
+        """Return the readable messages, in the order of their storing."""
         ordered = sorted(self.stored, key=lambda one: one.time)
         found = ((each, decode_stored(each)) for each in ordered)
         return [(each, message) for each, message in found if isinstance(message, Message)]
 
     def outages(self) -> tuple[Outage, ...]:
-        """Every outage of the node, in order."""
+        """Return every outage of the node, in order."""
         return outages(
             (each.time, message)
             for each, message in self.messages()
@@ -162,7 +162,7 @@ class NodeHistory:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an outage ended."""
+    """Describes how an outage ended."""
 
     outage: Outage
     outcome: e.Outcome
@@ -245,7 +245,7 @@ def recovered_ending(capture: e.EvidenceCapture) -> Ending:
 
 
 def is_stored(ending: Ending) -> bool:
-    """Whether a bundle is stored; not if an operator only cordoned and uncordoned the node."""
+    """Return whether a bundle is stored; not if a node was only cordoned and uncordoned."""
     return ending.outcome == "replaced" or _had_fault(ending.outage)
 
 

@@ -104,7 +104,7 @@ class RepairCollector(Collector):
             return False
 
     def collect(self) -> Iterator[Metric]:
-        """Both families, for one scrape."""
+        """Yield both families, for one scrape."""
         yield from families(self._known, self._exemplars)
 
     def describe(self) -> Iterable[Metric]:

@@ -1,1 +1,1 @@
-"""The fleet's state as Prometheus metrics, and the lag of every consumer."""
+"""Exports the fleet's state as Prometheus metrics, and the lag of every consumer."""

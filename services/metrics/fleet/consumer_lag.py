@@ -30,7 +30,7 @@ class ConsumerBacklog:
 def update_lagging(
     lagging: frozenset[str], states: Iterable[ConsumerBacklog], bounds: LagSettings, now: datetime
 ) -> tuple[frozenset[str], tuple[ConsumerLag, ...]]:
-    """Which durables lag now, and the events about those that changed."""
+    """Return which durables lag now, and the events about those that changed."""
     found = set(lagging)
     events: list[ConsumerLag] = []
     for each in states:

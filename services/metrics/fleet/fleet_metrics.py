@@ -77,7 +77,7 @@ COUNTERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """What one event adds to a counter, or to the histogram of replacements."""
+    """Says what one event adds to a counter, or to the histogram of replacements."""
 
     name: str
     labels: tuple[str, ...]
@@ -85,7 +85,7 @@ class Increment:
 
 
 def increments(event: Message) -> tuple[Increment, ...]:
-    """What an event adds to the counters."""
+    """Return what an event adds to the counters."""
     match event:
         case Fault(kind="xid"):
             code = str(event.code) if 0 <= event.code <= XID_CODE_MAX else OTHER
@@ -119,7 +119,7 @@ class LatestSample:
 
 
 def stale_samples(samples: Mapping[str, LatestSample], now: datetime) -> frozenset[str]:
-    """Keys of the samples older than STALE_SECONDS."""
+    """Return the keys of the samples older than STALE_SECONDS."""
     oldest = now - timedelta(seconds=STALE_SECONDS)
     return frozenset(key for key, latest in samples.items() if latest.time < oldest)
 

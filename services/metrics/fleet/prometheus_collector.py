@@ -59,7 +59,7 @@ class PoolMirror:
         """Key -> its newest record; None: it was removed."""
 
     def read(self) -> dict[str, PoolRecord]:
-        """By key; decoded now: a pool that grows has its record written many times a second."""
+        """Return the records by key; decoded now, since one may be written many times a second."""
         unread, self._unread = self._unread, {}
         for key, value in unread.items():
             if value is None:
@@ -144,7 +144,7 @@ class FleetCollector(Collector):
             del self._counts[XIDS][pool, name, code]
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric, for one scrape."""
+        """Yield every metric, for one scrape."""
         now = self._now()
         for key in stale_samples(self.samples, now):
             del self.samples[key]

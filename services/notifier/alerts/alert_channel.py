@@ -8,7 +8,7 @@ RECEIPT_CHARS_MAX = 512
 
 
 class AlertDelivery(NamedTuple):
-    """What a channel returns for an alert that it has delivered."""
+    """Names what a channel returns for an alert that it has delivered."""
 
     receipt: str = ""
     """What it needs to update or end the alert: kept on the bus, at most RECEIPT_CHARS_MAX."""
@@ -30,7 +30,7 @@ class AlertChannel(Protocol):
 
     @property
     def repeat_seconds(self) -> float:
-        """After how long an open alert is sent again, because the other side forgets; 0: never."""
+        """Return after how long an open alert is sent again, as receivers forget; 0: never."""
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Deliver an alert, news of it, or its end (`alert.resolved`).
@@ -41,7 +41,7 @@ class AlertChannel(Protocol):
         """
 
     async def close(self) -> None:
-        """Close connections."""
+        """Close all connections."""
 
 
 class ChannelRefusalError(Exception):

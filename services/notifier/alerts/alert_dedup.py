@@ -81,7 +81,7 @@ def _fault_signature(event: Message, node: NodeRecord | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertGroup:
-    """Recent alerts of one kind, pool and severity."""
+    """Holds recent alerts of one kind, pool and severity."""
 
     last: datetime
     """Time of the last one, sent or not."""
@@ -101,7 +101,7 @@ class AlertGroups:
 
 
 def is_held(state: AlertGroups, alert: Alert) -> bool:
-    """Whether the alert is held: by its kind, or since its pool alerted within WITHIN_SECONDS."""
+    """Return whether an alert is held: by its kind, or since its pool alerted just before."""
     kind = _kind(alert)
     if kind in ALWAYS_HELD:
         return True
@@ -147,12 +147,12 @@ def summary_key(alert: Alert) -> str:
 
 
 def is_summary(key: str) -> bool:
-    """Whether the alert with this key is a summary."""
+    """Return whether the alert with this key is a summary."""
     return key.startswith(SUMMARY_PREFIX)
 
 
 def lasts(summary: str, nodes: list[NodeRecord]) -> bool:
-    """Whether a node in service is still in the condition that a summary is about."""
+    """Return whether a node in service is still in the condition that a summary is about."""
     *_, kind, severity = summary.split("/")
     status = "unhealthy" if severity == "critical" else "degraded"
     return any(
@@ -163,7 +163,7 @@ def lasts(summary: str, nodes: list[NodeRecord]) -> bool:
 
 
 def end_of_summary(begun: Alert, now: datetime) -> Alert:
-    """The end of a summary."""
+    """Return the end of a summary."""
     _, pool, kind, _ = begun.key.split("/")
     minutes = f"{QUIET_SECONDS / 60:.0f} minutes"
     return replace(

@@ -1,4 +1,6 @@
-"""Which events alert operators, how urgently, under which key, and what ends an alert. Pure.
+"""Decides which events alert operators, how urgently, under which key, and what ends an alert.
+
+Pure.
 
 The text is `services.operator_text.event_text`. A condition and its end have the same key, so that
 a channel can match the end with the beginning and recognise repetitions. Every alert ends: by an
@@ -29,11 +31,13 @@ QUIET_SECONDS: Final[dict[str, float]] = {
     "saga-failed": HOUR,
     "launch": HOUR,
     "admission": 3 * HOUR,
+    "machine": 3 * HOUR,
     "unknown-error": 24 * HOUR,
     **{each: 25 * 60.0 for each in get_args(FailureKind) if each != "store-unwritable"},
 }
 """Kind of a key -> after so long without another event the alert ends. A failed saga and a refused
-launch are tried again within ten minutes, a pool whose new nodes were refused after an hour. What
+launch are tried again within ten minutes, a pool whose new nodes were refused after an hour; a
+second machine that is still there is reported once an hour. What
 fails in a service is reported each eleven minutes; else the process that reported it has died, and
 its successor found nothing."""
 QUIET_SECONDS_DEFAULT: Final = 7 * 24 * HOUR
@@ -66,7 +70,7 @@ def end_by_quiet(begun: Alert, now: datetime) -> Alert:
 
 
 def may_be_unknown(record: OpenAlertRecord, now: datetime) -> bool:
-    """Whether a node's alert has lasted so long that the node has a record if it was to stay."""
+    """Return whether an alert has lasted so long that a node that was to stay has a record."""
     opened = record.opened
     of_node = opened is not None and opened.kind in ("lost", "verdict") and opened.node
     return bool(of_node) and now - record.at >= UNKNOWN_AFTER
@@ -80,7 +84,7 @@ def end_of_unknown(begun: Alert, now: datetime) -> Alert:
 
 
 def is_of_predecessor(record: OpenAlertRecord, node: NodeRecord) -> bool:
-    """Whether an alert is about the silence of an earlier machine of a node's name.
+    """Return whether an alert is about the silence of an earlier machine of a node's name.
 
     The event that the node has a successor ends it, unless what was recorded of that is lost.
     """
@@ -90,14 +94,14 @@ def is_of_predecessor(record: OpenAlertRecord, node: NodeRecord) -> bool:
 
 
 def end_of_predecessor(begun: Alert, now: datetime) -> Alert:
-    """The end of an alert about the silence of an earlier machine."""
+    """Return the end of an alert about the silence of an earlier machine."""
     text = "Another machine has joined under this name since, and it beats."
     title = f"{begun.pool}/{begun.node}: replaced"
     return _resolved(begun, title, text, f"replaced-{begun.event}", now)
 
 
 def quiet_seconds(key: str) -> float:
-    """How long an alert lasts without another event."""
+    """Return how long an alert lasts without another event."""
     return QUIET_SECONDS.get(key.partition("/")[0], QUIET_SECONDS_DEFAULT)
 
 
@@ -155,7 +159,7 @@ def store_alert(failure: CurrentFailure, now: datetime) -> Alert:
 
 
 def end_of_store_alert(begun: Alert, now: datetime) -> Alert:
-    """The end of that."""
+    """Return the end of an alert about a condition."""
     title = f"{begun.key.removeprefix(STORE_KEY)}: writable again"
     return _resolved(begun, title, "It stores again.", f"end-{begun.event}", now)
 
@@ -171,6 +175,8 @@ def _rule(event: Message) -> Rule | None:  # noqa: C901, PLR0912 - one case an e
             return (severity, "verdict", f"health/{pool}/{node}", node) if severity else None
         case n.Lost(pool=pool, node=node):
             return "critical", "lost", f"lost/{pool}/{node}", node
+        case n.MachineRefused(pool=pool, node=node):
+            return "critical", "machine-refused", f"machine/{pool}/{node}", node
         case p.BreakerOpened(breaker_cause="wave", by=""):
             return None  # the incident alerts already
         case p.BreakerOpened(pool=pool, by=by):
@@ -272,8 +278,8 @@ def ends_pool(event: Message) -> str:
 
 
 def keys_of_node(pool: str, node: str) -> tuple[str, ...]:
-    """The keys of the alerts about a node's condition."""
-    kinds = ("health", "lost", "operator", "saga-failed")
+    """Return the keys of the alerts about a node's condition."""
+    kinds = ("health", "lost", "operator", "saga-failed", "machine")
     return tuple(f"{kind}/{pool}/{node}" for kind in kinds)
 
 
@@ -283,12 +289,12 @@ def _of_saga(saga: str) -> tuple[str, ...]:
 
 
 def ending_subjects(event: Message) -> tuple[str, ...]:
-    """Where the events that end the alert about this one are published."""
+    """Return where the events that end the alert about this one are published."""
     facts: tuple[str, ...] = ("verdict", "terminated", "returned", "uncordoned")
     match event:
         case n.Verdict(pool=pool, node=node) | n.Lost(pool=pool, node=node):
             pass
-        case p.OperatorNeeded(pool=pool, node=node):
+        case p.OperatorNeeded(pool=pool, node=node) | n.MachineRefused(pool=pool, node=node):
             pass
         case p.SagaFailed(pool=pool, node=node, node_gone=False) if node:
             pass

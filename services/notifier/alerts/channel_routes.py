@@ -1,4 +1,7 @@
-"""Which channel is sent which alerts now: routes, hours, rates, and what each still lacks. Pure."""
+"""Decides which channel is sent which alerts now: routes, hours, rates, and what each lacks.
+
+Pure.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +21,7 @@ NAMED_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """What a channel is sent now, and what waits."""
+    """Lists what a channel is sent now, and what waits."""
 
     send: tuple[str, ...] = ()
     """Keys of alerts: the most urgent first; of equal ones the oldest."""
@@ -34,7 +37,7 @@ def due(
     sent_at: Sequence[datetime],
     now: datetime,
 ) -> Due:
-    """What a channel is sent now; `sent_at`: when it was sent its last alerts, without ends."""
+    """Return what a channel is sent now; `sent_at` has the times of its last alerts."""
     lacking = [(each, alert) for each in records if (alert := lacks(route, each)) is not None]
     lacking.sort(key=_urgency)
     window = timedelta(seconds=route.rate.window)
@@ -55,7 +58,7 @@ def due(
 
 
 def lacks(route: AlertRoute, record: OpenAlertRecord) -> Alert | None:
-    """What a channel has yet to be sent of an alert: its beginning, news, its end, or nothing."""
+    """Return what a channel has yet to be sent of an alert: its beginning, news, or its end."""
     known = record.channels.get(route.name)
     if record.ended is not None:
         return record.ended if known is not None and not known.ended else None
@@ -69,7 +72,7 @@ def lacks(route: AlertRoute, record: OpenAlertRecord) -> Alert | None:
 
 
 def matches(route: AlertRoute, alert: Alert) -> bool:
-    """Whether a channel's route takes an alert."""
+    """Return whether a channel's route takes an alert."""
     if alert.key == f"{UNDELIVERED_PREFIX}{channel_place(route.name)}":
         return False  # the channel would be sent that it cannot be sent anything
     return (
@@ -81,7 +84,7 @@ def matches(route: AlertRoute, alert: Alert) -> bool:
 
 
 def is_quiet(hours: HoursSpec | None, now: datetime) -> bool:
-    """Whether alerts that are not critical wait."""
+    """Return whether alerts that are not critical wait."""
     if hours is None:
         return False
     local = now.astimezone(ZoneInfo(hours.timezone))
@@ -131,12 +134,12 @@ def end_of_held(begun: Alert, now: datetime) -> Alert:
 
 
 def channel_place(name: str) -> str:
-    """How failures name a channel."""
+    """Return how failures name a channel."""
     return f"alert channel {name}"
 
 
 def is_settled(record: OpenAlertRecord, names: Iterable[str]) -> bool:
-    """Whether an alert is over and every channel that had it has its end."""
+    """Return whether an alert is over and every channel that had it has its end."""
     known = record.channels
     return record.ended is not None and all(known[name].ended for name in names if name in known)
 

@@ -25,7 +25,7 @@ class LogAlertChannel:
     """A log does not forget."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """None."""
+        """Declares that the channel has no options."""
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
         del options, clock

@@ -1,4 +1,4 @@
-"""Which alerts have begun and not ended for every channel (bucket ALERTS), and who took one on."""
+"""Records which alerts have not ended for every channel (bucket ALERTS), and who took one on."""
 
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -61,7 +61,7 @@ class OpenAlerts:
         await self.change(key, ended)
 
     async def recorded(self, keys: Sequence[str]) -> list[str]:
-        """Those of these alerts that may have a record: most events end none."""
+        """Return those of these alerts that may have a record: most events end none."""
         present = await self._present("") if keys else None
         return [key for key in keys if present is None or alert_key(key) in present]
 
@@ -116,11 +116,11 @@ class OpenAlerts:
         await self.change(key, extended)
 
     async def find(self, key: str) -> OpenAlertRecord | None:
-        """The record of an alert."""
+        """Return the record of an alert."""
         return (await self._records.read(alert_key(key))).record
 
     async def all(self) -> list[OpenAlertRecord]:
-        """Every alert."""
+        """Return every alert that is recorded."""
         return [record for _, record in readable(await self._bus.entries(ALERTS), _open_alerts)]
 
     async def lasting(self) -> list[OpenAlertRecord]:
@@ -158,7 +158,7 @@ def begin(record: OpenAlertRecord | None, alert: Alert, stored: Stored) -> OpenA
 
 
 def finish(record: OpenAlertRecord, end: Callable[[Alert], Alert]) -> OpenAlertRecord:
-    """The record after the end of its alert."""
+    """Return the record after the end of its alert."""
     if record.ended is not None or record.opened is None:
         return record
     return msgspec.structs.replace(record, ended=end(record.opened))
@@ -182,7 +182,7 @@ def acknowledge(record: OpenAlertRecord, by: str, reason: str, now: datetime) ->
 
 
 def repeats(record: OpenAlertRecord | None, alert: Alert) -> bool:
-    """Whether channels need not be sent an alert: it is acknowledged, or they had it lately."""
+    """Return whether channels need not be sent an alert: it is acknowledged, or was sent lately."""
     if record is None or record.ended or record.opened is None:
         return False
     known = record.opened
@@ -215,7 +215,7 @@ class AlertAcknowledgement:
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
-        """Subject -> endpoint."""
+        """Return the endpoints, by their subjects."""
         return {subjects.order_wildcard(ACKNOWLEDGE): self._acknowledge}
 
     async def _acknowledge(self, data: bytes, headers: Headers) -> bytes:

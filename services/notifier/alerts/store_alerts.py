@@ -42,7 +42,7 @@ from services.runtime.failure_register import FailureRegister
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 5.0
+LOOK_SECONDS: Final = 2.0
 SEND_SECONDS_MAX: Final = 30.0
 LEFT_SECONDS: Final = 120.0
 """After its start a process knows what fails: what an earlier one reported and fails no more, is

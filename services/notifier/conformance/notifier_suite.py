@@ -1,4 +1,7 @@
-"""The contract of a notifier, one test for each rule. docs/write-a-notifier.md shows its use."""
+"""Tests the contract of a notifier, one test for each rule.
+
+docs/write-a-notifier.md shows its use.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
@@ -58,13 +61,13 @@ class WorkloadSite(Protocol):
         """End the work on a node."""
 
     def is_cordoned(self, node: str) -> bool:
-        """Whether nothing new is placed on it."""
+        """Return whether nothing new is placed on a node."""
 
     def cordon_by_another(self, node: str) -> bool:
         """Cordon a node as an administrator does; False: this system does not know by whom."""
 
     def asked(self, node: str) -> int:
-        """How many requests for a checkpoint, of different keys, the work on a node got."""
+        """Return how many requests for a checkpoint, of different keys, the work on a node got."""
 
     def announce(self, node: str, at: datetime) -> bool:
         """Have the work on a node announce its next checkpoint; False: it has no way to."""
@@ -72,12 +75,12 @@ class WorkloadSite(Protocol):
     def answer(
         self, mode: Literal["well", "never", "with-failures"], garbage: bytes | None = None
     ) -> None:
-        """How it answers from now on; `garbage` in place of what it would answer."""
+        """Set how the workload system answers from now on; `garbage` in place of any answer."""
 
 
 @runtime_checkable
 class GpuSite(Protocol):
-    """What a site has besides where the workload system can keep work off single GPUs.
+    """Declares what a site has besides where it can keep work off single GPUs.
 
     The GPU with the index 3 of node n1 has the UUID `GPU-n1-3`, and the others likewise.
     """
@@ -87,12 +90,12 @@ class GpuSite(Protocol):
 
 
 def reference(node: str, *, gone: bool = False) -> NodeReference:
-    """A node of pool `training`."""
+    """Return a node of pool `training`."""
     return NodeReference(pool="training", node=node, hostname=node, gone=gone)
 
 
 def order(node: str, step: str, *gpus: int, gone: bool = False) -> WorkloadOrder:
-    """One step of a replacement, or one about GPUs."""
+    """Return one step of a replacement, or one about GPUs."""
     return WorkloadOrder(
         node=reference(node, gone=gone),
         reason="xid-79 on GPU 3",
@@ -107,7 +110,7 @@ class NotifierConformance:
 
     @pytest.fixture
     def site(self) -> WorkloadSite:
-        """Overridden."""
+        """Return the site under test; a suite overrides this fixture."""
         raise NotImplementedError("write the fixture `site`")
 
     async def test_it_says_what_it_is(self, site: WorkloadSite) -> None:
@@ -284,7 +287,7 @@ class NotifierConformance:
                 await _bounded(getattr(notifier, step)(order("n1", step, *gpus)))
 
     async def test_orders_about_a_machine_that_is_gone_succeed(self, site: WorkloadSite) -> None:
-        """Its workload system may not know it any more, or never did."""
+        """Orders succeed about a machine that the workload system no longer knows, or never did."""
         async with _closing(site.make()) as [notifier]:
             await _bounded(notifier.cordon(order("never-was", "cordon", gone=True)))
             await _bounded(notifier.drain(order("never-was", "drain", gone=True)))

@@ -48,7 +48,7 @@ class SinkEvent:
 
 
 def filters_of(spec: EventSinkSpec) -> tuple[str, ...]:
-    """What the server delivers of EVENTS: by the events' names; the rest is filtered here."""
+    """Return what the server delivers of EVENTS: by name; the rest is filtered here."""
     if not spec.events:
         return subjects.NODE_EVENTS, subjects.POOL_EVENTS, subjects.FLEET_EVENTS
     families = (
@@ -100,7 +100,7 @@ def sink_event(stored: Stored, fleet: str) -> SinkEvent | None:
 
 
 def wants(spec: EventSinkSpec, event: SinkEvent) -> bool:
-    """Whether the sink is sent it, as far as its labels do not matter."""
+    """Return whether the sink is sent an event, as far as its labels do not matter."""
     if SEVERITIES.index(event.severity) < SEVERITIES.index(spec.min_severity):
         return False
     if (spec.pools or spec.labels) and not event.pool:
@@ -109,7 +109,7 @@ def wants(spec: EventSinkSpec, event: SinkEvent) -> bool:
 
 
 def has_labels(spec: EventSinkSpec, labels: Mapping[str, str]) -> bool:
-    """Whether these labels of a node or a pool are those that the sink asks for."""
+    """Return whether these labels of a node or a pool are those that the sink asks for."""
     return all(labels.get(name) == value for name, value in spec.labels.items())
 
 

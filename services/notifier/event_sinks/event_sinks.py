@@ -119,7 +119,7 @@ class EventSinks:
         await while_held(self._lease, self._clock, self._deliver_for_ever)
 
     async def close(self) -> None:
-        """Close connections."""
+        """Close all connections."""
         for each in self._sinks:
             await each.target.close()
 

@@ -69,7 +69,7 @@ Place = tuple[datetime, int]
 
 
 class SinkMeters:
-    """The metrics of all sinks."""
+    """Holds the metrics of all sinks."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.events = Counter(*SINK_EVENTS.declared, registry=registry)
@@ -78,7 +78,7 @@ class SinkMeters:
 
 
 class SinkReport:
-    """One sink's."""
+    """Reports the delivery of one sink."""
 
     def __init__(self, name: str, failures: FailureRegister, meters: SinkMeters) -> None:
         self._name = name
@@ -166,7 +166,7 @@ class EventRefusalError(Exception):
 
 
 class HttpTarget:
-    """A URL."""
+    """Posts events to a URL."""
 
     def __init__(self, spec: EventSinkSpec, clock: Clock) -> None:
         self._spec = spec
@@ -180,16 +180,16 @@ class HttpTarget:
 
     @property
     def events_max(self) -> int:
-        """One, but for batches."""
+        """Return how many events one request has: one, but for batches."""
         return self._spec.batch.events if self._spec.mode == "batch" else 1
 
     @property
     def bytes_max(self) -> int:
-        """As configured."""
+        """Return the configured limit of a request's bytes."""
         return self._spec.batch.bytes
 
     async def send(self, events: Sequence[CloudEvent]) -> None:
-        """Post once."""
+        """Post a request once."""
         match self._spec.mode:
             case "batch":
                 parts: dict[str, Any] = {"content": batch(events), "headers": _typed(BATCH)}

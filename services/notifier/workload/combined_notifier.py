@@ -33,7 +33,7 @@ class CombinedNotifier:
 
     @property
     def name(self) -> str:
-        """The names of all."""
+        """Return the names of all notifiers."""
         return "+".join(each.name for each in self.parts)
 
     @property
@@ -48,7 +48,7 @@ class CombinedNotifier:
 
     @property
     def poll_seconds(self) -> float:
-        """The longest interval of all."""
+        """Return the longest interval of all notifiers."""
         return max(each.poll_seconds for each in self.parts)
 
     async def cordon(self, order: WorkloadOrder) -> None:
@@ -86,7 +86,7 @@ class CombinedNotifier:
         raise PartlyAnsweredError(str(failed[0]) or type(failed[0]).__name__, answers)
 
     async def self_check(self) -> Sequence[WorkloadCheck]:
-        """What each that can says about itself."""
+        """Return what each notifier that can check itself says."""
         found: list[WorkloadCheck] = []
         for each in self.parts:
             if isinstance(each, SelfCheckingNotifier):
@@ -100,7 +100,7 @@ class CombinedNotifier:
         return [work for each in answers for work in each]
 
     async def cordon_gpus(self, order: WorkloadOrder) -> None:
-        """In each; where one cannot, single GPUs are not cordoned at all."""
+        """Cordon the GPUs in each system; where one cannot, single GPUs are not cordoned at all."""
         able = [each for each in self.parts if isinstance(each, GpuCordoningNotifier)]
         if order.gpus and len(able) < len(self.parts):
             raise StepFailure(f"not all of {self.name} can keep work off a single GPU", "INVALID")
@@ -125,7 +125,7 @@ class CombinedNotifier:
         await race(asyncio.Event().wait(), *(each.wait_for_node_change() for each in reporting))
 
     async def close(self) -> None:
-        """Nothing of its own."""
+        """Close nothing, since the combination has no connections of its own."""
 
 
 def _merge_states(one: WorkloadNodeState, other: WorkloadNodeState) -> WorkloadNodeState:

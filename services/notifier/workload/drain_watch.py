@@ -54,7 +54,7 @@ class _Drain:
 
 
 class DrainWatch:
-    """The open drains of this process in one workload system."""
+    """Watches the open drains of this process in one workload system."""
 
     def __init__(self, notifier: Notifier, clock: Clock, observe: Observe = _unobserved) -> None:
         self._observe = observe

@@ -1,4 +1,4 @@
-"""A workload system behind a command of the owner: an order as JSON on standard input.
+"""Orders a workload system by a command of the owner, with JSON on its standard input.
 
 docs/write-a-notifier.md has the contract. Exit code 0: done; 65 (EX_DATAERR): refused, so the step
 fails; anything else, and a command that takes too long, is repeated until the step's deadline.
@@ -48,7 +48,7 @@ ExecOrderName = Literal[
 
 
 class ExecOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command reads; fields are added and never changed."""
+    """Declares what the command reads; fields are added and never changed."""
 
     version: int = VERSION
     order: ExecOrderName
@@ -65,7 +65,7 @@ class ExecOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecWorkload(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command says of one node."""
+    """Holds what the command says of one node."""
 
     drained: bool
     running: tuple[RunningWork, ...] = ()
@@ -74,7 +74,7 @@ class ExecWorkload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecStatus(msgspec.Struct, frozen=True):
-    """What the command prints for `status`."""
+    """Holds what the command prints for `status`."""
 
     nodes: dict[str, ExecWorkload]
 
@@ -87,7 +87,7 @@ class UnansweredCommandError(Exception):
 
 
 class ExecNotifier:
-    """A workload system behind a command."""
+    """Orders a workload system by a command."""
 
     name = "exec"
     confirms_drains = True
@@ -96,7 +96,7 @@ class ExecNotifier:
     """One run for all nodes."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`notifiers: {NAME: {type: exec, command: [/usr/local/bin/scheduler, navarch]}}`."""
+        """Configures `notifiers: {NAME: {type: exec, command: [/usr/local/bin/scheduler]}}`."""
 
         command: tuple[str, ...]
         """The program and its first arguments."""
@@ -174,7 +174,7 @@ class ExecNotifier:
         }
 
     async def self_check(self) -> Sequence[WorkloadCheck]:
-        """Whether it answers a question about no nodes."""
+        """Return whether the command answers a question about no nodes."""
         await self.workloads([])
         return [WorkloadCheck(what=f"run {self._options.command[0]}", detail="it answers `status`")]
 

@@ -88,7 +88,7 @@ class _Version(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class KubernetesNotifier:
-    """One Kubernetes cluster."""
+    """Orders one Kubernetes cluster."""
 
     name = "kubernetes"
     confirms_drains = True
@@ -101,7 +101,7 @@ class KubernetesNotifier:
     """Long: changes are pushed."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`notifiers: {NAME: {type: kubernetes, kubeconfig: …}}`."""
+        """Configures `notifiers: {NAME: {type: kubernetes, kubeconfig: …}}`."""
 
         kubeconfig: FilePath = ""
         """File; empty: the service account of the pod in which the notifier runs."""
@@ -199,7 +199,7 @@ class KubernetesNotifier:
             await self._describe(node, order, "NavarchDeadline", f"deleted {len(left)} pods")
 
     async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
-        """What the watch has seen; a node that looks empty is listed again to be sure."""
+        """Return what the watch has seen; a node that looks empty is listed again to be sure."""
         self._state.changed.clear()
         await self._watched()
         answers = await asyncio.gather(
@@ -239,7 +239,7 @@ class KubernetesNotifier:
         await self._state.changed.wait()
 
     async def node_states(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadNodeState]:
-        """What the watches have seen."""
+        """Return what the watches have seen."""
         self._state.states_changed.clear()
         await self._state.failures_listed()
         found = ((each, self._state.find(self._name(each), each)) for each in nodes)

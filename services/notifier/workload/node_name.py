@@ -1,4 +1,4 @@
-"""The name of a node in the workload system, as a template over its reference. Pure.
+"""Builds a node's name in the workload system, by a template over its reference. Pure.
 
 `{node}`, `{hostname}`, `{address}`, `{pool}`, `{provider_id}`, `{label.NAME}`. A part without a
 value (a hostname before the agent has registered) falls back to the node's own name.
@@ -34,7 +34,7 @@ def check_template(template: str) -> None:
 
 
 def node_name(template: str, reference: NodeReference) -> str:
-    """The workload system's name of the node."""
+    """Return the workload system's name of the node."""
 
     def value(match: re.Match[str]) -> str:
         field = match.group(1)

@@ -27,7 +27,7 @@ class NoopNotifier:
     """Never used: nothing is asked."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`notifier: {type: noop, accept_no_drain: true}`."""
+        """Configures `notifier: {type: noop, accept_no_drain: true}`."""
 
         accept_no_drain: bool = False
         """Nodes may be terminated with work on them: `unconfirmed_drain` does not warn."""

@@ -1,4 +1,4 @@
-"""Which notifier a pool's nodes have: the fleet's, or those that its `notifiers` names."""
+"""Selects a pool's notifier: the fleet's, or those that its `notifiers` names."""
 
 from collections.abc import Mapping, Sequence
 
@@ -29,7 +29,7 @@ _pools = LimitedDecoder(_Pool)
 
 
 class PoolNotifiers:
-    """The fleet's notifier and the named ones."""
+    """Holds the fleet's notifier and the named ones."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class PoolNotifiers:
         return [self._named[each] for each in names]
 
     async def all_of(self, pool: str) -> Sequence[Notifier]:
-        """The notifiers of a pool, one by one."""
+        """Return the notifiers of a pool, one by one."""
         found = await self.of(pool)
         return found.parts if isinstance(found, CombinedNotifier) else [found]
 
@@ -85,7 +85,7 @@ class PoolNotifiers:
 
     @property
     def all(self) -> Sequence[Notifier]:
-        """Every notifier, the fleet's first."""
+        """Return every notifier, the fleet's first."""
         return [self._default, *self._named.values()]
 
     async def _read_names(self, pool: str) -> tuple[str, ...]:

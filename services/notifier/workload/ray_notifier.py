@@ -44,7 +44,7 @@ RESERVE_STEPS: Final = ("/reserve", "/open", "/promote")
 
 
 class RayNotifier:
-    """One Ray cluster."""
+    """Orders one Ray cluster."""
 
     name = "ray"
     confirms_drains = True
@@ -55,7 +55,7 @@ class RayNotifier:
     """It is asked about any node."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`notifiers: {NAME: {type: ray, dashboard: http://head:8265}}`."""
+        """Configures `notifiers: {NAME: {type: ray, dashboard: http://head:8265}}`."""
 
         dashboard: SecretText
         """URL of the dashboard, which needs `ray[default]` on the head."""
@@ -139,7 +139,7 @@ class RayNotifier:
             await self._remove(order)
 
     async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
-        """What runs on each, by at most four lists."""
+        """Return what runs on each node, by at most four lists."""
         raylets = await self._raylets("")
         here = {each.node: self._here(each, raylets) for each in nodes}
         busy = any(each.is_alive for found in here.values() for each in found)
@@ -161,7 +161,7 @@ class RayNotifier:
         return [*checks, WorkloadCheck(what="give orders", detail=f"{draining} nodes drain now")]
 
     async def check_order(self, order: WorkloadOrder) -> Sequence[WorkloadCheck]:
-        """Whether the node would be found; it is not drained, because that cannot be undone."""
+        """Check whether a node would be found; it is not drained, because that cannot be undone."""
         raylets = await self._raylets("")
         here = self._here(order.node, raylets)
         self._check_known(order, here, raylets)

@@ -32,7 +32,7 @@ class SlurmEntries:
         self._slurm = slurm
 
     async def set_address(self, node: SlurmNode, reference: NodeReference) -> None:
-        """Where slurmctld reaches the machine; slurm.conf cannot know it."""
+        """Set where slurmctld reaches the machine; slurm.conf cannot know it."""
         hostname = reference.hostname or node.hostname
         wanted = (reference.address, hostname)
         if not node.cloud or not reference.address or wanted == (node.address, node.hostname):

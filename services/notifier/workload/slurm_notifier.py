@@ -63,7 +63,7 @@ DRAINS_MAX: Final = 10_000
 
 
 class SlurmNotifier:
-    """A Slurm cluster."""
+    """Orders a Slurm cluster."""
 
     name = "slurm"
     confirms_drains = True
@@ -203,7 +203,7 @@ class SlurmNotifier:
         return asked
 
     async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
-        """What runs on each, by one `sinfo` and one `squeue`."""
+        """Return what runs on each node, by one `sinfo` and one `squeue`."""
         # Jobs first: one that starts in between is seen as a busy node.
         jobs = jobs_by_node(await self._slurm.jobs())
         known = await self._nodes("")
@@ -272,7 +272,7 @@ class SlurmNotifier:
             await self._entries.fail(found, reason_text(reason, saga))
 
     async def node_states(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadNodeState]:
-        """By one `sinfo`, and one `squeue` about jobs that failed lately."""
+        """Return the nodes' states, by one `sinfo` and one `squeue` about failed jobs."""
         failed = jobs_by_node(await self._slurm.jobs(FAILED_STATES))
         known = await self._nodes("")
         found: dict[str, WorkloadNodeState] = {}

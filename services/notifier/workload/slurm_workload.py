@@ -1,4 +1,4 @@
-"""What Slurm says of nodes and jobs, what that means, and what is written to Slurm. Pure."""
+"""Reads what Slurm says of nodes and jobs, and builds what is written to Slurm. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,7 +58,7 @@ def _why(job: SlurmJob) -> str:
 
 
 def announced_checkpoint(comment: Iterable[str]) -> datetime | None:
-    """When a job with these words in its comment has written its next checkpoint."""
+    """Return when a job with these words in its comment has written its next checkpoint."""
     found = [each.removeprefix(CHECKPOINT_AT) for each in comment if each.startswith(CHECKPOINT_AT)]
     return read_announcement(found[0]) if len(found) == 1 else None
 
@@ -81,7 +81,7 @@ def jobs_by_node(jobs: Sequence[SlurmJob]) -> Mapping[str, Sequence[SlurmJob]]:
 
 
 def node_workload(node: SlurmNode, here: Sequence[SlurmJob]) -> NodeWorkload:
-    """What runs on a node that has these jobs."""
+    """Return what runs on a node that has these jobs."""
     if node.powered_off or node.powering_up:
         return NodeWorkload(
             drained="completing" not in node.state, detail="Slurm has no machine for the node"
@@ -118,7 +118,7 @@ def checked_name(name: str) -> str:
 
 
 def find_node(name: str, address: str, nodes: Mapping[str, SlurmNode]) -> SlurmNode | None:
-    """The node of this name, or of its short form, or the only one with this address."""
+    """Return the node of this name, or of its short form, or the only one with this address."""
     short = name.partition(".")[0]
     found = nodes.get(name) or nodes.get(short)
     if found is not None or not address:

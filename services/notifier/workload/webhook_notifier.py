@@ -1,4 +1,4 @@
-"""A workload system behind HTTP: a URL for each order, and one for the drain status.
+"""Orders a workload system over HTTP: a URL for each order, and one for the drain status.
 
 docs/webhook.md has the contract. Any 2xx is success. A transient failure (no connection, time-out,
 408, 425, 429, 5xx) of an order is retried here with back-off until the step's deadline, and one of
@@ -50,7 +50,7 @@ EVENTS: Final = ("cordon", "uncordon", "cordon_gpus", "checkpoint", "drain")
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Body of a POST."""
+    """Holds the body of a POST."""
 
     event: str
     node_id: str
@@ -76,7 +76,7 @@ class CheckpointReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DrainStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Body of the status URL's answer."""
+    """Holds the body of the status URL's answer."""
 
     drained: bool
     """Ignored for a node with `running`."""
@@ -90,7 +90,7 @@ _checkpoint = msgspec.json.Decoder(CheckpointReply)
 
 
 class WebhookDrain(Setting, frozen=True, kw_only=True):
-    """When a drain has ended."""
+    """Says when a drain has ended."""
 
     completes: Literal["when-reported", "when-called-back", "at-once"] = "when-reported"
     """when-reported: when `drain_status_url` says so, which a callback has asked at once;
@@ -108,7 +108,7 @@ class WebhookNotifier:
     """Short: most receivers answer from memory."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`notifier: {type: webhook, webhook: {cordon_url: …}}`."""
+        """Configures `notifier: {type: webhook, webhook: {cordon_url: …}}`."""
 
         cordon_url: SecretText = ""
         """Is sent the order to give a node no new work; empty: it is skipped."""
@@ -160,7 +160,7 @@ class WebhookNotifier:
 
     @property
     def confirms_drains(self) -> bool:
-        """Whether there is a status URL or a callback."""
+        """Return whether there is a status URL or a callback."""
         return self._options.drain.completes != "at-once"
 
     async def close(self) -> None:
@@ -168,22 +168,22 @@ class WebhookNotifier:
         await self._http.close()
 
     async def cordon(self, order: WorkloadOrder) -> None:
-        """POST `cordon`."""
+        """Send the order `cordon`."""
         await self._order("cordon", self._options.cordon_url, order)
 
     async def uncordon(self, order: WorkloadOrder) -> None:
-        """POST `uncordon`."""
+        """Send the order `uncordon`."""
         await self._order("uncordon", self._options.uncordon_url, order)
 
     async def cordon_gpus(self, order: WorkloadOrder) -> None:
-        """POST `cordon_gpus`."""
+        """Send the order `cordon_gpus`."""
         if not self._options.cordon_gpus_url:
             refuse_unset("cordon_gpus_url", order)
             return
         await self._order("cordon_gpus", self._options.cordon_gpus_url, order)
 
     async def drain(self, order: WorkloadOrder) -> None:
-        """POST `drain`."""
+        """Send the order `drain`."""
         await self._order("drain", self._options.drain_url, order)
 
     async def checkpoint(self, order: WorkloadOrder) -> Sequence[RunningWork]:

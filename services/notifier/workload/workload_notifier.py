@@ -42,7 +42,7 @@ class NodeReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class GpuReference(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU of a node."""
+    """Names a GPU of a node."""
 
     index: int
     uuid: str = ""
@@ -89,7 +89,7 @@ class RunningWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class NodeWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a workload system says about one node."""
+    """Holds what a workload system says about one node."""
 
     drained: bool
     """No work is left and none will be placed: the node may be terminated."""
@@ -120,7 +120,7 @@ RUNNING_MAX: Final = 20
 
 @runtime_checkable
 class Notifier(Protocol):
-    """A workload system.
+    """Declares the orders that a workload system must carry out.
 
     Every order must be idempotent: a replica that is killed before it stores the result repeats it
     with the same `key`. Cordoning a cordoned node, uncordoning one that is not cordoned, and
@@ -138,7 +138,7 @@ class Notifier(Protocol):
 
     @property
     def confirms_drains(self) -> bool:
-        """Whether `workloads` reports what the workload system said.
+        """Return whether `workloads` reports what the workload system said.
 
         If not, it is never called: a drain ends when it is ordered, and its event says that
         nothing confirmed it.
@@ -146,7 +146,7 @@ class Notifier(Protocol):
 
     @property
     def batches(self) -> bool:
-        """Whether one call of `workloads` asks about all nodes at the cost of one.
+        """Return whether one call of `workloads` asks about all nodes at the cost of one.
 
         If not, it is called for each node by itself, so that none waits for another's answer.
         """
@@ -168,7 +168,7 @@ class Notifier(Protocol):
         """End the work that is left, requeued where the system can: the deadline has come."""
 
     async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
-        """What runs on each of these nodes, by `node`, in as few requests as possible.
+        """Return what runs on each of these nodes, by `node`, in as few requests as possible.
 
         A node that the workload system does not know is drained. One that is missing from the
         answer is asked about again.
@@ -178,7 +178,7 @@ class Notifier(Protocol):
         """Return when work may have ended; a system that does not report it never returns."""
 
     async def close(self) -> None:
-        """Close connections."""
+        """Close all connections."""
 
 
 class FailedWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,7 +192,7 @@ class FailedWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkloadNodeState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a workload system says of a node itself."""
+    """Holds what a workload system says of a node itself."""
 
     ready: bool = True
     """False: it cannot use the node (Kubernetes NotReady, Slurm DOWN)."""
@@ -212,10 +212,10 @@ FAILED_MAX: Final = 20
 
 @runtime_checkable
 class NodeStateReporter(Notifier, Protocol):
-    """What a notifier has besides if its workload system reports on nodes unasked."""
+    """Declares what a notifier has besides if its workload system reports on nodes unasked."""
 
     async def node_states(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadNodeState]:
-        """What it says of these nodes, by `node`; one that it does not know is missing.
+        """Return what the system says of these nodes, by `node`; unknown ones are missing.
 
         It is called every few seconds for every node of the pools, so it answers from memory or
         with one request, and changes nothing.
@@ -227,16 +227,16 @@ class NodeStateReporter(Notifier, Protocol):
 
 @runtime_checkable
 class RunningWorkReporter(Protocol):
-    """What a notifier has besides if `workloads` says what runs on nodes that are in service."""
+    """Declares what a notifier has besides if `workloads` covers nodes that are in service."""
 
     @property
     def reports_running(self) -> bool:
-        """Whether it does, also before a drain: else no node counts as idle."""
+        """Return whether `workloads` covers nodes in service; else no node counts as idle."""
 
 
 @runtime_checkable
 class CheckpointingNotifier(Protocol):
-    """What a notifier has besides if it can ask running work for a checkpoint."""
+    """Declares what a notifier has besides if it can ask running work for a checkpoint."""
 
     async def checkpoint(self, order: WorkloadOrder) -> Sequence[RunningWork]:
         """Ask the work on the node to save itself and leave by `order.deadline`; end nothing.
@@ -250,7 +250,7 @@ class CheckpointingNotifier(Protocol):
 
 @runtime_checkable
 class GpuCordoningNotifier(Protocol):
-    """What a notifier has besides if its workload system can keep work off single GPUs.
+    """Declares what a notifier has besides if its system can keep work off single GPUs.
 
     Without it nodes are cordoned whole.
     """
@@ -270,7 +270,7 @@ def refuse_unset(setting: str, order: WorkloadOrder) -> None:
 
 
 def read_announcement(text: str) -> datetime | None:
-    """The time of a checkpoint, `2026-11-23T09:30:00Z`; None: not one with a time zone. Pure."""
+    """Return a checkpoint's time, `2026-11-23T09:30:00Z`; None: not one with a time zone. Pure."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -280,7 +280,7 @@ def read_announcement(text: str) -> datetime | None:
 
 @runtime_checkable
 class SelfCheckingNotifier(Protocol):
-    """What a notifier has besides for `navarch workload check`, if it can say more about itself."""
+    """Declares what a notifier has besides if `navarch workload check` can ask it for more."""
 
     async def self_check(self) -> Sequence[WorkloadCheck]:
         """Connect, and say what it sees and which rights it lacks, without changing anything.
@@ -291,7 +291,7 @@ class SelfCheckingNotifier(Protocol):
 
 @runtime_checkable
 class NodeListNotifier(Protocol):
-    """What a notifier has besides, if its workload system has an entry for each node.
+    """Declares what a notifier has besides if its workload system has an entry for each node.
 
     Every call may be repeated, and come late: the system is asked first.
     """

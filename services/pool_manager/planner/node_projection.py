@@ -24,7 +24,7 @@ from schemas.node_events import (
 )
 from schemas.node_records import GANGS_MAX, NodeRecord, WorkloadView
 from schemas.saga_params import LaunchSpec
-from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner import cloud_notices, node_identity
 
 FOUND: Final[dict[str, Any]] = {
     "lost": False,
@@ -42,6 +42,8 @@ def apply_event(
     if record is None or record.state == "terminated":
         # An agent on an instance without a record is not ours to manage.
         return None
+    if isinstance(event, BootChecked | ProviderNotice) and _is_refused(record, event.boot_id):
+        return record
     changed = _change(record, event, stored_at)
     if changed == record:
         return record
@@ -149,6 +151,10 @@ def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> N
 
     Workload systems find nodes by these, and later a user's code may be root there.
     """
+    identity = node_identity.identified(record.identity, event, stored_at)
+    record = msgspec.structs.replace(record, identity=identity)
+    if not node_identity.is_own(identity, event, stored_at):
+        return record  # of a second machine, or delivered late
     kept = record if record.admitted_at is not None else None
     # By the server's clock, as a silence is: the agent's own may be ahead of it. That of a known
     # boot may be an operator's replay, so there the heartbeats say whether the agent is back.
@@ -168,6 +174,10 @@ def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> N
         registered_at=record.registered_at or stored_at,
         **heard,
     )
+
+
+def _is_refused(record: NodeRecord, boot_id: str) -> bool:
+    return record.identity is not None and record.identity.refuses(boot_id)
 
 
 def _stale(record: NodeRecord, at: datetime) -> bool:

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import msgspec
 
-from schemas.messages import encode
+from schemas.messages import encode_record
 from schemas.names import SAGA_TOKEN
 from schemas.node_records import NodeRecord
 from schemas.operator_requests import (
@@ -140,7 +140,7 @@ def _check_room(before: PoolRecord, after: PoolRecord | None) -> None:
     """Refuse to open a saga that would bring the record near what the server takes."""
     if after is None or after.open.keys() <= before.open.keys():
         return
-    if len(encode(after)) > RECORD_BYTES_MAX:
+    if len(encode_record(after)) > RECORD_BYTES_MAX:
         raise RefusedError(
             "saga-open",
             f"{len(before.open)} sagas of {before.name} are open, as many as may be; "

@@ -83,6 +83,12 @@ class RefusedError(Exception):
     reason: str
 
 
+def pool_of_request(stored: Stored) -> str:
+    """The pool that a stored request is about: its requests are answered in order."""
+    parsed = subjects.parse_pool_request(stored.subject)
+    return parsed.pool if parsed else stored.subject
+
+
 def read_stored_request(stored: Stored, *, is_open: bool) -> QueuedRequest | Invalid:
     """Wrap what people typed; a subject that names no pool cannot be answered anywhere.
 

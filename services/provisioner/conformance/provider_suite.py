@@ -1,6 +1,7 @@
 """The contract of a provider, one test for each rule."""
 
 import asyncio
+from contextlib import suppress
 from typing import Final, get_args
 
 import pytest
@@ -15,7 +16,8 @@ from services.provisioner.conformance.suite_fixtures import (
     record_of,
 )
 from services.provisioner.instances import instance_decisions
-from services.provisioner.provider_client.provider import InstanceStatus, Reboots
+from services.provisioner.provider_client.provider import InstanceStatus, Provider, Reboots
+from services.provisioner.provider_client.provider_calls import ProviderCalls
 from services.provisioner.provider_client.provider_errors import ProviderError
 
 AWAITS_MAX: Final = 1_000
@@ -194,6 +196,56 @@ class ProviderConformance(SuiteFixtures):
                 break
         await self._until_gone(provider)
 
+    # --- identity ---------------------------------------------------------------------------------
+
+    async def test_each_instance_has_one_id_and_keeps_it(
+        self, fresh: MakeProvider, wanted: MakeRequest
+    ) -> None:
+        """Answers and lists name each by one ID, in its canonical form, once, until it is gone.
+
+        An ID is not given again: what is made later in its place has another one.
+        """
+        provider = fresh()
+        one = await self._bounded(provider.provision(wanted("web-1")))
+        two = await self._bounded(provider.provision(wanted("web-2")))
+        ids = [each.provider_id for each in await self._listed(fresh())]
+        assert sorted(ids) == sorted({one.provider_id, two.provider_id}), f"listed: {ids}"
+        for each in ids:
+            assert canonical(provider, each) == each, f"{each} is listed, and is not canonical"
+        await self._remove(provider, one.provider_id)
+        [left] = await self._listed(fresh())
+        assert left.provider_id == two.provider_id, "the removal of one took another"
+        again = await self._bounded(provider.provision(wanted("web-3")))
+        assert again.provider_id != one.provider_id, f"{again.provider_id} was given again"
+
+    async def test_another_form_of_an_id_is_the_same_instance_or_none(
+        self, fresh: MakeProvider, wanted: MakeRequest
+    ) -> None:
+        """A form that `canonical_id` knows ends the instance; any other one ends nothing."""
+        provider = fresh()
+        made = await self._bounded(provider.provision(wanted()))
+        other = await self._bounded(provider.provision(wanted("web-2")))
+        for number, form in enumerate(forms_of(made.provider_id), 3):
+            same = canonical(provider, form) == made.provider_id
+            with suppress(*(() if same else (ProviderError,))):  # it may be refused as none
+                await self._bounded(provider.terminate(canonical(provider, form)))
+            left = {each.provider_id for each in await self._listed(provider)}
+            assert other.provider_id in left, f"{form} ended {other.provider_id}"
+            if same:
+                assert made.provider_id not in left, f"{form} is canonical, and ended nothing"
+                made = await self._bounded(provider.provision(wanted(f"web-{number}")))
+            else:
+                assert made.provider_id in left, f"{form} is not canonical, and ended the instance"
+
+    async def test_a_list_of_nothing_is_a_success(
+        self, fresh: MakeProvider, wanted: MakeRequest
+    ) -> None:
+        """Before the first instance, and after the last; an error is never an empty list."""
+        provider = fresh()
+        assert await self._bounded(provider.list()) == [], "an empty account lists something"
+        made = await self._bounded(provider.provision(wanted()))
+        await self._remove(provider, made.provider_id)
+
     # --- the list --------------------------------------------------------------------------------
 
     async def test_the_list_is_whole(self, fresh: MakeProvider, wanted: MakeRequest) -> None:
@@ -315,3 +367,21 @@ class ProviderConformance(SuiteFixtures):
 def _check_message(error: ProviderError) -> None:
     assert error.message.strip(), "an error without a message"
     assert error.message.isprintable(), f"{error.message!r} is not one printable line"
+
+
+def canonical(provider: Provider, provider_id: str) -> str:
+    """Return the form in which the provisioner compares an ID."""
+    return ProviderCalls(provider, call_timeout_seconds=1.0).canonical_id(provider_id)
+
+
+def forms_of(provider_id: str) -> tuple[str, ...]:
+    """Return other ways to write an ID: its case, and what APIs put before it."""
+    return tuple(
+        each
+        for each in (
+            provider_id.swapcase(),
+            f"instance/{provider_id}",
+            f"arn:aws:ec2:eu-west-1:123456789012:instance/{provider_id}",
+        )
+        if each != provider_id
+    )

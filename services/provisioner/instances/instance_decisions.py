@@ -13,29 +13,27 @@ or writes a record.
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from schemas.enums import ProviderErrorKind
 from schemas.instance_records import InstanceRecord, RequestedOffering
 from schemas.launch_offers import Offering
 from schemas.saga_params import LaunchSpec
+from schemas.termination_orders import Authority, SurplusInstance
 from services.provisioner.provider_client.instance_list import InstanceList
 from services.provisioner.provider_client.provider import Capabilities, Instance
 
 TOKEN_CHARS: Final = 32
 ERROR_CHARS_MAX: Final = 500
+SURPLUS_MAX: Final = 16
+"""Of one record; what is beyond is proposed again by a sweep."""
 REFUSED_MAX: Final = 32
 """Of a launch's refused offerings, those that are remembered."""
 
 TERMINATING_STATES: Final = ("terminating", "leaked")
 ADOPTABLE_STATUSES: Final = ("pending", "running")
-REFUSED_FOR_GOOD: Final[tuple[ProviderErrorKind, ...]] = ("INVALID", "UNSUPPORTED")
-"""Kinds of a refused removal whose repetition is refused as well: a lock on the instance, a region
-that its provider does not have. A login that has expired (AUTH) refuses every removal, until a
-person renews it, and the next try succeeds."""
 ADOPTED: Final = "adopted"
 """In place of the saga that launched an instance: no unwinding saga removes it."""
 
@@ -89,15 +87,15 @@ def intended_record(
 
 
 def unrecorded_instance(
-    pool: str, instance: str, launch: LaunchSpec, saga: str, now: datetime
+    pool: str, instance: str, launch: LaunchSpec, by: Authority, now: datetime
 ) -> InstanceRecord:
     """Return the record of an instance that must go and has none.
 
     It was never launched, or its record is lost. It names no provider: any of them may have it. It
     also prevents a launch after its undo.
     """
-    record = replace(intended_record(pool, instance, launch, saga, now), provider="")
-    return mark_terminating(record, now, "it had no record when it was to be removed")
+    record = replace(intended_record(pool, instance, launch, by.saga, now), provider="")
+    return mark_terminating(record, now, by, "it had no record when it was to be removed")
 
 
 def possible_providers(record: InstanceRecord, configured: Iterable[str]) -> tuple[str, ...]:
@@ -118,6 +116,7 @@ def record_from_tags(provider: str, instance: Instance, now: datetime) -> Instan
         region=instance.region,
     )
     record = intended_record(instance.pool, instance.name, launch, "", now)
+    record = replace(record, token=instance.token or record.token)
     return record if instance.fleet else replace(record, created_at=instance.created_at)
 
 
@@ -182,9 +181,9 @@ def find_adoptable(record: InstanceRecord, listed: Iterable[Instance]) -> Instan
 class Settlement:
     """What happens to an instance just launched or adopted, and the record to write."""
 
-    outcome: Literal["running", "surplus", "removed", "kept"]
+    outcome: Literal["running", "surplus", "removed", "kept", "doubtful"]
     """It is recorded; another one is recorded, so remove it; its removal was requested
-    meanwhile; it was left to an operator meanwhile."""
+    meanwhile; it was left to an operator meanwhile; another record has this ID."""
     record: InstanceRecord
 
 
@@ -194,22 +193,35 @@ def settle(
     now: datetime,
     provider: str,
     requested: InstanceRecord | None = None,
+    held_by: str = "",
 ) -> Settlement:
     """Decide what happens to an instance just launched or adopted, by the current record.
 
     `provider` has it: if the record names another one by now, it is surplus. `requested`: the
-    record with the offering that it was requested from; None: it was adopted.
+    record with the offering that it was requested from; None: it was adopted. `held_by`: the
+    record that has this ID already, so that the answer is not about this launch.
     """
+    if held_by:
+        return Settlement("doubtful", record)
+
+    def surplus() -> Settlement:
+        # What was found in a list may be the node as well as the recorded one: a sweep decides.
+        if requested is None:
+            return Settlement("surplus", record)
+        by = Authority(kind="launch", saga=requested.saga, at=now)
+        one = SurplusInstance(provider=provider, provider_id=made.provider_id, authority=by)
+        return Settlement("surplus", with_surplus(record, one))
+
     # Two names of the configuration may lead into one account.
     same = bool(record.provider_id) and record.provider_id == made.provider_id
     if record.state == "orphaned":
-        return Settlement("kept" if same or requested is None else "surplus", record)
+        return Settlement("kept", record) if same or requested is None else surplus()
     if record.provider != provider and not same:
         if record.offering is not None or record.provider_id:
-            return Settlement("surplus", record)
+            return surplus()
         record = replace(record, provider=provider)
     if record.state == "running":
-        return Settlement("running" if same else "surplus", record)
+        return Settlement("running", record) if same else surplus()
     if record.state != "intended":
         return Settlement("removed", mark_listed(record, made, now))
     record = _with_offering(record, made, requested)
@@ -231,6 +243,12 @@ def settle(
             running_at=now,
         ),
     )
+
+
+def with_surplus(record: InstanceRecord, surplus: SurplusInstance) -> InstanceRecord:
+    """Return a record that keeps one more instance that must go."""
+    others = (each for each in record.surplus if each.provider_id != surplus.provider_id)
+    return replace(record, surplus=(*others, surplus)[-SURPLUS_MAX:])
 
 
 def _with_offering(
@@ -317,27 +335,46 @@ def refused(record: InstanceRecord, offering: Offering | None, reason: str) -> I
     )
 
 
-def mark_terminating(record: InstanceRecord, now: datetime, error: str = "") -> InstanceRecord:
-    """Return the record of an instance that must go; one that is going or gone is unchanged."""
+def authority_of(record: InstanceRecord) -> Authority:
+    """Return who ordered an instance to go; earlier releases kept only the saga."""
+    return record.authority or Authority(kind="saga", saga=record.saga)
+
+
+def mark_terminating(
+    record: InstanceRecord, now: datetime, by: Authority, error: str = ""
+) -> InstanceRecord:
+    """Return the record of an instance that must go, which keeps by whose order.
+
+    One that is going or gone is unchanged: the first order counts.
+    """
     if record.state in {"terminating", "leaked", "terminated"}:
         return record
     return replace(
         record,
         state="terminating",
         error=error[:ERROR_CHARS_MAX] or record.error,
+        authority=by,
+        ordered=(record.provider_id,) if record.provider_id else (),
         terminating_at=now,
         terminated_at=None,
     )
 
 
-def mark_listed(record: InstanceRecord, instance: Instance, now: datetime) -> InstanceRecord:
-    """Return the record of an instance that must go, now that its provider lists it."""
+def mark_listed(
+    record: InstanceRecord, instance: Instance, now: datetime, by: Authority | None = None
+) -> InstanceRecord:
+    """Return the record of an instance that must go, now that its provider lists it.
+
+    `by`: a new order; None: that of the record means this instance, too.
+    """
     if record.state == "terminated":
-        record = mark_terminating(replace(record, state="running"), now)
+        again = replace(record, state="running", provider_id=instance.provider_id)
+        record = mark_terminating(again, now, by or authority_of(record))
     known = record.running_at if record.provider_id == instance.provider_id else None
     return replace(
         record,
         provider_id=instance.provider_id,
+        ordered=tuple(dict.fromkeys((*record.ordered, instance.provider_id))),
         # Just launched, it may be missing from the next list, however old the record is.
         running_at=known or now,
         dollars_per_hour=instance.dollars_per_hour or record.dollars_per_hour,
@@ -347,72 +384,3 @@ def mark_listed(record: InstanceRecord, instance: Instance, now: datetime) -> In
 def mark_terminated(record: InstanceRecord, now: datetime) -> InstanceRecord:
     """Return the record of an instance whose absence the provider has confirmed."""
     return replace(record, state="terminated", terminated_at=now)
-
-
-def count_removal_attempt(
-    record: InstanceRecord, reason: str, now: datetime, *, leak: bool
-) -> InstanceRecord:
-    """Return the record after another failed removal."""
-    if record.state not in TERMINATING_STATES:
-        return record
-    return replace(
-        record,
-        state="leaked" if leak else record.state,
-        error=reason[:ERROR_CHARS_MAX],
-        removal_attempts=record.removal_attempts + 1,
-        removal_tried_at=now,
-    )
-
-
-def is_leak(
-    record: InstanceRecord, kind: ProviderErrorKind | None, now: datetime, after: timedelta
-) -> bool:
-    """Whether it is a leak: the removal takes too long, or no repetition of it can succeed."""
-    if record.state != "terminating":
-        return False
-    waited = now - (record.terminating_at or record.intended_at)
-    return kind in REFUSED_FOR_GOOD or waited >= after
-
-
-def may_go_on(
-    record: InstanceRecord, now: datetime, *, accepted: bool, waits_seconds: float
-) -> bool:
-    """Whether a saga need not wait any longer for a removal; the sweep goes on with it.
-
-    `accepted`: the provider is removing it, and `waits_seconds` is the wait for its capacity;
-    otherwise that for the provider to accept.
-    """
-    if accepted and not waits_seconds:
-        return True
-    waited = now - (record.terminating_at or record.intended_at)
-    return waited >= timedelta(seconds=waits_seconds)
-
-
-def provider_ids_to_remove(record: InstanceRecord, listed: Iterable[Instance]) -> tuple[str, ...]:
-    """Return every provider ID of this record that is not being removed, the recorded one first."""
-    mine = instances_of(record, listed)
-    stopping = {each.provider_id for each in mine if each.status == "stopping"}
-    found = sorted(each.provider_id for each in mine)
-    first = (record.provider_id,) if record.provider_id else ()
-    return tuple(each for each in dict.fromkeys((*first, *found)) if each not in stopping)
-
-
-def is_stopping(record: InstanceRecord, listed: Iterable[Instance]) -> bool:
-    """Whether the provider lists instances of this record, and is removing all of them."""
-    mine = instances_of(record, listed)
-    return bool(mine) and all(each.status == "stopping" for each in mine)
-
-
-def is_absent(
-    record: InstanceRecord, listed: Iterable[Instance], asked_at: datetime, lag: timedelta
-) -> bool:
-    """Whether a list that was started at `asked_at` proves that the instance is gone.
-
-    It must be late enough that even a lagging list would show the instance: `lag` after its ID
-    became known or, without one, after the launch was given up.
-    """
-    index = InstanceList.of(listed)
-    if instances_of(record, index) or may_be_hidden(record, index.hidden_prefixes):
-        return False
-    known_at = record.running_at if record.provider_id else None
-    return asked_at - (known_at or record.terminating_at or record.intended_at) >= lag

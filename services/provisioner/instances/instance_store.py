@@ -1,5 +1,6 @@
 """INSTANCES as the provisioner writes it: every change is a compare-and-set of a pure decision."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection
 from typing import Final
@@ -18,6 +19,9 @@ log = logging.getLogger(__name__)
 TERMINATED_TTL_SECONDS: Final = 7 * DAY_SECONDS
 """How long a terminated instance can be queried and prevents a late launch."""
 
+HOLDERS_SECONDS: Final = 30.0
+"""How old the index by ID may be: whose ID is given to a second instance has it for longer."""
+
 Change = Callable[[InstanceRecord | None], InstanceRecord | None]
 """Decides what to write, given the current record; None writes nothing."""
 
@@ -29,6 +33,10 @@ class InstanceStore:
         self._bus = bus
         self._records = RecordBucket(bus, INSTANCES, InstanceRecord, _ttl_seconds)
         self._fleet_records = RecordBucket(bus, POOLS, FleetRecord)
+        self._holders: dict[str, str] = {}
+        """Provider ID -> key of the record that had it."""
+        self._holders_read_at = float("-inf")
+        self._reading_holders = asyncio.Lock()
 
     async def fleet(self) -> str:
         """The fleet's ID, by which its instances are recognised; empty where it is lost."""
@@ -58,6 +66,23 @@ class InstanceStore:
                 log.error("%s", error)  # noqa: TRY400 - the text is the whole story
                 found[each.key] = None
         return found
+
+    async def other_holder(self, key: str, record: InstanceRecord) -> str:
+        """Return the key of another record that has this one's instance; empty: none has."""
+        now = asyncio.get_running_loop().time
+        async with self._reading_holders:
+            if now() - self._holders_read_at > HOLDERS_SECONDS:
+                self._holders_read_at = now()
+                found = await self.all()
+                self._holders = {each.provider_id: name for name, each in found.items()}
+        other = self._holders.setdefault(record.provider_id, key)
+        if other == key or not record.provider_id:
+            return ""
+        held = await self.get(other)
+        mine = held is None or held.state == "terminated" or held.provider_id != record.provider_id
+        if mine or held is None or held.provider != record.provider:
+            return ""
+        return other
 
     async def create(self, record: InstanceRecord) -> bool:
         """Write the record of an intention; False if there is a record already."""

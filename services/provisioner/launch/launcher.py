@@ -19,6 +19,7 @@ from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering
 from schemas.node_records import node_key
 from schemas.step_data import ProvisionInputs, ProvisionOutputs
+from schemas.termination_orders import Authority
 from services.primitives.clock import Clock
 from services.primitives.race import race
 from services.provisioner.bootstrap.user_data import UserDataError
@@ -353,6 +354,8 @@ class Launcher:
         if not made.adopted:
             await self._allocator.record_success(progress.allocation)
         settled = Settlement("running", requested)
+        made_record = replace(requested, provider_id=instance.provider_id)
+        held_by = await self._store.other_holder(key, made_record)
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             nonlocal settled
@@ -362,6 +365,7 @@ class Launcher:
                 self._clock.now(),
                 requested.provider,
                 None if made.adopted else requested,
+                held_by,
             )
             return settled.record
 
@@ -370,8 +374,12 @@ class Launcher:
         if made.adopted and record.offering == progress.allocation.target.offering:
             await self._allocator.record_success(progress.allocation)
         match settled.outcome:
+            case "doubtful":
+                progress.in_doubt = True
+                wrong = f"{requested.provider} answered with {instance.provider_id}"
+                raise ProviderError("TRANSIENT", f"{wrong}, which is the instance of {held_by}")
             case "surplus":
-                await self._remover.remove_unrecorded(requested.provider, instance.provider_id)
+                await self._remover.remove_surplus(key)
                 if record.state == "intended":
                     progress.in_doubt = True
                     await self._continue_with(progress, record)
@@ -399,7 +407,8 @@ class Launcher:
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             if record is None or record.state != "intended":
                 return None
-            ending = mark_terminating(record, self._clock.now(), str(error))
+            by = Authority(kind="launch", saga=launched.saga, at=self._clock.now())
+            ending = mark_terminating(record, self._clock.now(), by, str(error))
             return ending if in_doubt else mark_terminated(ending, self._clock.now())
 
         record = await self._store.change(key, decide)

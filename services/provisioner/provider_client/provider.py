@@ -185,6 +185,14 @@ class Provider(Protocol):
 
 
 @runtime_checkable
+class NamesInstances(Protocol):
+    """A provider whose API writes the ID of one instance in several forms."""
+
+    def canonical_id(self, provider_id: str) -> str:
+        """Return the form by which IDs are compared; every method of the provider takes it."""
+
+
+@runtime_checkable
 class Bootstraps(Protocol):
     """A provider whose instances do not start their agent by themselves."""
 

@@ -13,8 +13,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Market, Offering
 from schemas.offering_records import OfferingPrice, OfferingQuota
+from schemas.termination_orders import TerminationOrder
 from schemas.value_limits import Address, Identifier
 from services.primitives.coalesce import Joined
 from services.primitives.redaction import redacted
@@ -25,6 +27,7 @@ from services.provisioner.provider_client.provider import (
     HostReport,
     IdentifiesPods,
     Instance,
+    NamesInstances,
     Prices,
     Provider,
     ProvisionRequest,
@@ -73,11 +76,25 @@ class ProviderCalls:
     async def provision(self, request: ProvisionRequest, *, timeout_seconds: float) -> Instance:
         """Launch an instance, or raise ProviderError."""
         made = await self._call("provision", self.provider.provision(request), timeout_seconds)
-        return usable(made, self.provider.name)
+        return self._usable(made)
 
-    async def terminate(self, provider_id: str) -> None:
-        """Begin to remove an instance, or raise ProviderError."""
-        await self._call("terminate", self.provider.terminate(provider_id), self._timeout)
+    def canonical_id(self, provider_id: str) -> str:
+        """Return the form of an ID by which this provider's instances are compared."""
+        if provider_id and isinstance(self.provider, NamesInstances):
+            return self.provider.canonical_id(provider_id)
+        return provider_id
+
+    def canonical_record(self, record: InstanceRecord) -> InstanceRecord:
+        """Return a record of an earlier release or answer with its IDs in that form."""
+        ids = self.canonical_id(record.provider_id), tuple(map(self.canonical_id, record.ordered))
+        if ids == (record.provider_id, record.ordered):
+            return record
+        return msgspec.structs.replace(record, provider_id=ids[0], ordered=ids[1])
+
+    async def terminate(self, order: TerminationOrder) -> None:
+        """Begin to remove the instances of an order, or raise ProviderError."""
+        for each in order.provider_ids:
+            await self._call("terminate", self.provider.terminate(each), self._timeout)
 
     async def bootstrap(self, instance: Instance, *, timeout_seconds: float) -> None:
         """Start the agent on the instance, if it does not start by itself."""
@@ -182,7 +199,14 @@ class ProviderCalls:
 
     async def _list(self, _: str) -> InstanceList:
         found = await self._call("list", self.provider.list(), self._timeout)
-        return InstanceList(usable(each, self.provider.name) for each in found)
+        return InstanceList(map(self._usable, found))
+
+    def _usable(self, instance: Instance) -> Instance:
+        found = usable(instance, self.provider.name)
+        canonical = self.canonical_id(found.provider_id)
+        if canonical == found.provider_id:
+            return found
+        return msgspec.structs.replace(found, provider_id=canonical)
 
     async def _call(self, what: str, call: Awaitable[T], timeout_seconds: float) -> T:
         name = self.provider.name

@@ -43,6 +43,7 @@ from services.provisioner.providers.aws_notices import AwsNotices
 from services.provisioner.providers.aws_prices import AwsPrices
 from services.provisioner.providers.aws_reports import AwsHostReports
 from services.provisioner.providers.aws_terminations import Terminations
+from services.provisioner.providers.provider_ids import aws_instance_id
 from services.provisioner.providers.request_checks import (
     check_region,
     invalid,
@@ -192,6 +193,8 @@ class AwsProvider:
     def joins_fabric(self, request: ProvisionRequest) -> bool:
         """Whether the node gets EFA interfaces."""
         return options_of(self, self.options, request).efa
+
+    canonical_id = staticmethod(aws_instance_id)
 
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove an instance; one that EC2 does not know is gone."""

@@ -28,6 +28,7 @@ from services.provisioner.providers import azure_prices
 from services.provisioner.providers import azure_vm as vm
 from services.provisioner.providers.azure_errors import error_of
 from services.provisioner.providers.azure_http import AzureClient, token_source
+from services.provisioner.providers.provider_ids import azure_machine_name
 from services.provisioner.providers.request_checks import invalid, market_of, options_of
 from services.runtime.bounded_http import bounded_client
 
@@ -112,6 +113,8 @@ class AzureProvider:
         """Whether the node is in a set, within which alone Azure connects InfiniBand."""
         options = options_of(self, self.options, request)
         return bool(options.scale_set or options.availability_set)
+
+    canonical_id = staticmethod(azure_machine_name)
 
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove a machine or, without one, the leftovers of its launch."""

@@ -34,6 +34,7 @@ from services.provisioner.providers.gcp_launch import (
     upcoming_maintenance,
 )
 from services.provisioner.providers.gcp_prices import GcpMachines, GcpPrices, GcpQuotas
+from services.provisioner.providers.provider_ids import google_instance_id
 from services.provisioner.providers.request_checks import (
     check_labels,
     invalid,
@@ -130,6 +131,8 @@ class GcpProvider:
             self._compute.call("GET", f"{path}/{request.name}"), HTTPStatus.NOT_FOUND
         )
         return _instance(found) if found is not None else None
+
+    canonical_id = staticmethod(google_instance_id)
 
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove an instance; one that Google does not know is gone."""

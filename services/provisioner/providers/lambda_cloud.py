@@ -184,6 +184,8 @@ class LambdaProvider:
         # Lambda has no zones.
         return replace(instance_for(request, answer.data.instance_ids[0]), zone="")
 
+    canonical_id = staticmethod(str.lower)
+
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove an instance; one that Lambda does not know is gone."""
         await none_if(self._operate("terminate", provider_id), "global/object-does-not-exist")

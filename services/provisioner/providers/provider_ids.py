@@ -1,4 +1,4 @@
-"""Parses `spec.providerID` of a Kubernetes node: which cloud's instance it is. Pure.
+"""Parses IDs of instances: `spec.providerID` of a Kubernetes node, and a cloud's own forms. Pure.
 
 The formats are those that the clouds' controllers write. Every client that can write a Node chooses
 the text, so each part is checked before it is used in a request.
@@ -76,3 +76,27 @@ def parse_provider_id(text: str) -> CloudInstance | None:
     if found := _MACHINE.fullmatch(text):
         return AzureMachine(found["subscription"], found["group"], found["name"])
     return None
+
+
+_AWS_FORMS: Final = re.compile(r"(?:.*[/:])?(i-[0-9a-f]{8,17})", re.ASCII | re.IGNORECASE)
+_GOOGLE_FORMS: Final = re.compile(
+    rf"(?:.*/)?(?!instances/)(?P<zone>{_NAME})/(?:instances/)?(?P<name>{_NAME})",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+def aws_instance_id(text: str) -> str:
+    """Return `i-0123…` of an ARN, a Kubernetes ID, or another case; else the text."""
+    found = _AWS_FORMS.fullmatch(text)
+    return found[1].lower() if found else text
+
+
+def azure_machine_name(text: str) -> str:
+    """Return the name of a machine or of its resource ID, which Azure compares without case."""
+    return text.rstrip("/").rpartition("/")[2].lower()
+
+
+def google_instance_id(text: str) -> str:
+    """Return `zone/name` of a self link, a Kubernetes ID, or another case; else the text."""
+    found = _GOOGLE_FORMS.fullmatch(text)
+    return f"{found['zone']}/{found['name']}".lower() if found else text

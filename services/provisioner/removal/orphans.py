@@ -14,6 +14,7 @@ from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder, encode
 from schemas.node_records import NodeRecord, node_key
+from schemas.termination_orders import Authority
 from schemas.topology import NODES
 from services.bus.bucket_mirror import readable_record
 from services.bus.port import Bus
@@ -30,7 +31,7 @@ from services.provisioner.instances.instance_decisions import (
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.removal.remover import Remover
-from services.provisioner.removal.sweep_decisions import LEFT, SweepAction
+from services.provisioner.removal.sweep_actions import LEFT, SweepAction
 from services.provisioner.removal.sweep_report import orphan_remedy
 
 log = logging.getLogger(__name__)
@@ -51,18 +52,27 @@ class Orphans:
         self._store = store
         self._remover = remover
 
-    async def perform(self, action: SweepAction) -> bool:
-        """Perform a sweep's action; False if an orphan that should go is still listed."""
+    async def perform(self, action: SweepAction, operator: Authority) -> bool:
+        """Perform a sweep's action; False if an orphan that should go is still listed.
+
+        `operator`: the authority of the command that may have named it.
+        """
         key, now = action.key, self._clock.now()
         match action.kind:
             case "keep-orphan":
                 await self.keep(key, action.provider, action.instance, action.why)
+            case "adopt-joined":
+                await self.adopt_joined(key, action.provider, action.instance)
+            case "retire-joined":
+                await self.retire_joined(key, action.why)
             case "orphan-departed":
                 await self._keep_departed(action)
             case "adopt-orphan":
                 await self._adopt(key, action.instance)
             case "terminate-orphan":
-                await self._store.change(key, lambda found: found and mark_terminating(found, now))
+                await self._store.change(
+                    key, lambda found: found and mark_terminating(found, now, operator)
+                )
                 return await self._remover.try_removal(key)
             case _:
                 await self._store.change(key, lambda found: found and mark_terminated(found, now))

@@ -18,6 +18,7 @@ from schemas.instance_records import InstanceRecord
 from schemas.names import TOKEN
 from schemas.node_records import node_key
 from schemas.pool_events import InstanceLeaked
+from schemas.termination_orders import Authority, SurplusInstance, TerminationOrder
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.provisioner.instances import instance_decisions
@@ -27,9 +28,12 @@ from services.provisioner.instances.instance_decisions import (
     why_out_of_region,
 )
 from services.provisioner.instances.instance_store import Change, InstanceStore
+from services.provisioner.provider_client.instance_list import InstanceList
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.removal import removal_orders
+from services.provisioner.removal.removal_orders import order_of, order_of_surplus, without_surplus
 from services.provisioner.time_limits import TimeLimits
 from services.runtime.event_publisher import publish_event
 
@@ -78,20 +82,21 @@ class Remover:
         """
         tries = 0
         while True:
+            # Again immediately before the order is used; and meanwhile the store may have been set
+            # back, to when the instance was in service.
+            if await is_superseded():
+                return False
             record = await self._store.change(key, decide)
             result = await self._try_removal(key, record, again=tries > 0)
             if record is None or result is None:
                 return True
             waits = self._freed_within(record) if result.stopping else accepted_within_seconds
-            if instance_decisions.may_go_on(
+            if removal_orders.may_go_on(
                 record, self._clock.now(), accepted=result.stopping, waits_seconds=waits
             ):
                 return True
             tries += 1
             await self._clock.sleep(self._limits.backoff_seconds(tries))
-            # Meanwhile the store may have been set back, to when the instance was in service.
-            if await is_superseded():
-                return False
 
     def _freed_within(self, record: InstanceRecord) -> float:
         """How long a launch in its place waits for its capacity; 0: it can have another."""
@@ -111,17 +116,18 @@ class Remover:
         if record is None or record.state not in TERMINATING_STATES:
             return None
         result, judged = await self._terminate(key, record, again=again)
+        ids = {record.provider_id, judged.provider_id}
         if result is not None:
             await self._record_attempt(key, record, result)
             return result
 
         def gone(now: InstanceRecord | None) -> InstanceRecord | None:
             # What was launched since is not missing from an earlier list.
-            known = now is not None and now.provider_id == judged.provider_id
+            known = now is not None and now.provider_id in ids
             return now and (mark_terminated(now, self._clock.now()) if known else now)
 
         now = await self._store.change(key, gone)
-        if now is not None and now.provider_id != judged.provider_id:
+        if now is not None and now.provider_id not in ids:
             return NotRemoved(f"{now.provider_id} was launched meanwhile")
         return None
 
@@ -144,33 +150,42 @@ class Remover:
         """
         try:
             calls = self._providers.get(provider)
-            can = calls.provider.capabilities
+            can, record = calls.provider.capabilities, calls.canonical_record(record)
             if unseen := why_out_of_region(record, can):
                 return NotRemoved(unseen, "INVALID"), record
             lag = timedelta(seconds=can.list_lag_seconds)
             # A list of many pages shows the state at the time it was started.
             asked_at = self._clock.now()
-            listed = await calls.list_instances() if again or not record.provider_id else []
-            if again and instance_decisions.is_absent(record, listed, asked_at, lag):
+            # Of an ID that two records have, the list says whose it is.
+            held = await self._store.other_holder(key, record)
+            looks = again or not record.provider_id or held
+            listed = await calls.list_instances() if looks else []
+            if again and removal_orders.is_absent(record, listed, asked_at, lag):
                 return None, record
             if not record.provider and (found := instance_decisions.find_adoptable(record, listed)):
                 record = await self._record_found(key, record, provider, found)
-            wanted = instance_decisions.provider_ids_to_remove(record, listed)
-            for provider_id in wanted:
-                await calls.terminate(provider_id)
-            if wanted or not again:
+            order = order_of(record, provider, listed, only_listed=bool(held))
+            await self._carry_out(order)
+            if order.provider_ids or not again:
                 asked_at = self._clock.now()
                 listed = await calls.list_instances()
-                for provider_id in instance_decisions.provider_ids_to_remove(record, listed):
-                    if provider_id not in wanted:
-                        await calls.terminate(provider_id)
+                more = order_of(record, provider, listed, only_listed=bool(held))
+                left = tuple(set(more.provider_ids) - set(order.provider_ids))
+                await self._carry_out(msgspec.structs.replace(more, provider_ids=left))
         except ProviderError as error:
             return NotRemoved(str(error), error.kind), record
-        if instance_decisions.is_absent(record, listed, asked_at, lag):
+        if removal_orders.is_absent(record, listed, asked_at, lag):
             return None, record
-        if instance_decisions.is_stopping(record, listed):
+        if removal_orders.is_stopping(record, listed):
             return NotRemoved(f"{provider} is removing it", stopping=True), record
         return NotRemoved(f"{provider} still lists it"), record
+
+    async def _carry_out(self, order: TerminationOrder) -> None:
+        """Ask the provider to terminate: the only place that does."""
+        if order.provider_ids:
+            about = {"ids": order.provider_ids, "authority": str(order.authority)}
+            log.info("terminating", extra={"instance": order.key, **about})
+            await self._providers.get(order.provider).terminate(order)
 
     async def _record_found(
         self, key: str, record: InstanceRecord, provider: str, instance: Instance
@@ -190,7 +205,7 @@ class Remover:
         log.info("not removed yet", extra={"instance": key, "reason": result.reason})
         after = timedelta(seconds=self._limits.leak_after_seconds)
         now = self._clock.now()
-        leak = not result.stopping and instance_decisions.is_leak(record, result.kind, now, after)
+        leak = not result.stopping and removal_orders.is_leak(record, result.kind, now, after)
         if leak:
             # Before the record says so: a crash in between must not lose the event.
             log.warning(
@@ -209,9 +224,7 @@ class Remover:
                 key,
                 lambda found: (
                     found
-                    and instance_decisions.count_removal_attempt(
-                        found, result.reason, now, leak=leak
-                    )
+                    and removal_orders.count_removal_attempt(found, result.reason, now, leak=leak)
                 ),
             )
 
@@ -258,14 +271,36 @@ class Remover:
         )
         await publish_event(self._bus, event)
 
-    async def remove_unrecorded(self, provider: str, provider_id: str) -> bool:
-        """Remove an instance that no record names; False if the provider did not accept."""
+    async def remove_unnamed(self, provider: str, instance: Instance, by: Authority) -> bool:
+        """Have an instance go that can have no record; an operator sees whether it did."""
+        order = TerminationOrder(
+            provider=provider,
+            provider_ids=(instance.provider_id,),
+            key="",
+            node=instance.name,
+            authority=by,
+        )
+        await self._carry_out(order)
+        return True
+
+    async def remove_surplus(self, key: str) -> bool:
+        """Try once to remove what is beside the instance of a record; False: some of it is left."""
+        record = await self._store.get(key)
+        if record is None:
+            return True
+        outcomes = [await self._remove_one(key, record, each) for each in record.surplus]
+        return all(outcomes)
+
+    async def _remove_one(self, key: str, record: InstanceRecord, surplus: SurplusInstance) -> bool:
+        gone = surplus.provider_id
         try:
-            await self._providers.get(provider).terminate(provider_id)
+            await self._carry_out(order_of_surplus(record, surplus))
+            listed = await self._providers.get(surplus.provider).list_instances()
         except ProviderError as error:
-            log.warning(
-                "surplus instance not removed; the sweep will try again",
-                extra={"provider": provider, "provider_id": provider_id, "reason": str(error)},
-            )
+            about = {"instance": key, "provider_id": gone, "reason": str(error)}
+            log.warning("surplus instance not removed; the sweep tries again", extra=about)
             return False
+        if gone in InstanceList.of(listed).by_id:
+            return False
+        await self._store.change(key, lambda found: found and without_surplus(found, gone))
         return True

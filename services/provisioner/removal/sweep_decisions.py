@@ -7,13 +7,13 @@ or terminates it.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
 from functools import partial
-from typing import Final, Literal
+from typing import Final
 
-from msgspec.structs import replace
+import msgspec
 
 from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
@@ -25,139 +25,36 @@ from services.provisioner.instances.instance_decisions import (
     down_reason,
     find_adoptable,
     instance_of,
-    instances_of,
-    mark_terminating,
     may_be_hidden,
     why_out_of_region,
 )
 from services.provisioner.provider_client.instance_list import InstanceList
 from services.provisioner.provider_client.provider import Capabilities, Instance
+from services.provisioner.removal.kept_instances import kept_seconds
+from services.provisioner.removal.removal_orders import (
+    is_late,
+    is_ordered,
+    ordered_instances,
+    remaining_instances,
+)
+from services.provisioner.removal.sweep_actions import (
+    COMMANDED,
+    DEPARTED,
+    LEFT,
+    REMOVALS,
+    SweepAction,
+    SweepInput,
+    SweepKind,
+)
 
-KEPT_FOR: Final = timedelta(minutes=20)
-"""It costs money meanwhile; and it is removed well before it would count as a leak."""
-KEPT_MAX: Final = 3
-"""Of one pool: as many as are refused in a row before an operator is asked, by default."""
-REASON: Final = "refused for its hardware; kept until another node of its pool is admitted"
 FLEET_SUFFIX: Final = re.compile(r"-[0-9a-f]{6}")
 """What distinguishes the fleet ID of one store from those of earlier stores of the same fleet."""
-
-
-def keep(
-    record: InstanceRecord, of_its_pool: Iterable[InstanceRecord], now: datetime
-) -> InstanceRecord | None:
-    """The record of a refused instance that is kept for now; None: it must go at once.
-
-    Many clouds hand out the host first that was freed last: given back at once, a machine whose
-    hardware is on the denylist would be the next launch's, too. It is removed once another node of
-    its pool has been admitted, and after a while in any case.
-    """
-    kept = sum(is_kept(each, now) for each in of_its_pool if each.instance != record.instance)
-    if record.state != "running" or kept >= KEPT_MAX:
-        return None
-    return replace(mark_terminating(record, now, REASON), kept_until=now + KEPT_FOR)
-
-
-def is_kept(record: InstanceRecord, now: datetime) -> bool:
-    """Whether an instance that must go is kept."""
-    until = record.kept_until
-    return record.state == "terminating" and until is not None and now < until
-
-
-def kept_seconds(record: InstanceRecord, admitted_at: datetime | None, now: datetime) -> float:
-    """How much longer it is kept; `admitted_at`: when its pool last admitted a node."""
-    if record.kept_until is None or not is_kept(record, now):
-        return 0.0
-    since = record.terminating_at or record.intended_at
-    if admitted_at is not None and admitted_at > since:
-        return 0.0
-    return (record.kept_until - now).total_seconds()
 
 
 def is_of_fleet(tag: str, fleet: str, name: str) -> bool:
     """Whether a fleet tag is this fleet's, or that of an earlier store of a fleet of this name."""
     earlier = bool(name) and tag.startswith(name) and FLEET_SUFFIX.fullmatch(tag[len(name) :])
     return tag == fleet or bool(earlier)
-
-
-RemovalKind = Literal[
-    "remove-unexpected", "remove-surplus", "retry-removal", "confirm-removal", "end-launch"
-]
-RecordKind = Literal[
-    "adopt-instance", "restore-record", "mark-listed", "mark-unlisted", "mark-down", "mark-up"
-]
-OrphanKind = Literal[
-    "keep-orphan", "orphan-departed", "adopt-orphan", "terminate-orphan", "forget-instance"
-]
-JoinedKind = Literal["adopt-joined", "retire-joined"]
-SweepKind = RemovalKind | RecordKind | OrphanKind | JoinedKind
-"""remove-unexpected: record an instance of this fleet as terminating, and remove it.
-remove-surplus: remove an instance beside the recorded one, or one whose tags name no node.
-retry-removal, confirm-removal: a removal is overdue, and its instance is listed, or is not.
-end-launch: a launch has no instance, and its node is gone: its record was rolled back.
-adopt-instance: record the instance of an unfinished launch.
-restore-record: write the record of a node in service, or of one whose instance others removed.
-mark-listed, mark-unlisted: a running instance's record must say whether its provider lists it.
-mark-down, mark-up: and whether it runs, as its provider reports.
-keep-orphan: record an instance that a lost store knew, and leave it alone.
-orphan-departed: the same of one that runs on without its node: one of the records was set back.
-adopt-orphan, terminate-orphan: an operator's command makes it a node of its pool, or removes it.
-forget-instance: a provider no longer lists an orphan, or the instance of a node that is gone.
-adopt-joined, retire-joined: others have made the instance, or removed it."""
-LEFT: Final = "others have removed it"
-"""Error in the record of an instance that this fleet has not terminated."""
-DEPARTED: Final = "it runs on, and its node has left its pool: a record was set back"
-REMOVALS: Final = frozenset({"remove-unexpected", "remove-surplus"})
-
-
-@dataclass(frozen=True, slots=True)
-class SweepAction:
-    """What a sweep does about one difference, and why."""
-
-    kind: SweepKind
-    key: str
-    provider: str
-    instance: Instance
-    """As listed; else as recorded."""
-    why: str
-    waits_seconds: float = 0.0
-    """The rest of the grace: a replica may be about to finish its work."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepInput:
-    """What the sweep decides on.
-
-    The providers were listed *before* the records were read: as an intention is recorded before its
-    provider is called, an instance without a record does not belong to a launch in progress.
-    """
-
-    fleet: str
-    fleet_name: str = ""
-    """As configured: it begins the ID of this fleet and of those whose store was lost."""
-    records_since: datetime | None = None
-    """When INSTANCES was created again after its loss; None: it is as old as the fleet."""
-    serials: Mapping[str, int] = field(default_factory=dict)
-    """Pool -> the highest number that POOLS has given to a node of it."""
-    adopt: frozenset[str] = frozenset()
-    """Orphans that an operator adopts, by instance name or provider ID."""
-    terminate: frozenset[str] = frozenset()
-    records: Mapping[str, InstanceRecord]
-    listed: Mapping[str, Sequence[Instance]]
-    """By provider; one that could not be listed is missing, and proves nothing."""
-    can: Mapping[str, Capabilities] = field(default_factory=dict)
-    """By provider."""
-    first_seen: Mapping[tuple[str, str], datetime]
-    """(provider, provider ID) -> when this sweeper first saw it; its age counts from there."""
-    living: frozenset[str]
-    """Keys of nodes that NODES knows as not terminated."""
-    departed: frozenset[str] = frozenset()
-    """Keys of nodes that NODES knows as terminated."""
-    unrecorded: Mapping[str, NodeRecord] = field(default_factory=dict)
-    """Nodes in service that others have made, and of whose instance there is no record."""
-    admitted: Mapping[str, datetime] = field(default_factory=dict)
-    """Pool -> when it last admitted a node; only of pools with instances that are kept."""
-    now: datetime
-    grace: timedelta
 
 
 def decide_sweep(seen: SweepInput) -> tuple[SweepAction, ...]:
@@ -185,8 +82,27 @@ def decide_sweep(seen: SweepInput) -> tuple[SweepAction, ...]:
             or bool(why_out_of_region(record, can))
         )
         actions.append(_decide_record(seen, key, record, can, listed=listed))
+        if record.surplus:
+            why = "it was ordered to go"
+            one = msgspec.structs.replace(
+                instance_of(record), provider_id=record.surplus[0].provider_id
+            )
+            at = record.surplus[0].provider
+            actions.append(SweepAction("retry-surplus", key, at, one, why))
     actions += [_decide_unrecorded(seen, key, node) for key, node in seen.unrecorded.items()]
-    return tuple(each for each in actions if each is not None)
+    return tuple(_commanded(each, seen.terminate) for each in actions if each is not None)
+
+
+def _commanded(action: SweepAction, terminate: Collection[str]) -> SweepAction:
+    """Return an action as an operator's command makes it, which names an ID or a sole name."""
+    if action.kind not in COMMANDED or not terminate:
+        return action
+    sole = action.kind in ("remove-unexpected", "keep-unnamed")
+    names = {action.instance.provider_id, action.instance.name if sole else ""} - {""}
+    if not names & set(terminate):
+        return action
+    kind: SweepKind = "remove-surplus" if action.kind == "note-unclear" else action.kind
+    return replace(action, kind=kind, by_operator=True, waits_seconds=0.0)
 
 
 def due_actions(actions: Sequence[SweepAction], removals_max: int) -> tuple[SweepAction, ...]:
@@ -212,12 +128,11 @@ def _decide_instance(seen: SweepInput, provider: str, instance: Instance) -> Swe
     action = partial(SweepAction, key=key, provider=provider, instance=instance)
     if not is_named(instance):
         why = "it has this fleet's tag and no node's name"
-        return action("remove-surplus", why=why, waits_seconds=waits)
+        return action("keep-unnamed", why=why)
     if record is not None and record.offering is not None and record.provider != provider:
-        if instance.provider_id == record.provider_id:
-            return None  # two names of the configuration may lead into one account
-        why = f"its record is of {record.provider}"
-        return action("remove-surplus", why=why, waits_seconds=waits)
+        # Two names of the configuration may lead into one account; a launch has not ended yet.
+        same = instance.provider_id == record.provider_id
+        return None if same else _decide_running(seen, provider, instance, record)
     if record is None and key in seen.living:
         return action("restore-record", why="its node is in service, and its record is lost")
     if record is None:
@@ -226,32 +141,91 @@ def _decide_instance(seen: SweepInput, provider: str, instance: Instance) -> Swe
         waits = 0.0 if _is_unnamed(seen, instance) else waits
         return action(kind, why=orphaned or "no record of it", waits_seconds=waits)
     if record.state == "terminated":
-        return action("remove-unexpected", why="its record says that it is gone")
+        late: SweepKind = "remove-late" if is_late(record, instance) else "remove-unexpected"
+        return action(late, why="its record says that it is gone")
     if record.state == "orphaned":
         kind, why = _judge_orphan(seen, record)
         return action(kind, why=why)
     if record.state == "intended" and find_adoptable(record, seen.listed[provider]) == instance:
         why = "it was launched, and the launch was not finished"
         return action("adopt-instance", why=why, waits_seconds=waits)
+    if record.state in TERMINATING_STATES and not is_ordered(record, instance):
+        why = f"its record has {', '.join(record.ordered)} removed, which is another"
+        return action("remove-surplus", why=why, waits_seconds=waits)
     return _decide_running(seen, provider, instance, record) if record.state == "running" else None
 
 
 def _decide_running(
     seen: SweepInput, provider: str, instance: Instance, record: InstanceRecord
 ) -> SweepAction | None:
-    """An instance that has the name of a running one."""
+    """Decide on an instance that has the name of a running one."""
     key = node_key(record.pool, record.instance)
     action = partial(SweepAction, key=key, provider=provider, instance=instance)
     if record.provider_id != instance.provider_id:
-        waits = _grace_of_listed(seen, provider, instance)
-        why = f"its record names {record.provider_id}"
-        return action("remove-surplus", why=why, waits_seconds=waits)
+        return _decide_differing(seen, provider, instance, record)
     if key in seen.departed:
         waits = _grace_left(seen, record.running_at or record.intended_at)
         return action("orphan-departed", why=DEPARTED, waits_seconds=waits)
     if (down := down_reason(instance)) != record.down_reason:
         return action("mark-down" if down else "mark-up", why=down or "it runs again")
     return None
+
+
+def _decide_differing(
+    seen: SweepInput, provider: str, instance: Instance, record: InstanceRecord
+) -> SweepAction | None:
+    """Decide on an instance that has a running one's name, and another ID than its record.
+
+    An ID alone proves nothing: providers spell them in several ways, and answer with wrong ones.
+    """
+    key = node_key(record.pool, record.instance)
+    waits = _grace_of_listed(seen, provider, instance)
+    action = partial(SweepAction, key=key, provider=provider, instance=instance)
+    recorded = seen.canonical.get(key, record.provider_id)
+    listed = machines_named(seen, record)
+    serves = serving_machine(listed.values(), seen.addresses.get(key, ""))
+    if record.state != "running" or record.provider not in seen.listed:
+        return None
+    if instance.status == "stopping":
+        return None
+    if serves is None:
+        why = f"{' and '.join(sorted(listed))} have its name; which is the node is not known"
+        return action("note-unclear", why=why, waits_seconds=waits)
+    if serves.provider_id != instance.provider_id:
+        if serves.provider_id != recorded:
+            return None  # the record is corrected first
+        why = f"its record names {recorded}, which serves"
+        return action("remove-surplus", why=why, waits_seconds=waits, beside=recorded)
+    if key in seen.departed:
+        return action("orphan-departed", why=DEPARTED, waits_seconds=waits)
+    why = f"it is the only machine of its name, and its record names {record.provider_id}"
+    if instance.provider_id == recorded:
+        return action("correct-id", why=why)
+    return action("correct-id", why=why, waits_seconds=waits) if key in seen.living else None
+
+
+def machines_named(seen: SweepInput, record: InstanceRecord) -> dict[str, Instance]:
+    """Return the machines that have the name of a record, by ID; no matter who lists them."""
+    name = record.pool, record.instance
+    found = (
+        each
+        for listed in seen.listed.values()
+        for each in InstanceList.of(listed).by_name.get(name, ())
+        if each.status != "stopping" and is_of_fleet(each.fleet, seen.fleet, seen.fleet_name)
+    )
+    return {each.provider_id: each for each in found}
+
+
+def serving_machine(machines: Iterable[Instance], address: str) -> Instance | None:
+    """Return which of the machines of one name is the node; None: that is not known.
+
+    One that is stopped serves nothing; of the others it is the one with its agent's address.
+    """
+    found = list(machines)
+    found = [each for each in found if each.status in ADOPTABLE_STATUSES] or found
+    if len(found) > 1 and address:
+        found = [each for each in found if each.address == address]
+    return found[0] if len(found) == 1 else None
 
 
 def _decide_joined(seen: SweepInput, provider: str, instance: Instance) -> SweepAction | None:
@@ -389,8 +363,10 @@ def _judge_removal(
     if instances is None:
         why = f"its provider could not be listed, so it may still exist{error}"
         return "retry-removal", why
-    if instances_of(record, instances):
+    if ordered_instances(record, instances):
         return "retry-removal", f"it should be gone, and is listed{error}"
+    if remaining_instances(record, instances):
+        return "retry-removal", f"another machine of its name is listed{error}"
     if listed:
         why = f"its provider could not list the place where it ran, so it may still exist{error}"
         return "retry-removal", why

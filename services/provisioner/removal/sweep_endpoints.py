@@ -69,7 +69,13 @@ class SweepEndpoints:
             replica=self._replica,
             at=self._clock.now(),
             performed=outcomes is not None,
-            lines=report(plan.differences, plan.due, self._sweeper.observes, outcomes or ()),
+            lines=report(
+                plan.differences,
+                plan.due,
+                self._sweeper.observes,
+                self._sweeper.proposals.held,
+                outcomes or (),
+            ),
             unlisted=dict(plan.unlisted),
             fleet_known=plan.fleet_known,
         )
@@ -81,6 +87,7 @@ class SweepEndpoints:
             asked = _request(data)
             if by := requester(headers, asked.by):
                 log.info("sweep requested", extra={"by": by})
+                data = encode(msgspec.structs.replace(asked, by=by))
             holder = self._replica if self._lease.held else await self._holder()
             if holder == self._replica:
                 return await here(data, headers)

@@ -4,13 +4,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from schemas.sweeps import SweepLine, SweepVerb
-from services.provisioner.removal.sweep_decisions import REMOVALS, SweepAction, SweepKind
+from services.provisioner.removal.proposals import GATED, Held, unnamed_remedy
+from services.provisioner.removal.sweep_actions import REMOVALS, SweepAction, SweepKind
 
 OBSERVES: Final = "its pool is in observe mode (`mode: observe`)"
+UNCLEAR: Final = (
+    "an operator finds out which machine serves, and ends the other one at its provider"
+)
 TOO_MANY: Final = "one sweep removes no more unexpected instances; the next one continues"
 VERBS: Final[Mapping[SweepKind, SweepVerb]] = {
     "remove-unexpected": "terminate",
     "remove-surplus": "terminate",
+    "remove-late": "terminate",
+    "retry-surplus": "terminate",
     "retry-removal": "terminate",
     "confirm-removal": "forget",
     "end-launch": "forget",
@@ -18,22 +24,39 @@ VERBS: Final[Mapping[SweepKind, SweepVerb]] = {
     "restore-record": "adopt",
     "adopt-joined": "adopt",
     "retire-joined": "forget",
+    "correct-id": "note",
+    "note-unclear": "note",
     "mark-down": "note",
     "mark-up": "note",
     "mark-listed": "note",
     "mark-unlisted": "note",
     "keep-orphan": "orphan",
+    "keep-unnamed": "orphan",
     "orphan-departed": "orphan",
     "adopt-orphan": "adopt",
     "terminate-orphan": "terminate",
     "forget-instance": "forget",
 }
 
+AUTHORITIES: Final[Mapping[SweepKind, str]] = {
+    "remove-unexpected": "proof",
+    "remove-surplus": "proof",
+    "remove-late": "launch",
+    "end-launch": "launch",
+    "retry-surplus": "as ordered",
+    "retry-removal": "as ordered",
+    "terminate-orphan": "operator",
+    "keep-orphan": "operator",
+    "keep-unnamed": "operator",
+}
+"""By whose order what is terminated goes, or is sought to go."""
+
 
 def report(
     actions: Sequence[SweepAction],
     due: Sequence[SweepAction],
     observes: Callable[[str], bool],
+    held: Mapping[tuple[str, str], Held],
     outcomes: Sequence[str] = (),
 ) -> tuple[SweepLine, ...]:
     """Return a line for each action that is due, waits or is held back, in the sweep's order."""
@@ -43,6 +66,7 @@ def report(
         _line(
             each,
             _held_back(each, observes, due=id(each) in outcome_of),
+            held.get((each.provider, each.instance.provider_id)),
             outcome_of.get(id(each), ""),
         )
         for each in actions
@@ -61,14 +85,21 @@ def _held_back(action: SweepAction, observes: Callable[[str], bool], *, due: boo
     """Why an action is not performed; empty: it is, or its grace is not over."""
     if action.kind == "keep-orphan":
         return orphan_remedy(action.instance.name)
+    if action.kind == "keep-unnamed" and not action.by_operator:
+        return unnamed_remedy(action)
     if action.waits_seconds:
         return ""
+    if action.kind == "note-unclear":
+        return UNCLEAR
     if action.kind in REMOVALS and observes(action.instance.pool):
         return OBSERVES
     return "" if due else TOO_MANY
 
 
-def _line(action: SweepAction, held_back: str, outcome: str) -> SweepLine:
+def _line(action: SweepAction, held_back: str, held: Held | None, outcome: str) -> SweepLine:
+    held = held if action.kind in GATED and not action.by_operator else None
+    if held is not None and (not held_back or action.kind in REMOVALS):
+        held_back = f"{held.gate}: {held.reason}"
     return SweepLine(
         verb=VERBS[action.kind],
         pool=action.instance.pool,
@@ -80,4 +111,7 @@ def _line(action: SweepAction, held_back: str, outcome: str) -> SweepLine:
         held_back=held_back,
         outcome="" if held_back else outcome,
         dollars_per_hour=action.instance.dollars_per_hour,
+        authority="operator" if action.by_operator else AUTHORITIES.get(action.kind, ""),
+        gate=held.gate if held is not None else "",
+        since=held.since if held is not None else None,
     )

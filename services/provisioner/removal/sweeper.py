@@ -6,32 +6,27 @@ instances, nor a launch in progress.
 """
 
 import asyncio
+import dataclasses
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
-from schemas.messages import decoder
-from schemas.node_records import NodeRecord, node_key
+from schemas.node_records import node_key
 from schemas.pool_records import (
     FLEET_KEY,
     FleetRecord,
-    PoolRecord,
-    RemovedPool,
-    pool_key,
-    removed_key,
 )
 from schemas.sweeps import SweepRequest
-from schemas.topology import INSTANCES, NODES, POOLS
-from services.bus.bucket_mirror import readable
+from schemas.termination_orders import Authority, SurplusInstance
+from schemas.topology import POOLS
 from services.bus.leases import Lease, repeat_while_held
-from services.bus.port import Bus, Entry
+from services.bus.port import Bus
 from services.bus.record_bucket import RecordBucket
 from services.primitives.clock import Clock
 from services.primitives.errors import NavarchError
@@ -41,24 +36,20 @@ from services.provisioner.instances.instance_decisions import (
     mark_terminating,
     record_from_tags,
     settle,
+    with_surplus,
 )
 from services.provisioner.instances.instance_store import Change, InstanceStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.removal.empty_lists import empty_lists
+from services.provisioner.removal.id_corrections import IdCorrections, Report, report_nothing
 from services.provisioner.removal.orphans import Orphans
+from services.provisioner.removal.proposals import GATED, Proposals
 from services.provisioner.removal.remover import Remover
-from services.provisioner.removal.sweep_decisions import (
-    REMOVALS,
-    SweepAction,
-    SweepInput,
-    decide_sweep,
-    due_actions,
-    is_kept,
-    is_named,
-    is_of_fleet,
-    is_unrecorded,
-)
+from services.provisioner.removal.sweep_actions import REMOVALS, SweepAction, SweepInput
+from services.provisioner.removal.sweep_decisions import decide_sweep, due_actions
+from services.provisioner.removal.sweep_readings import SweepReadings
 from services.provisioner.time_limits import TimeLimits
 
 log = logging.getLogger(__name__)
@@ -66,14 +57,14 @@ log = logging.getLogger(__name__)
 LEASE_NAME: Final = "provisioner.sweep"
 ACTIONS_AT_ONCE_MAX: Final = 16
 """Actions of one sweep that are performed concurrently."""
+LISTS: Final = "lists"
 WHOLE_SECONDS: Final = 300.0
 """Between two sweeps that read NODES whole, for instances that run on without their node."""
 
 NOTHING: Final = SweepRequest()
-
-_node: Final = decoder(NodeRecord)
-_pool: Final = decoder(PoolRecord)
-_removed: Final = decoder(RemovedPool)
+HELD_BACK: Final = "held removals"
+KEPT: Final = frozenset({"keep-orphan", "keep-unnamed", "note-unclear"})
+"""What each sweep finds again, and leaves alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +77,6 @@ class SweepPlan:
     fleet_known: bool
     unlisted: Mapping[str, str]
     """Provider -> why it could not be listed."""
-
-
-class NodesSeen(NamedTuple):
-    """Nodes in service, those that are gone, and those whose instance has no record."""
-
-    living: frozenset[str] = frozenset()
-    departed: frozenset[str] = frozenset()
-    unrecorded: Mapping[str, NodeRecord] = {}
 
 
 class Sweeper:
@@ -110,10 +93,12 @@ class Sweeper:
         observes: Callable[[str], bool] = lambda _: False,
         *,
         fleet_name: str = "",
+        report: Report = report_nothing,
     ) -> None:
         """`observes`: whether a pool is in observe mode, so that nothing of it is removed.
 
-        `fleet_name` is the configured one: instances of its earlier stores are orphans.
+        `fleet_name` is the configured one: instances of its earlier stores are orphans. What needs
+        an operator goes to `report`.
         """
         self._bus = bus
         self._fleet_records = RecordBucket(bus, POOLS, FleetRecord)
@@ -125,6 +110,10 @@ class Sweeper:
         self.observes = observes
         self._fleet_name = fleet_name
         self._orphans = Orphans(bus, clock, store, remover)
+        self._readings = SweepReadings(bus, clock, providers, limits, fleet_name)
+        self._ids = IdCorrections(bus, clock, store, report)
+        self._publish = report
+        self.proposals = Proposals(bus, clock)
         self._first_seen: dict[tuple[str, str], datetime] = {}
         self._one_sweep = asyncio.Lock()
         self._whole_at = 0.0
@@ -137,18 +126,24 @@ class Sweeper:
             self.sweep,
             every_seconds=self._limits.sweep_interval_seconds,
             look_seconds=self._limits.sweep_look_seconds,
+            on_lost=self._forget_lists,
         )
+
+    def _forget_lists(self) -> None:
+        """Another replica looks at the lists, and reports what they lack."""
+        self._publish(LISTS, ())
 
     async def sweep(self, request: SweepRequest | None = None) -> tuple[SweepPlan, list[str]]:
         """Sweep once; return the plan and the outcome of each of its actions."""
         began = self._clock.monotonic()
         whole = request is not None or began >= self._whole_at
         limit = asyncio.Semaphore(ACTIONS_AT_ONCE_MAX)
+        by = operator_authority(request or NOTHING, self._clock.now())
 
         async def one(action: SweepAction) -> str:
             async with limit:
                 try:
-                    return "done" if await self._perform(action) else "not removed yet"
+                    return "done" if await self._perform(action, by) else "not removed yet"
                 except NavarchError as error:
                     log.warning("left for the next sweep", extra={"reason": str(error)})
                     return str(error)
@@ -159,6 +154,7 @@ class Sweeper:
                 self._whole_at = began + WHOLE_SECONDS
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one(action)) for action in plan.due]
+            self._report(plan.due)
             return plan, [each.result() for each in tasks]
 
     async def plan(self, request: SweepRequest = NOTHING, *, whole: bool = True) -> SweepPlan:
@@ -172,21 +168,23 @@ class Sweeper:
         listed, unlisted = await self._list()
         # Read after the lists: an intention is recorded before its provider is called.
         found = await self._store.all_keys()
-        records = {key: record for key, record in found.items() if record is not None}
+        raw = {key: record for key, record in found.items() if record is not None}
+        records, canonical = self._readings.canonical(raw)
         # An instance whose record cannot be read is neither unexpected nor gone: it is left alone.
         left_alone = {key for key, record in found.items() if record is None}
         listed = {
             name: [each for each in shown if node_key(each.pool, each.name) not in left_alone]
             for name, shown in listed.items()
         }
+        self._publish(LISTS, empty_lists(records.values(), listed, now))
         self._remember(listed, now)
         fleet_id = self._fleet_records.decode(fleet).id if fleet is not None else ""
-        nodes = await self._nodes(fleet_id, listed, records, left_alone, whole=whole)
+        nodes = await self._readings.nodes(fleet_id, listed, records, left_alone, whole=whole)
         seen = SweepInput(
             fleet=fleet_id,
             fleet_name=self._fleet_name,
-            records_since=await self._records_since(fleet),
-            serials=await self._serials(),
+            records_since=await self._readings.records_since(fleet),
+            serials=await self._readings.serials(),
             adopt=frozenset(request.adopt),
             terminate=frozenset(request.terminate),
             records=records,
@@ -196,40 +194,17 @@ class Sweeper:
             living=nodes.living,
             departed=nodes.departed,
             unrecorded=nodes.unrecorded,
-            admitted=await self._admitted(records.values(), now),
+            admitted=await self._readings.admitted(records.values(), now),
+            canonical=canonical,
             now=now,
             grace=timedelta(seconds=self._limits.sweep_grace_seconds),
         )
+        several = [each.key for each in decide_sweep(seen) if each.kind == "note-unclear"]
+        if several:
+            seen = dataclasses.replace(seen, addresses=await self._readings.addresses(several))
         differences = decide_sweep(seen)
         due = due_actions(differences, self._limits.sweep_removals_max)
         return SweepPlan(differences, due, bool(fleet_id), unlisted)
-
-    async def _admitted(
-        self, records: Iterable[InstanceRecord], now: datetime
-    ) -> dict[str, datetime]:
-        """When each pool with instances that are kept last admitted a node."""
-        found: dict[str, datetime] = {}
-        for pool in sorted({each.pool for each in records if is_kept(each, now)}):
-            entries = await self._bus.entries(NODES, f"{pool}.>")
-            times = [node.admitted_at for _, node in readable(entries, _node) if node.admitted_at]
-            found |= {pool: max(times)} if times else {}
-        return found
-
-    async def _serials(self) -> dict[str, int]:
-        """The highest number that each pool has given; read after the lists, like the records."""
-        removed = readable(await self._bus.entries(POOLS, removed_key("*")), _removed)
-        found = {entry.key.partition(".")[2]: record.serial for entry, record in removed}
-        for _, pool in readable(await self._bus.entries(POOLS, pool_key("*")), _pool):
-            found[pool.name] = max(pool.serial, found.get(pool.name, 0))
-        return found
-
-    async def _records_since(self, fleet: Entry | None) -> datetime | None:
-        """When INSTANCES was created, if after the fleet: what is older may have had a record."""
-        if fleet is None:
-            return None
-        info = await self._bus.admin(f"STREAM.INFO.KV_{INSTANCES.name}", {})
-        created = datetime.fromisoformat(info["created"])
-        return created if created > fleet.time else None
 
     async def _list(self) -> tuple[dict[str, list[Instance]], dict[str, str]]:
         """Return each provider's list, and for those that could not be listed the reason."""
@@ -260,92 +235,73 @@ class Sweeper:
             for key in shown:
                 self._first_seen.setdefault(key, now)
 
-    async def _nodes(
-        self,
-        fleet: str,
-        listed: dict[str, list[Instance]],
-        records: dict[str, InstanceRecord],
-        left_alone: Collection[str],
-        *,
-        whole: bool,
-    ) -> NodesSeen:
-        """The nodes of which records and lists disagree.
+    def _report(self, due: Sequence[SweepAction]) -> None:
+        """Report what an operator must look at."""
+        self._ids.report(due)
+        proposed = [each for each in due if each.kind in GATED]
+        self._publish(HELD_BACK, self.proposals.report(proposed))
 
-        A listed instance has no record, one that is running or was to be launched long ago is not
-        listed, or one that others have made is neither recorded nor listed.
-        """
-        old = self._clock.now() - timedelta(seconds=self._limits.sweep_grace_seconds)
-        can = {name: self._providers.get(name).provider.capabilities for name in listed}
-        shown = {
-            node_key(each.pool, each.name)
-            for provider, instances in listed.items()
-            for each in instances
-            if can[provider].adopts or is_of_fleet(each.fleet, fleet, self._fleet_name)
-        }
-        wanted = {
-            key
-            for key, each in records.items()
-            if each.provider in listed
-            and (each.state == "running" or (each.state == "intended" and each.intended_at < old))
-        }
-        keys = (shown - records.keys()) | (wanted if whole else wanted - shown)
-        adopts = any(each.adopts for each in can.values())
-        if not keys and not adopts:
-            return NodesSeen()
-        entries = await self._bus.entries(NODES)
-        nodes = {each.key: each.value for each in entries}
-        known = keys & nodes.keys()
-        living = frozenset(key for key in known if _in_service(nodes[key]))
-        unrecorded = {
-            entry.key: node
-            for entry, node in (readable(entries, _node) if adopts else ())
-            if entry.key not in left_alone and is_unrecorded(node, records.get(entry.key))
-        }
-        return NodesSeen(living, frozenset(known - living), unrecorded)
-
-    async def _perform(self, action: SweepAction) -> bool:
+    async def _perform(self, action: SweepAction, operator: Authority) -> bool:
         """Perform an action; False if an instance that should go is still listed."""
         key, provider, instance = action.key, action.provider, action.instance
-        if action.kind in REMOVALS and self.observes(instance.pool):
+        observed = action.kind in REMOVALS and self.observes(instance.pool)
+        if observed and not action.by_operator:
             await self._remover.publish_observed(provider, instance, action.why)
             return True
-        if action.kind != "keep-orphan":
+        if action.kind not in KEPT:
             log.info("sweep", extra={"action": action.kind, "on": str(action)})
         match action.kind:
+            case "keep-unnamed":
+                return not action.by_operator or await self._remover.remove_unnamed(
+                    provider, instance, operator
+                )
             case (
                 "keep-orphan"
                 | "orphan-departed"
                 | "adopt-orphan"
                 | "terminate-orphan"
                 | "forget-instance"
+                | "adopt-joined"
+                | "retire-joined"
             ):
-                return await self._orphans.perform(action)
-            case "adopt-joined":
-                await self._orphans.adopt_joined(key, provider, instance)
-            case "retire-joined":
-                await self._orphans.retire_joined(key, action.why)
-            case "remove-unexpected" | "end-launch":
-                await self._store.change(key, self._must_go(action))
+                return await self._orphans.perform(action, operator)
+            case "remove-unexpected" | "remove-surplus":
+                return await self._remove(action, operator)
+            case "remove-late" | "end-launch":
+                await self._store.change(key, self._must_go(action, None))
                 return await self._remover.try_removal(key)
-            case "remove-surplus":
-                return await self._remove_surplus(action)
+            case "retry-surplus":
+                return await self._remover.remove_surplus(key)
             case "retry-removal" | "confirm-removal":
                 return await self._remover.try_removal(key)
-            case "mark-down" | "mark-up":
-                down = down_reason(instance)
-                await self._store.change(key, lambda record: self._mark_down(record, down))
-            case "adopt-instance" | "restore-record" | "mark-listed" | "mark-unlisted":
+            case "correct-id":
+                await self._ids.correct(action)
+            case "note-unclear":
+                pass
+            case _:
                 await self._store.change(key, lambda record: self._correct(action, record))
         return True
 
-    async def _remove_surplus(self, action: SweepAction) -> bool:
-        """Remove an instance, unless a launch has recorded it since; False: not accepted."""
-        instance = action.instance
-        if is_named(instance):
-            record = await self._store.get(action.key)
-            if record is not None and record.provider_id == instance.provider_id:
-                return True
-        return await self._remover.remove_unrecorded(action.provider, instance.provider_id)
+    async def _remove(self, action: SweepAction, operator: Authority) -> bool:
+        """Remove what no order means, by a command or a proof; False: it is held back."""
+        key = action.key
+        by = operator if action.by_operator else await self.proposals.authority(action)
+        if by is None:
+            return False
+        if action.kind == "remove-unexpected":
+            await self._store.change(key, self._must_go(action, by))
+            return await self._remover.try_removal(key)
+        one = SurplusInstance(
+            provider=action.provider, provider_id=action.instance.provider_id, authority=by
+        )
+
+        def beside(found: InstanceRecord | None) -> InstanceRecord | None:
+            # A launch may have recorded it since.
+            same = found is None or found.provider_id == one.provider_id
+            return None if same or found is None else with_surplus(found, one)
+
+        await self._store.change(key, beside)
+        return await self._remover.remove_surplus(key)
 
     def _mark_down(self, record: InstanceRecord | None, reason: str) -> InstanceRecord | None:
         if record is None or record.state != "running":
@@ -355,6 +311,8 @@ class Sweeper:
 
     def _correct(self, action: SweepAction, record: InstanceRecord | None) -> InstanceRecord | None:
         """Return the corrected record; None if it has changed since the sweep read it."""
+        if action.kind in ("mark-down", "mark-up"):
+            return self._mark_down(record, down_reason(action.instance))
         if action.kind == "restore-record":
             earlier = record is not None and record.state == "terminated"
             if record is not None and not (earlier and not action.instance.provider_id):
@@ -369,29 +327,33 @@ class Sweeper:
             return None
         return settle(record, action.instance, self._clock.now(), action.provider).record
 
-    def _must_go(self, action: SweepAction) -> Change:
-        """The change of a record by which its instance, if there is one, is removed."""
+    def _must_go(self, action: SweepAction, by: Authority | None) -> Change:
+        """Return the change by which an instance, if there is one, is removed.
+
+        `by`: a new order; None: that of the record, or of its launch.
+        """
         if action.kind == "end-launch":
             return self._end_launch
-        return self._record_unexpected(action.provider, action.instance)
+        return self._record_unexpected(action.provider, action.instance, by)
 
     def _end_launch(self, record: InstanceRecord | None) -> InstanceRecord | None:
         """Have it go; its request may still be under way, so lists say when there is nothing."""
         if record is None or record.state != "intended":
             return None
-        return mark_terminating(record, self._clock.now())
+        now = self._clock.now()
+        return mark_terminating(record, now, Authority(kind="launch", saga=record.saga, at=now))
 
-    def _record_unexpected(self, provider: str, instance: Instance) -> Change:
+    def _record_unexpected(self, provider: str, instance: Instance, by: Authority | None) -> Change:
         """Record that it must go, so that operators see it until it is gone."""
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             now = self._clock.now()
-            if record is None:
+            if record is None and by is not None:
                 found = mark_listed(self._new_record(provider, instance), instance, now)
-                return mark_terminating(found, now, "no record of it")
-            if record.state == "terminated":
+                return mark_terminating(found, now, by, "no record of it")
+            if record is not None and record.state == "terminated":
                 # The record of a cancelled launch names no provider.
-                return mark_listed(replace(record, provider=provider), instance, now)
+                return mark_listed(replace(record, provider=provider), instance, now, by)
             return None
 
         return decide
@@ -400,10 +362,7 @@ class Sweeper:
         return record_from_tags(provider, instance, self._clock.now())
 
 
-def _in_service(value: bytes) -> bool:
-    """Whether a node's record says that it is in service; an unreadable one may be."""
-    try:
-        state: str = _node.decode(value).state
-    except msgspec.DecodeError:
-        return True
-    return state != "terminated"
+def operator_authority(request: SweepRequest, now: datetime) -> Authority:
+    """Return the authority of an operator's command."""
+    names = " ".join(request.terminate)
+    return Authority(kind="operator", request=f"sweep --terminate {names}", by=request.by, at=now)

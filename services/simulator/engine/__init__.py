@@ -1,1 +1,1 @@
-"""The simulated fleet: virtual time, bus, cloud, machines, workload system and invariants."""
+"""Simulates a fleet: virtual time, bus, cloud, machines, workload system and invariants."""

@@ -69,7 +69,7 @@ DIAGNOSE_SECONDS: Final = 2.0
 
 
 class AgentMachines:
-    """Every machine of a fleet, and its agent."""
+    """Runs every machine of a fleet, and its agent."""
 
     def __init__(
         self, simulation: SimulationContext, spec_of: Callable[[Instance], MachineSpec]
@@ -140,7 +140,7 @@ class AgentMachines:
         return [each for each in self.nodes.values() if each.ready and not each.broken]
 
     def machine_of(self, name: str) -> SimulatedMachine | None:
-        """The machine of a node."""
+        """Return the machine of a node."""
         return self._by_name.get(name)
 
     def names(self) -> list[str]:
@@ -281,7 +281,7 @@ class AgentMachines:
         node.process.crash()
 
     def repeat(self, machine: SimulatedMachine, count: int) -> None:
-        """Its agent publishes its last facts again, in any order."""
+        """Have an agent publish its last facts again, in any order."""
         again = list(machine.sent)[-count:]
         self._chance.shuffle(again)
         self._simulation.note(f"{machine.name} publishes {len(again)} facts again")
@@ -352,7 +352,7 @@ class AgentMachines:
                 report_failure(self.reporter(machine), machine, failure)
 
     def reporter(self, machine: SimulatedMachine) -> FaultReporter:
-        """The reporter of this boot."""
+        """Return the reporter of this boot."""
         if machine.reporter is None:
             machine.reporter = reporter_of(machine, self._simulation.clock_of(machine.name))
         return machine.reporter

@@ -1,4 +1,4 @@
-"""What must hold of the budget, and of faults that come one after the other."""
+"""Checks what must hold of the budget, and of faults that come one after the other."""
 
 import math
 from collections.abc import Callable, Collection
@@ -267,7 +267,7 @@ class BudgetInvariants:
 
 
 def budget_count(limit: int | str, desired: int, *, least: int) -> int:
-    """A budget's count; of a percentage of the desired size at least `least`."""
+    """Return a budget's count; of a percentage of the desired size at least `least`."""
     if isinstance(limit, int):
         return limit
     return max(least, math.ceil(float(limit.removesuffix("%")) * desired / 100 - 1e-9))

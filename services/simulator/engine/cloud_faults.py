@@ -11,6 +11,7 @@ from agent.observations import Notice
 from schemas.enums import NoticeEffect, ProviderErrorKind
 from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.fault_kinds import InjectedFault
+from services.simulator.engine.listed_ids import ANSWERS, SPELLINGS
 from services.simulator.engine.simulated_cloud import (
     Call,
     CallFailure,
@@ -155,12 +156,31 @@ class CloudFaults:
                     self._later(fault.seconds, partial(self.recover, fault.kind))
             case "other_rack":
                 self._cloud.place_elsewhere(fault.count)
+            case "respelled_ids" | "listed_twice" | "empty_list" | "wrong_answer":
+                self._answer_wrongly(fault)
             case "reported_quota":
                 self._cloud.quotas[fault.selector] = fault.count
                 if fault.seconds is not None:
                     self._later(fault.seconds, partial(self.recover, fault.kind))
             case _:
                 self._fail_calls(fault)
+
+    def _answer_wrongly(self, fault: InjectedFault) -> None:
+        ids = self._cloud.ids
+        if self._cloud.adopts:
+            return  # their lists are the truth about whose name a machine has
+        until = float("inf") if fault.seconds is None else self._after(fault.seconds)
+        match fault.kind:
+            case "respelled_ids":
+                known = [each for each in SPELLINGS if each == fault.message] or [SPELLINGS[0]]
+                ids.spell(known[0], list(self._cloud.machines), until)
+            case "listed_twice":
+                ids.twice_until = until
+            case "empty_list":
+                ids.empty_until = until
+            case _:
+                wrong = [each for each in ANSWERS if each == fault.message] or [ANSWERS[0]]
+                ids.answers += wrong * fault.count
 
     def _fail_calls(self, fault: InjectedFault) -> None:
         call, error = CALLS[fault.kind]
@@ -193,6 +213,8 @@ class CloudFaults:
             self._cloud.removing_until = 0.0
         if kind in ("", "fixed_capacity"):
             self._cloud.machines_max.clear()
+        if kind in ("", "respelled_ids", "listed_twice", "empty_list", "wrong_answer"):
+            self._cloud.ids.end()
         if kind in ("", "other_rack"):
             self._cloud.place_elsewhere(0)
         if kind in ("", "reported_quota"):

@@ -11,7 +11,7 @@ Place = tuple[str, str, int]
 
 @dataclass(slots=True)
 class FatalMessages:
-    """The fatal messages of one simulation."""
+    """Holds the fatal messages of one simulation."""
 
     armed: dict[str, int] = field(default_factory=dict)
     """Service -> how many of the messages that it handles next are to be fatal."""
@@ -21,7 +21,7 @@ class FatalMessages:
     _repaired: bool = False
 
     def end_process(self, service: str, durable: str, stream: str, stored: Stored) -> bool:
-        """Whether handling this message ends the process."""
+        """Return whether handling this message ends the process."""
         place = (durable, stream, stored.sequence)
         if place not in self.known and self.armed.get(service, 0) > 0:
             self.armed[service] -= 1
@@ -37,7 +37,7 @@ class FatalMessages:
         self._repaired = True
 
     def wrote(self, durable: str, stream: str, sequence: int, data: str) -> bool:
-        """Whether a dead letter is about a fatal message, or about its replay."""
+        """Return whether a dead letter is about a fatal message, or about its replay."""
         return (durable, stream, sequence) in self.known or _content(data) in self._data
 
 

@@ -4,14 +4,9 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from schemas import subjects
-from schemas.messages import encode
-from schemas.node_events import Fault
-from services.primitives.errors import BusError
 from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.cloud_faults import CloudFaults, CloudRestarts
 from services.simulator.engine.fault_kinds import (
@@ -29,6 +24,7 @@ from services.simulator.engine.fault_kinds import (
 from services.simulator.engine.hardware_failures import HARMLESS_XIDS, RECLAIMS, HardwareFailure
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.network_faults import EVERY_CONNECTION
+from services.simulator.engine.rogue_agents import flood, second_machine
 from services.simulator.engine.simulated_cloud import (
     SimulatedCloud,
     offering_of,
@@ -39,9 +35,6 @@ from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.store_destroyer import StoreDestroyer
 from services.simulator.engine.supervised_service import SupervisedService
 
-HARMLESS_XID: Final = 43
-GARBAGE_EVERY: Final = 10
-GARBAGE: Final = b'{"type": "io.navarch.agent.event.v1.fault", "time": []}'
 RESTART_SECONDS: Final = 1.0
 """Until a crashed service is restarted, unless the fault says otherwise."""
 STALL_SECONDS: Final = 30.0
@@ -54,29 +47,6 @@ FLAP_SECONDS: Final = 25.0
 FLAP_PAUSE_SECONDS: Final = 10.0
 """Enough for several heartbeats."""
 SHOWS_AGAIN_SECONDS: Final = 10.0
-
-
-async def flood(node: SimulatedMachine, count: int, seconds: float, now: datetime) -> None:
-    """Publish so many messages, evenly over so many seconds."""
-    pool = node.instance.pool
-    subject = subjects.node_event(pool, node.name, "fault")
-    for number in range(count):
-        fault = Fault(
-            id=f"{node.boot_id}.flood-{number}",
-            time=now,
-            pool=pool,
-            node=node.name,
-            kind="xid",
-            code=HARMLESS_XID,
-            subcode=str(number),
-            message="flood",
-        )
-        try:
-            data = encode(fault) if number % GARBAGE_EVERY else GARBAGE
-            await node.process.bus.publish(subject, data)
-        except BusError:
-            pass  # a flood is not repeated
-        await asyncio.sleep(seconds / count)
 
 
 class FaultInjector:
@@ -130,7 +100,7 @@ class FaultInjector:
                 self._destroyer.inject(fault)
             case _ if fault.kind == "crash":
                 self._crash(fault)
-            case _ if fault.kind == "stall":
+            case _ if fault.kind in ("stall", "freeze"):
                 self._stall(fault)
             case _ if fault.kind == "fatal_message":
                 armed = self._simulation.fatal_messages.armed
@@ -165,6 +135,7 @@ class FaultInjector:
         for each in self._services:
             if each.process is not None:
                 each.process.dies_after = each.process.stalls_after = None
+                each.process.freezes_after = None
             each.start()
 
     def on_made(self, name: str) -> None:
@@ -219,10 +190,8 @@ class FaultInjector:
                     self._in(number * (seconds + FLAP_PAUSE_SECONDS), again)
             case "repeated_facts":
                 self._machines.repeat(machine, fault.count)
-            case "flood":
-                self._invariants.flooding.add(machine.name)
-                seconds, now = fault.seconds or FLOOD_SECONDS, self._simulation.clock.now()
-                machine.process.spawn(flood(machine, fault.count, seconds, now))
+            case "flood" | "second_machine":
+                self._misbehave(machine, fault)
             case "false_report":
                 failure = self._failure(replace(fault, kind="xid_error"))
                 self._invariants.misreported.add(machine.name)
@@ -232,6 +201,14 @@ class FaultInjector:
             case _:
                 self._break(machine, fault)
         return True
+
+    def _misbehave(self, machine: SimulatedMachine, fault: InjectedFault) -> None:
+        """Have an agent flood the bus, or another machine use the node's ID."""
+        if fault.kind == "flood":
+            self._invariants.flooding.add(machine.name)
+            machine.process.spawn(flood(machine, fault.count, fault.seconds or FLOOD_SECONDS))
+        else:
+            machine.process.spawn(second_machine(machine, fault.count, fault.xid_code))
 
     def break_machine(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
         """Add a failure to a machine, and let the invariants know of it."""
@@ -325,7 +302,9 @@ class FaultInjector:
         seconds = STALL_SECONDS if fault.seconds is None else fault.seconds
         if process is None or process.dead:
             return
-        if fault.after_effects:
+        if fault.kind == "freeze":
+            process.freezes_after = fault.lease, fault.after_effects, seconds
+        elif fault.after_effects:
             process.stalls_after = process.effects + fault.after_effects, seconds
         else:
             process.stall(seconds)

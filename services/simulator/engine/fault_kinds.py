@@ -44,6 +44,7 @@ NodeFault = Literal[
     "repeated_facts",
     "false_report",
     "flood",
+    "second_machine",
 ]
 """power_off: the machine is dead and its instance still exists; stopped: the same, and the cloud
 lists it as stopped; preemption: the cloud announces that it takes the node; retirement: the same,
@@ -54,7 +55,7 @@ while; credentials_expired: its credentials expire soon, and are renewed `second
 later; flapping: it stops `count` times, and beats in between; repeated_facts: its agent
 publishes its last facts again, in any order; false_report: its kernel log shows an XID, and nothing
 is broken; flood: its agent publishes `count` facts within `seconds`, all different, and garbage
-among them."""
+among them; second_machine: another machine registers `count` times under its ID."""
 CloudFault = Literal[
     "no_capacity",
     "no_quota",
@@ -71,14 +72,22 @@ CloudFault = Literal[
     "old_hardware",
     "other_rack",
     "preemption",
+    "respelled_ids",
+    "listed_twice",
+    "empty_list",
+    "wrong_answer",
 ]
-"""lost_answer: a launch takes effect and its answer is lost; launch_cut_off: the replica that
-launches loses its connection until the launch takes effect; slow_removal: machines that are being
-removed stay so until it ends; fixed_capacity: the cloud has `count` machines, and those that are
-being removed count; reported_quota: the account may have `count` machines, which the cloud
-reports, and it refuses more; never_boots: the next machines never boot; boot_failure: their boot
-checks fail; old_hardware: they have the hardware that was terminated last; other_rack: they are in
-racks of their own; preemption: the cloud announces that it takes some of its machines."""
+"""respelled_ids: lists show machines under other IDs (`message`: case, form, unknown, swapped);
+listed_twice: they show each twice; empty_list: they succeed and show nothing; wrong_answer: the
+next `count` launches are answered with an ID that no machine has, or another one's (`message`:
+unknown, borrowed); lost_answer: a launch takes effect and its answer is lost; launch_cut_off:
+the replica that launches loses its connection until the launch takes effect; slow_removal:
+machines that are being removed stay so until it ends; fixed_capacity: the cloud has `count`
+machines, and those that are being removed count; reported_quota: the account may have `count`
+machines, which the cloud reports, and it refuses more; never_boots: the next machines never
+boot; boot_failure: their boot checks fail; old_hardware: they have the hardware that was
+terminated last; other_rack: they are in racks of their own; preemption: the cloud announces that
+it takes some of its machines."""
 WorkloadFault = Literal[
     "network",
     "endless_drain",
@@ -95,6 +104,7 @@ late_work: work leaves only when it is evicted; returning_work: work that has le
 ServiceFault = Literal[
     "crash",
     "stall",
+    "freeze",
     "network",
     "lost_requests",
     "lost_answers",
@@ -103,7 +113,9 @@ ServiceFault = Literal[
     "fatal_message",
 ]
 """fatal_message: the next message that the service handles ends every process that handles it;
-stall: the process makes no call and gets no answer for a while, and loses its leases; slow:
+stall: the process makes no call and gets no answer for a while, and loses its leases; freeze:
+the same to all that it does, timers included, from between any two awaits on, after it has written
+a lease; slow:
 `share` is the longest delay of each call, in seconds."""
 StoreLoss = Literal[
     "stream_deleted",
@@ -140,7 +152,7 @@ FAULTS_OF: Final[dict[str, frozenset[str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedFault:
-    """One fault, and its target."""
+    """Describes one fault, and its target."""
 
     kind: FaultKind
     target: str = ""
@@ -169,7 +181,10 @@ class InjectedFault:
     """Of `refused_writes`, and of what is lost of a store."""
     durable: str = ""
     after_effects: int = 0
-    """Of `crash` and `stall`: it occurs after so many effects; 0: at once."""
+    """Of `crash` and `stall`: it occurs after so many effects; 0: at once. Of `freeze`: in which
+    of the process's next calls."""
+    lease: str = ""
+    """Of `freeze`: how the name of the lease begins."""
     selector: OfferingSelector = ANYWHERE
 
     def __str__(self) -> str:
@@ -186,6 +201,8 @@ class InjectedFault:
         parts.append(f"{self.effect} its effect" if self.effect != "before" else "")
         parts.append(f"x{self.count}" if self.count > 1 else "")
         parts.append(f"{self.share:.2f}" if self.share else "")
-        parts.append(f"after {self.after_effects} effects" if self.after_effects else "")
+        unit = "calls" if self.kind == "freeze" else "effects"
+        parts.append(f"after {self.after_effects} {unit}" if self.after_effects else "")
+        parts.append(f"with lease {self.lease}" if self.lease else "")
         parts.append(f"for {self.seconds:.1f} s" if self.seconds else "")
         return " ".join(part for part in parts if part)

@@ -1,4 +1,4 @@
-"""Whether a fleet is at rest: what must hold when every fault is over and nothing is left to do.
+"""Decides whether a fleet is at rest: what must hold when every fault is over.
 
 Only fuzz campaigns expect a fleet to come to rest, since they end every fault first. A scenario or
 a stress run may end with an open saga, an open breaker or a cordoned node: its assertions say so.
@@ -47,7 +47,7 @@ class FleetAtRest:
         self._records = StoredRecords(simulation.server)
 
     def unfinished(self, name: str) -> list[str]:
-        """Why a fleet of one pool is not at rest; empty: it is."""
+        """Return why a fleet of one pool is not at rest; empty: it is."""
         return list(self._unfinished(name))
 
     def _unfinished(self, name: str) -> Iterator[str]:

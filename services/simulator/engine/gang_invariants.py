@@ -1,4 +1,4 @@
-"""What must hold of jobs that have several nodes, and of nodes that must be together."""
+"""Checks what must hold of jobs on several nodes, and of nodes that must be together."""
 
 import math
 from collections import defaultdict
@@ -174,7 +174,7 @@ class GangInvariants:
         simulation.watchers.append(self._on_stored)
 
     def share_job(self, node: str, others: Collection[tuple[str, datetime]]) -> bool:
-        """Whether a node has run a job with one of these, about which a saga began at the time."""
+        """Return whether a node has run a job with one of these when a saga began about that."""
         own = self._gangs.ran.get(node, {}).keys()
         for other, began in others:
             since = (began - EPOCH).total_seconds() - KNOWN_SECONDS

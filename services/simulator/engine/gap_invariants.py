@@ -1,4 +1,4 @@
-"""What must hold of nodes whose instances are gone: each is replaced, in time."""
+"""Checks what must hold of nodes whose instances are gone: each is replaced, in time."""
 
 from typing import Final
 

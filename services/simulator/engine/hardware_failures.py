@@ -1,4 +1,4 @@
-"""A simulated machine's hardware and its failures, as values. Pure."""
+"""Describes a simulated machine's hardware and its failures, as values. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class MachineSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareFailure:
-    """A failure of a machine."""
+    """Describes a failure of a machine."""
 
     kind: str
     """A failure type of the scenario format."""
@@ -67,18 +67,18 @@ class HardwareFailure:
 
     @property
     def name(self) -> str:
-        """Its key among the machine's failures."""
+        """Return the failure's key among those of the machine."""
         return f"{self.kind}/{self.number}" if self.number else self.kind
 
 
 def kernel_line(pci: str, failure: HardwareFailure) -> str:
-    """The kernel log line of an XID."""
+    """Return the kernel log line of an XID."""
     text = failure.message or KNOWN_LINES.get(failure.xid_code, "")
     return f"NVRM: Xid (PCI:{pci}): {failure.xid_code}, pid=4242, name=python3, {text}".rstrip(", ")
 
 
 def diagnosis(failures: Iterable[HardwareFailure], checks: Iterable[str]) -> Diagnosis:
-    """What the checks find on a machine with these failures: each finds all of them."""
+    """Return what the checks find on a machine with these failures: each finds all of them."""
     found = [each for each in failures if each.kind not in RECLAIMS]
     wrong = "; ".join(f"{each.kind} {each.message}".strip() for each in found)
     results = (CheckResult(name=name, ok=not wrong, detail=wrong) for name in checks)

@@ -1,4 +1,4 @@
-"""What must hold after every step of any simulation.
+"""Checks what must hold after every step of any simulation.
 
 The truth is the state of the simulated cloud, workload system and machines; what the services have
 recorded is compared with it. The first violation ends the run.
@@ -148,7 +148,7 @@ class Invariants:
 
     @property
     def restored(self) -> bool:
-        """Whether everything was ever set back together."""
+        """Return whether everything was ever set back together."""
         return self.restores > 0
 
     def heartbeats_lost(self) -> None:
@@ -331,7 +331,8 @@ class Invariants:
             if self._cloud.adopts
             else self._cloud.count(record.instance)
         )
-        if record.state == "terminated" and exists and not self._came_late(record):
+        lied = self._cloud.ids.lied(self._simulation.now())
+        if record.state == "terminated" and exists and not lied and not self._came_late(record):
             self.fail(f"{record.instance} is recorded as gone, and exists", record.instance)
 
     def _came_late(self, record: InstanceRecord) -> bool:
@@ -424,7 +425,7 @@ class Invariants:
         return next((e for e in sagas if e.params.node == name), self._removals.by.get(name))
 
     def drain_is_over(self, saga: SagaStarted) -> bool:
-        """Whether a saga waits for the work no longer, whatever is left of it."""
+        """Return whether a saga waits for the work no longer, whatever is left of it."""
         return saga.params.drain == "immediate" or saga.saga in self._drains_expired
 
     def forget(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What must hold of spot nodes, and of pools whose machines others make."""
+"""Checks what must hold of spot nodes, and of pools whose machines others make."""
 
 from datetime import timedelta
 from typing import Final
@@ -276,7 +276,7 @@ def required(pool: PoolRecord) -> int:
 
 
 def spot_words(pool: PoolRecord, cloud: SimulatedCloud) -> str:
-    """Why the machines of a pool at rest are on the wrong markets; empty: they are not."""
+    """Return why the machines of a pool at rest are on the wrong markets; empty: they are not."""
     least = required(pool)
     found = [
         each.offering.market

@@ -8,7 +8,7 @@ EVERY_CONNECTION: Final = "*"
 
 @dataclass(slots=True)
 class NetworkFaults:
-    """The faults of connections, by the name of their process."""
+    """Holds the faults of connections, by the name of their process."""
 
     cut: dict[str, int] = field(default_factory=dict)
     """Process -> how many faults cut its connection."""
@@ -22,12 +22,12 @@ class NetworkFaults:
     """Process -> most seconds by which its calls are delayed."""
 
     def is_cut(self, name: str) -> bool:
-        """Whether a process has no connection."""
+        """Return whether a process has no connection."""
         return bool(self.cut and (self.cut.get(name) or self.cut.get(EVERY_CONNECTION)))
 
     @property
     def any(self) -> bool:
-        """Whether any connection has a fault."""
+        """Return whether any connection has a fault."""
         return any(self._tables())
 
     def forget(self, name: str) -> None:

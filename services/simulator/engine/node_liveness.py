@@ -1,4 +1,4 @@
-"""Which nodes beat, as the server has it, and of which a loss was published without a return."""
+"""Tracks which nodes beat, as the server has it, and which losses have no return."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -65,13 +65,13 @@ class NodeLiveness:
             self.expired.pop(event.node, None)
 
     def beating_seconds(self, node: str) -> float:
-        """For how long a node has been beating; 0: it does not."""
+        """Return for how long a node has been beating; 0: it does not."""
         now = self._now()
         since, until = self._beating.get(node, (now, now))
         return now - since if now < until else 0.0
 
     def forbids(self, saga: SagaStarted) -> str:
-        """Why a saga must not take its first step; empty: it may."""
+        """Return why a saga must not take its first step; empty: it may."""
         node = saga.params.node
         beating = self.beating_seconds(node)
         if not is_for_silence(saga.kind, saga.params) or beating <= FIRST_STEP_WITHIN_SECONDS:

@@ -17,7 +17,7 @@ class OfferingSelector:
     market: str = ""
 
     def covers(self, offering: Offering) -> bool:
-        """Whether an offering is selected."""
+        """Return whether an offering is selected."""
         keys = (each.name for each in fields(self))
         return all(getattr(self, key) in ("", getattr(offering, key)) for key in keys)
 

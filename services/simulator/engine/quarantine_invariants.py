@@ -1,4 +1,4 @@
-"""What must hold of quarantined nodes."""
+"""Checks what must hold of quarantined nodes."""
 
 from typing import Final
 

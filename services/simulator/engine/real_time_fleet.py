@@ -38,7 +38,7 @@ _instances: Final = decoder(InstanceRecord)
 
 
 class RealTimeContext(SimulationContext):
-    """The context in real time: a real server, and the machine's clock."""
+    """Gives a simulation real time: a real server, and the machine's clock."""
 
     def __init__(self, seed: str, say: Callable[[str], None]) -> None:
         super().__init__(seed)
@@ -59,7 +59,7 @@ class RealTimeContext(SimulationContext):
 
 @dataclass(frozen=True, slots=True)
 class AgentConnections:
-    """What an agent's messages go over; many agents share both."""
+    """Names what an agent's messages go over; many agents share both."""
 
     facts: Bus
     """Events, samples and commands."""
@@ -106,7 +106,7 @@ class RealTimeBus:
 
 
 class RealTimeProcess(SimulatedProcess):
-    """An agent, as tasks of this process."""
+    """Runs an agent, as tasks of this process."""
 
     def __init__(
         self, simulation: RealTimeContext, name: str, over: AgentConnections
@@ -133,7 +133,7 @@ class RealTimeProcess(SimulatedProcess):
             self._defects.append(f"{self.name}: {type(error).__name__}: {error}")
 
     def crash(self) -> None:
-        """End now."""
+        """End the process at once."""
         self.dead = True
         for task in list(self.tasks):
             task.cancel()
@@ -143,7 +143,7 @@ class RealTimeProcess(SimulatedProcess):
 
 
 class RealTimeMachines(AgentMachines):
-    """Agents over a few real connections."""
+    """Runs agents over a few real connections."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ def spec_of(instance: Instance) -> MachineSpec:
 
 
 def instance_of(record: InstanceRecord) -> Instance:
-    """The instance of a record."""
+    """Return the instance of a record."""
     return Instance(
         name=record.instance,
         provider_id=record.provider_id or record.instance,

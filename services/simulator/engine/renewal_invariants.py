@@ -1,4 +1,4 @@
-"""What must hold of healthy nodes that are replaced, or leave for want of work."""
+"""Checks what must hold of healthy nodes that are replaced, or leave for want of work."""
 
 import math
 from contextlib import suppress
@@ -176,7 +176,7 @@ class RenewalInvariants:
 
 
 def due_words(pool: PoolRecord, node: NodeRecord, now: datetime) -> str:
-    """Why a node in service should have been replaced by now; empty: it need not.
+    """Return why a node in service should have been replaced by now; empty: it need not.
 
     A drifted one at rest, and one that is too old after the nodes of its pool could have been
     replaced one after the other.

@@ -1,4 +1,4 @@
-"""What must hold of nodes whose restart or pause the cloud has announced, and of orders.
+"""Checks what must hold of nodes with an announced restart or pause, and of orders.
 
 What is announced is what the agents have stored. A node is drained when that is due and no earlier,
 once for each restart; it is not replaced for the restart or for the silence in it; and it is given

@@ -40,7 +40,7 @@ class _ServiceLog(logging.Handler):
 
 
 def line_of(at: float, text: str) -> str:
-    """A line of a log."""
+    """Return a line of a log."""
     return escape_line(f"{at:10.3f}  {text}")
 
 
@@ -68,7 +68,7 @@ def run_log(sink: LogSink | None) -> Iterator[Callable[[float, str], None] | Non
 
 
 class RunHistory:
-    """The history of one run."""
+    """Records the history of one run."""
 
     def __init__(
         self, lines_max: int = LINES_MAX, on_line: Callable[[float, str], None] | None = None
@@ -103,7 +103,7 @@ class RunHistory:
 
     @property
     def digest(self) -> str:
-        """The hash of the history so far."""
+        """Return the hash of the history so far."""
         return self._hash.hexdigest()
 
     def tail(self, count: int, about: Iterable[str] = ()) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the operators of a simulated fleet were alerted about, and what must hold of that."""
+"""Records the alerts of a simulated fleet's operators, and checks what must hold of them."""
 
 import shlex
 from collections import Counter
@@ -23,8 +23,8 @@ from services.simulator.engine.supervised_service import SupervisedService
 from services.simulator.engine.virtual_time import TASK_OWNER
 
 ALERTED_WITHIN_SECONDS: Final = 60.0
-"""Of quiet: the process looks each 5 s, the notifier asks each 10 s one of two replicas, and alerts
-within 5 s; the rest is for a heartbeat in between."""
+"""Of quiet: the process looks each 2 s, the notifier asks each 5 s one of two replicas, and alerts
+within 2 s; the rest is for a heartbeat in between."""
 EVIDENT_REFUSALS: Final = 3
 EVIDENT_SECONDS: Final = 15.0
 """So many refusals over so long, none of them by chance, are evidence."""
@@ -81,6 +81,12 @@ class SimulatedOperators:
         """The keys of the open alerts about streams that take no writes."""
         return [key for key in self.open if key.startswith("store-unwritable/")]
 
+    def held(self) -> list[str]:
+        """The provider IDs of machines that operators were alerted to be held back."""
+        prefix = "removal-held/instance "
+        keys = (each.removeprefix(prefix) for each in self.open if each.startswith(prefix))
+        return [each.partition(" at ")[0] for each in keys]
+
     def set_aside(self) -> list[str]:
         """The keys of the open alerts about messages that were set aside."""
         return [key for key in self.open if key.startswith("message-set-aside/")]
@@ -98,14 +104,14 @@ class SimulatedOperators:
 
 
 class SimulatedAlertChannel:
-    """The alert channel plugin."""
+    """Records alerts as a channel plugin."""
 
     name = "simulated"
     repeat_seconds = 0.0
     """Operators do not forget."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """None."""
+        """Declares that the channel has no options."""
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
         del options, clock

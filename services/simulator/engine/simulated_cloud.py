@@ -6,6 +6,7 @@ their effect.
 """
 
 import asyncio
+import contextvars
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,15 +26,19 @@ from services.provisioner.provider_client.provider import (
     ProvisionRequest,
 )
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.simulator.engine.listed_ids import ListedIds
 from services.simulator.engine.offering_selector import ANYWHERE, OfferingSelector
 from services.simulator.engine.simulation_context import (
     CURRENT_SIMULATION,
     SimulationContext,
     current_process,
 )
+from services.simulator.engine.virtual_time import TASK_OWNER
 
 CALL_SECONDS_MAX: Final = 1.5
 """Of an ordinary call; half of it passes before the effect."""
+BEFORE: Final = frozenset({"before", "hang", "cut-off"})
+"""Effects of failing calls that make no machine as they arrive."""
 STOPPING_SECONDS_MAX: Final = 5.0
 SLOW_SECONDS: Final = 5.0
 """How often a cloud that takes its time looks whether a machine may be gone."""
@@ -120,6 +125,7 @@ class SimulatedCloud:
     """The account may have so many machines of these offerings, as the cloud reports."""
     place_elsewhere: Callable[[int], None] = lambda _: None
     """Places so many of the next machines in racks of their own."""
+    ids: ListedIds = field(default_factory=ListedIds)
     on_rebooted: Callable[[Instance], None] | None = None
     """Set where the cloud can reboot a machine."""
     restarts_cold: bool = False
@@ -136,11 +142,11 @@ class SimulatedCloud:
         return [each.instance for each in self.machines.values()]
 
     def count(self, name: str) -> int:
-        """How many machines of a name exist."""
+        """Return how many machines of a name exist."""
         return self._names[name]
 
     def running(self, name: str) -> int:
-        """How many machines of a name exist and are not stopped."""
+        """Return how many machines of a name exist and are not stopped."""
         named = (each for each in self.machines.values() if each.instance.name == name)
         return sum(not each.stopped for each in named)
 
@@ -178,7 +184,7 @@ class SimulatedCloud:
         return instance
 
     def existing(self, selector: OfferingSelector) -> int:
-        """How many machines of these offerings exist, those that are being removed included."""
+        """Return how many machines of these offerings exist, with those that are being removed."""
         return sum(map(selector.covers, map(offering_of, self.machines.values())))
 
     def add(self, instance: Instance, provider: str = "") -> None:
@@ -217,9 +223,27 @@ class SimulatedCloud:
             self.simulation.note(f"cloud has {machine.instance.name} ({provider_id}) no more")
             self.on_gone(machine.instance)
 
+    def real_id(self, provider: str, provider_id: str) -> str:
+        """The machine that an ID means to a provider now."""
+        return self.ids.real(provider_id, self.ids_at(provider), self.simulation.now())
+
+    def ids_at(self, provider: str) -> list[str]:
+        """Return the IDs of the machines of a provider."""
+        return [key for key, each in self.machines.items() if each.provider == provider]
+
     def list_for(self, provider: str) -> list[Instance]:
-        """The machines that a provider's list shows."""
-        now = self.simulation.now()
+        """The machines that a provider's list shows, under the IDs that it shows."""
+        now, ids = self.simulation.now(), self.ids
+        if now < ids.empty_until:
+            return []
+        listed = ids.listed(self.ids_at(provider), now)
+        shown = [
+            msgspec.structs.replace(each, provider_id=listed[each.provider_id])
+            for each in self._shown_to(provider, now)
+        ]
+        return shown * 2 if now < ids.twice_until else shown
+
+    def _shown_to(self, provider: str, now: float) -> list[Instance]:
         return [
             msgspec.structs.replace(
                 each.instance, status="stopping" if each.stopping else "stopped"
@@ -246,7 +270,7 @@ class SimulatedProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of this simulation's cloud."""
+        """Return the capabilities of this simulation's cloud."""
         return Capabilities(
             idempotency_token=self._cloud.idempotent,
             spot=True,
@@ -264,7 +288,6 @@ class SimulatedProvider:
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Make a machine, or return the one made for this token."""
         self._cloud.sent[request.name] = self._cloud.simulation.now()
-        await self._take_time()
         offering = Offering(
             provider=self.name,
             region=request.region,
@@ -272,21 +295,50 @@ class SimulatedProvider:
             instance_type=request.instance_type,
             market=request.market or self.capabilities.market,
         )
-        self._cloud.asked[request.pool, offering] += 1
-        call_failure = self._cloud.call_failure("provision", offering)
+        arriving = asyncio.get_running_loop().create_task(
+            self._arrive(request, offering), context=_outside()
+        )
+        try:
+            call_failure, made = await asyncio.shield(arriving)
+        except asyncio.CancelledError:
+            if not arriving.done() and not self._process.dead:
+                self._cloud.cut_off.add(request.name)  # it has left, and cannot be stopped
+            raise
         await self._fail(call_failure, "before", "hang")
         if call_failure is not None and call_failure.effect == "cut-off":
             self._cloud.cut_off.add(request.name)
             self._cloud.on_cut_off(self._process.name, call_failure.seconds)
             await asyncio.sleep(call_failure.seconds)
             await self._process.alive()
+        if made is None:
+            made = self._make(request, offering)
+        await self._process.effect("a launch")
+        await self._take_time()
+        await self._fail(call_failure, "after", "hang-after")
+        answer = self._cloud.ids.answer(made.provider_id, self._cloud.ids_at(self.name))
+        return msgspec.structs.replace(made, provider_id=answer)
+
+    async def _arrive(
+        self, request: ProvisionRequest, offering: Offering
+    ) -> tuple[CallFailure | None, Instance | None]:
+        """Bring a request to the cloud, whatever its sender does meanwhile; return what it makes.
+
+        That of a process that has died meanwhile is lost with it, and so is what fails.
+        """
+        await asyncio.sleep(self._cloud.chance.random() * CALL_SECONDS_MAX / 2)
+        if self._process.dead:
+            return None, None
+        self._cloud.asked[request.pool, offering] += 1
+        failure = self._cloud.call_failure("provision", offering)
+        if failure is not None and failure.effect in BEFORE:
+            return failure, None
+        return failure, self._make(request, offering)
+
+    def _make(self, request: ProvisionRequest, offering: Offering) -> Instance:
         made = self._cloud.make(request, offering)
         machine = self._cloud.machines.get(made.provider_id)
         if machine is not None and machine.provider != self.name:
             machine.provider, machine.offering = self.name, offering
-        await self._process.effect("a launch")
-        await self._take_time()
-        await self._fail(call_failure, "after", "hang-after")
         return made
 
     async def terminate(self, provider_id: str) -> None:
@@ -294,7 +346,7 @@ class SimulatedProvider:
         await self._take_time()
         call_failure = self._cloud.call_failure("terminate")
         await self._fail(call_failure, "before", "hang")
-        self._cloud.end(provider_id)
+        self._cloud.end(self._cloud.real_id(self.name, provider_id))
         await self._process.effect("a termination")
         await self._take_time()
         await self._fail(call_failure, "after", "hang-after")
@@ -303,14 +355,16 @@ class SimulatedProvider:
         """Reboot a machine."""
         await self._take_time()
         existing = {each.provider_id for each in self._cloud.instances()}
-        if self._cloud.on_rebooted is None or instance.provider_id not in existing:
+        real = self._cloud.real_id(self.name, instance.provider_id)
+        if self._cloud.on_rebooted is None or real not in existing:
             raise ProviderError("INVALID", f"there is no instance {instance.provider_id} to reboot")
+        instance = self._cloud.machines[real].instance
         self._cloud.on_rebooted(instance)
         await self._process.effect("a reboot")
         await self._take_time()
 
     def can_restart_cold(self, instance: Instance) -> bool:
-        """Whether machines can be switched off and on: all, or none."""
+        """Return whether machines can be switched off and on: all, or none."""
         del instance
         return self._cloud.restarts_cold
 
@@ -353,3 +407,10 @@ class SimulatedProvider:
         if call_failure.effect == failing:
             where = f" ({call_failure.selector})" if str(call_failure.selector) else ""
             raise ProviderError(call_failure.kind, f"simulated{where}, {failing} its effect")
+
+
+def _outside() -> contextvars.Context:
+    """The context of what happens outside of every simulated process."""
+    context = contextvars.copy_context()
+    context.run(TASK_OWNER.set, None)
+    return context

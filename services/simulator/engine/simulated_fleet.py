@@ -1,4 +1,4 @@
-"""One simulated fleet: the real services over a simulated cloud, machines and workload system.
+"""Runs the real services over a simulated cloud, machines and workload system.
 
 Fuzz campaigns, scenarios and stress runs drive it. The invariants are checked after every step.
 """
@@ -45,6 +45,7 @@ from services.simulator.engine.market_invariants import (
     InterruptionInvariants,
     MarketInvariants,
 )
+from services.simulator.engine.order_invariants import OrderInvariants
 from services.simulator.engine.quarantine_invariants import QuarantineInvariants
 from services.simulator.engine.renewal_invariants import IdleInvariants, RenewalInvariants
 from services.simulator.engine.restart_invariants import RestartInvariants, WorkloadInvariants
@@ -61,6 +62,7 @@ from services.simulator.engine.simulation_context import (
     StoredRecords,
 )
 from services.simulator.engine.supervised_service import SupervisedService
+from services.simulator.engine.write_invariants import WriteInvariants
 
 BUILDS: Final[dict[str, Build]] = {
     "health-monitor": build_health_monitor,
@@ -75,7 +77,7 @@ TAIL_LINES: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSetup:
-    """What a fleet starts with."""
+    """Describes what a fleet starts with."""
 
     settings: Settings
     spec_of: Callable[[Instance], MachineSpec] = lambda _: MachineSpec()
@@ -108,7 +110,7 @@ class Violation:
 
 
 class SimulatedFleet:
-    """The services and everything around them. Used inside a virtual loop."""
+    """Runs the services and everything around them. Used inside a virtual loop."""
 
     def __init__(
         self,
@@ -146,6 +148,7 @@ class SimulatedFleet:
         MarketInvariants(simulation, self.cloud, self.invariants)
         InterruptionInvariants(simulation, self.invariants)
         RestartInvariants(simulation, self.cloud, self.invariants)
+        WriteInvariants(simulation, self.invariants, adopts=lambda: self.cloud.adopts)
         self.at_rest = FleetAtRest(
             *(simulation, self.cloud, self.workload, self.machines, self.operators), self.invariants
         )
@@ -157,7 +160,7 @@ class SimulatedFleet:
             for number in range(1, setup.replicas + 1)
         ]
         RefusedWrites(simulation, self.operators, self.services, self.invariants)
-        self._endings: list[Callable[[Instance], None]] = [self.invariants.on_ending]
+        self._endings = self._ending_rules()
         self._resets: list[Callable[[str], None]] = []
         """What must hold when Navarch resets a machine."""
         self.gangs = self._gangs()
@@ -209,7 +212,7 @@ class SimulatedFleet:
             self.workload.begin(self.machines)
 
     def power_off(self) -> None:
-        """Power off every machine; their instances still exist."""
+        """Switch off every machine; their instances still exist."""
         for node in list(self.machines.nodes.values()):
             self.machines.power_off(node)
 
@@ -296,6 +299,10 @@ class SimulatedFleet:
         self.machines.appear(instance)
         self.faults.on_made(instance.name)
 
+    def _ending_rules(self) -> list[Callable[[Instance], None]]:
+        orders = OrderInvariants(self.simulation, self.machines, self.invariants)
+        return [self.invariants.on_ending, orders.on_ending]
+
     def _on_ending(self, instance: Instance) -> None:
         for each in self._endings:
             each(instance)
@@ -340,13 +347,13 @@ class SimulatedFleet:
 
         self.operator.spawn(publish())
 
-    def adopt(self, orphans: Sequence[str]) -> None:
-        """Adopt instances as `navarch sweep --adopt` does, one command at a time."""
-        if self._adopts:
+    def resolve(self, orphans: Sequence[str], held: Sequence[str]) -> None:
+        """Run `navarch sweep` that adopts orphans, and removes what is held; one at a time."""
+        if self._adopts or not (orphans or held):
             return
         self._adopts = True
-        self.simulation.note(f"the operator adopts {', '.join(orphans)}")
-        data = encode(SweepRequest(adopt=tuple(orphans)))
+        self.simulation.note(f"the operator adopts {orphans}, and removes {held}")
+        data = encode(SweepRequest(adopt=tuple(orphans), terminate=tuple(held)))
 
         async def sweep() -> None:
             subject = subjects.order(SWEEP_NOW, "operator")
@@ -356,14 +363,14 @@ class SimulatedFleet:
                 )
                 reply_data(reply)
             except NavarchError as error:
-                self.simulation.note(f"nothing is adopted: {error}")
+                self.simulation.note(f"the sweep failed: {error}")
             self._adopts = False
 
         self.operator.spawn(sweep())
 
     @property
     def defects(self) -> list[str]:
-        """Why services ended by themselves."""
+        """Return why services ended by themselves."""
         return [
             f"{each.name} ended by itself: {text}"
             for each in self.services

@@ -40,7 +40,7 @@ _nodes = decoder(NodeRecord)
 
 @dataclass(slots=True, eq=False)
 class GangJob:
-    """One job."""
+    """Describes one job that has several nodes."""
 
     name: str
     size: int
@@ -217,11 +217,11 @@ class SimulatedGangs(SimulatedWorkload):
             job.stays = job.refuses = False
 
     def is_drained(self, node: str) -> bool:
-        """Whether no work is left."""
+        """Return whether no work is left."""
         return super().is_drained(node) and node not in self.on_node
 
     def work_on(self, node: str) -> NodeWorkload:
-        """What the workload system says of a node."""
+        """Return what the workload system says of a node."""
         job = self.on_node.get(node)
         if job is None:
             return super().work_on(node)
@@ -234,7 +234,7 @@ class GangNotifier(SimulatedNotifier):
     """The notifier plugin, of a workload system that reports which jobs share nodes."""
 
     async def node_states(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadNodeState]:
-        """It knows nothing of nodes but their work."""
+        """Return no states: the system knows nothing of nodes but their work."""
         del nodes
         return {}
 

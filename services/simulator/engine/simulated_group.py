@@ -42,7 +42,7 @@ class SimulatedRacks:
         """Provider's ID of a machine that exists -> its pool and rack."""
 
     def spec_of(self, made: Instance) -> MachineSpec:
-        """The place and hardware of a machine."""
+        """Return the place and hardware of a machine."""
         spec, pool = self._spec_of(made), self._pools.get(made.pool)
         size = pool.rack.nodes if pool is not None else 0
         if size <= 1:
@@ -54,7 +54,7 @@ class SimulatedRacks:
         return replace(spec, rack=known[1], nvlink_domain=f"{known[1]}.1")
 
     def place_elsewhere(self, count: int) -> None:
-        """So many of the next machines are in a rack of their own."""
+        """Place so many of the next machines in a rack of their own."""
         self._elsewhere = count
 
     def gone(self, made: Instance) -> None:
@@ -82,7 +82,7 @@ class SimulatedRacks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSpec:
-    """A group."""
+    """Describes a group of machines."""
 
     pool: str
     provider: str
@@ -116,18 +116,18 @@ class SimulatedGroup:
         self._look()
 
     def resize(self, size: int) -> None:
-        """Its owner changes the size."""
+        """Change the group's size, as its owner does."""
         self._simulation.note(f"the group is to have {size} machines")
         self.size = size
 
     def remove(self, name: str) -> None:
-        """Its owner removes a machine; another is made in its place."""
+        """Remove a machine, as the group's owner does; another is made in its place."""
         for each in list(self._cloud.machines.values()):
             if each.instance.name == name and not each.stopping:
                 self._cloud.vanish(each.instance.provider_id)
 
     def unfinished(self) -> Iterator[str]:
-        """Why it has not the size that it is to have."""
+        """Yield why the group has not the size that it is to have."""
         if (count := len(self._names())) != self.size or self._coming:
             yield f"the group has {count} machines where {self.size} are wanted"
 

@@ -35,7 +35,7 @@ UNKNOWN_ERROR: Final = 999
 
 @dataclass(slots=True)
 class SimulatedMachine:
-    """One machine and its agent."""
+    """Simulates one machine and its agent."""
 
     instance: Instance
     process: SimulatedProcess
@@ -87,7 +87,7 @@ class SimulatedMachine:
 
     @property
     def name(self) -> str:
-        """Its node's name."""
+        """Return the name of the machine's node."""
         return self.instance.name
 
     @property
@@ -97,17 +97,17 @@ class SimulatedMachine:
         return hashlib.sha256(boot.encode()).hexdigest()[:16]
 
     def silent_seconds(self, now: float) -> float:
-        """How long its agent publishes nothing; 0: it does."""
+        """Return how long the agent publishes nothing; 0: it publishes."""
         refused = self.refused_until if self.refused_from <= now else 0.0
         return max(self.hung_until - now, refused - now, 0.0)
 
     def reported_expiry(self, now: float) -> datetime | None:
-        """What its heartbeats say of its credentials; None: they are renewed."""
+        """Return what heartbeats say of the machine's credentials; None: they are renewed."""
         return virtual_time.moment(self.refused_from) if now < self.refused_until else None
 
     @property
     def unfit(self) -> bool:
-        """Whether anything is wrong with its hardware now."""
+        """Return whether anything is wrong with the machine's hardware now."""
         return bool(self.failures)
 
 
@@ -117,12 +117,12 @@ def pci_of(index: int) -> str:
 
 
 def gpu_uuid(machine: SimulatedMachine, index: int) -> str:
-    """A GPU's UUID."""
+    """Return a GPU's UUID."""
     return f"GPU-{machine.hardware or machine.instance.provider_id}-{index}"
 
 
 def gpus_of(machine: SimulatedMachine) -> tuple[GpuIdentity, ...]:
-    """The GPUs of a machine."""
+    """Return the GPUs of a machine."""
     return tuple(
         GpuIdentity(
             index=i,
@@ -135,7 +135,7 @@ def gpus_of(machine: SimulatedMachine) -> tuple[GpuIdentity, ...]:
 
 
 def notice_of(machine: SimulatedMachine, failure: HardwareFailure) -> Notice:
-    """The notice of a preemption, or of a retirement."""
+    """Return the notice of a preemption, or of a retirement."""
     retires = failure.kind == "retirement"
     text = "the cloud retires the instance" if retires else "the cloud takes the instance back"
     return Notice(
@@ -150,7 +150,7 @@ def notice_of(machine: SimulatedMachine, failure: HardwareFailure) -> Notice:
 
 
 def reporter_of(machine: SimulatedMachine, clock: Clock) -> FaultReporter:
-    """The agent's reporter of the machine's current boot."""
+    """Return the agent's reporter of the machine's current boot."""
     who = NodeIdentity(machine.instance.pool, machine.name, machine.boot_id)
     gpus = GpuMap(gpus_of(machine))
     outbox: Any = SimpleNamespace(put=machine.outbox.put_nowait, take_dropped=lambda: 0)
@@ -207,7 +207,7 @@ def _count(
 
 
 def registered(machine: SimulatedMachine, about: dict[str, Any]) -> OutgoingEvent:
-    """The registration of this boot; `about`: its time, pool and node."""
+    """Return the registration of this boot; `about`: its time, pool and node."""
     event = Registered(
         id=_numbered(f"{machine.boot_id}.registered", machine),
         instance=machine.name,
@@ -223,7 +223,7 @@ def registered(machine: SimulatedMachine, about: dict[str, Any]) -> OutgoingEven
 
 
 def boot_checked(machine: SimulatedMachine, about: dict[str, Any]) -> OutgoingEvent:
-    """The boot checks of this boot."""
+    """Return the boot checks of this boot."""
     bad = next((e for e in machine.failures.values() if e.kind == "boot_failure"), None)
     check = CheckResult(name="boot", ok=bad is None, detail=bad.message if bad else "")
     event = BootChecked(

@@ -40,7 +40,7 @@ UNTIL: Final = {
 
 @dataclass(slots=True)
 class SimulatedWorkload:
-    """The workload system's view of the nodes."""
+    """Simulates the workload system's view of the nodes."""
 
     simulation: SimulationContext
     cordoned: dict[str, str] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class SimulatedWorkload:
         return True
 
     def answers_drained(self, node: str) -> bool:
-        """What the notifier is answered; from then on no work comes back."""
+        """Return what the notifier is answered; from then on no work comes back."""
         drained = self.is_drained(node)
         if drained and self.simulation.now() < self.returning_until and node not in self.returned:
             self.drained_at[node] = self.simulation.now() + self.chance.random() * DRAIN_SECONDS_MAX
@@ -145,7 +145,7 @@ class SimulatedWorkload:
         self.returned.discard(node)
 
     def work_on(self, node: str) -> NodeWorkload:
-        """What the notifier is answered about a node."""
+        """Return what the notifier is answered about a node."""
         if jobs := self.jobs.get(node, 0):
             named = tuple(RunningWork(id=f"job-{each}", owner="user") for each in range(jobs))
             return NodeWorkload(drained=False, running=named, total=jobs)
@@ -169,7 +169,7 @@ class SimulatedWorkload:
                 self.drained_at[node] = self.simulation.now()
 
     def is_drained(self, node: str) -> bool:
-        """Whether no work is left."""
+        """Return whether no work is left."""
         return self.simulation.now() >= self.drained_at.get(node, float("inf"))
 
 
@@ -184,7 +184,7 @@ class SimulatedMetrics:
         self._workload: SimulatedWorkload = CURRENT_SIMULATION.get().parts["workload"]
 
     async def load(self, pool: str) -> Load:
-        """The pool's queue."""
+        """Return the pool's queue."""
         workload = self._workload
         if workload.simulation.now() < workload.away_until:
             raise SourceError("the workload system is away")
@@ -279,7 +279,7 @@ class SimulatedNotifier:
         await self._process.effect("an eviction")
 
     async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
-        """Whether no work is left on each."""
+        """Return whether no work is left on each."""
         await self._reach()
         if self._workload.simulation.now() < self._workload.no_status_until:
             raise ConnectionError("the workload system does not answer about drains")

@@ -1,4 +1,4 @@
-"""What one simulation shares: clock, randomness, server, history, processes and records.
+"""Holds what one simulation shares: clock, randomness, server, history, processes, records.
 
 The services load the simulated cloud and workload system as plugins, which find their simulation
 here.
@@ -28,7 +28,12 @@ from services.primitives.errors import Unavailable
 from services.simulator.engine.fatal_messages import FatalMessages
 from services.simulator.engine.network_faults import NetworkFaults
 from services.simulator.engine.run_history import RunHistory
-from services.simulator.engine.virtual_time import TASK_OWNER, TaskOwner, VirtualClock
+from services.simulator.engine.virtual_time import (
+    TASK_OWNER,
+    TaskOwner,
+    VirtualClock,
+    VirtualLoop,
+)
 
 T = TypeVar("T", bound=msgspec.Struct)
 DECODED_MAX: Final = 20_000
@@ -55,21 +60,21 @@ STEP_SECONDS: Final = 0.000_001
 
 
 class StoredRecords:
-    """The buckets of one server."""
+    """Reads the buckets of one server."""
 
     def __init__(self, server: MemoryServer) -> None:
         self._server = server
 
     def pool(self, name: str) -> PoolRecord | None:
-        """A pool's record."""
+        """Return a pool's record."""
         return self._latest(POOLS, pool_key(name), _pools)
 
     def instance(self, key: str) -> InstanceRecord | None:
-        """An instance's record."""
+        """Return an instance's record."""
         return self._latest(INSTANCES, key, _instances)
 
     def node(self, key: str) -> NodeRecord | None:
-        """A node's record."""
+        """Return a node's record."""
         return self._latest(NODES, key, _nodes)
 
     def node_revision(self, key: str) -> int:
@@ -79,16 +84,16 @@ class StoredRecords:
         return stored.sequence if stored is not None else 0
 
     def has_log(self, saga: str) -> bool:
-        """Whether anything of a saga's log is stored."""
+        """Return whether anything of a saga's log is stored."""
         stream = self._server.state.streams.get(SAGAS.name)
         return stream is not None and stream.last(subjects.saga_tree(saga)) is not None
 
     def instances(self) -> list[InstanceRecord]:
-        """Every instance's record."""
+        """Return every instance's record."""
         return list(self._all(INSTANCES, _instances))
 
     def nodes(self) -> Iterator[NodeRecord]:
-        """Every node's record, in the order of recording."""
+        """Yield every node's record, in the order of recording."""
         return self._all(NODES, _nodes)
 
     def live_nodes(self) -> Iterator[NodeRecord]:
@@ -96,11 +101,11 @@ class StoredRecords:
         return (each for each in self.nodes() if each.state != "terminated")
 
     def health_of(self, key: str) -> HealthRecord | None:
-        """A node's health record."""
+        """Return a node's health record."""
         return self._latest(HEALTH, key, _health)
 
     def health(self) -> Iterator[HealthRecord]:
-        """Every node's health record."""
+        """Yield every node's health record."""
         return self._all(HEALTH, _health)
 
     def _latest(self, bucket: BucketSpec, key: str, of: LimitedDecoder[T]) -> T | None:
@@ -131,7 +136,7 @@ def _decode(of: LimitedDecoder[T], data: bytes) -> T:
 
 
 class SimulationContext:
-    """The context of one simulation."""
+    """Holds the context of one simulation."""
 
     def __init__(self, seed: str, history: RunHistory | None = None) -> None:
         self.seed = seed
@@ -143,6 +148,8 @@ class SimulationContext:
         self.fatal_messages = FatalMessages()
         self.watchers: list[Callable[[str, Stored], None]] = []
         """Called with stream and message after every write."""
+        self.latency_seconds: float | None = None
+        """How long every call takes, while deliveries take no time; None: both are drawn."""
         self.skew_seconds = 0.0
         """How wrong a clock can be, in seconds; the server's is right."""
         self.reconnected_at = 0.0
@@ -152,7 +159,7 @@ class SimulationContext:
         """Plugins look up `cloud` and `workload` here."""
 
     def chance(self, what: str) -> random.Random:
-        """A random source for one use, independent of all others."""
+        """Return a random source for one use, independent of all others."""
         return random.Random(f"{self.seed}/{what}")  # noqa: S311 - repeatable is the point
 
     def clock_of(self, name: str) -> VirtualClock:
@@ -163,7 +170,7 @@ class SimulationContext:
         return self._clocks[name]
 
     def now(self) -> float:
-        """Virtual seconds since the start."""
+        """Return the virtual seconds since the start."""
         return asyncio.get_running_loop().time()
 
     def note(self, what: str) -> None:
@@ -177,7 +184,7 @@ class SimulationContext:
 
 
 class SimulatedProcess(TaskOwner):
-    """One process from its start to its end.
+    """Follows one process from its start to its end.
 
     A crash ends every task of the process between two effects: what was stored before stays, and
     nothing follows. The remaining tasks of a dead process reach nothing.
@@ -193,8 +200,13 @@ class SimulatedProcess(TaskOwner):
         """The effect that is its last."""
         self.stalls_after: tuple[int, float] | None = None
         """The effect after which it stalls, and for how many seconds."""
+        self.freezes_after: tuple[str, int, float] | None = None
+        """How the lease's name begins after whose write it freezes, in which of its next calls, and
+        for how many seconds."""
+        self._calls_left = 0
+        """Until it freezes; 0: it does not."""
         self.stalled: Callable[[], None] | None = None
-        """Called when it stalls."""
+        """Called when it stalls or freezes."""
         self._stalled_until = 0.0
         self.died: Callable[[], None] | None = None
         """Called when it crashes."""
@@ -241,7 +253,7 @@ class SimulatedProcess(TaskOwner):
 
     @property
     def stalled_now(self) -> bool:
-        """Whether it stalls."""
+        """Return whether the process stalls."""
         return self._stalled_until > self.simulation.now()
 
     def stall(self, seconds: float) -> None:
@@ -250,6 +262,15 @@ class SimulatedProcess(TaskOwner):
         self._stalled_until = self.simulation.now() + seconds
         if self.stalled is not None:
             self.stalled()
+
+    def _freeze(self, seconds: float) -> None:
+        """Stop between two awaits, and go on later."""
+        self.simulation.note(f"{self.name} freezes for {seconds:.1f} s")
+        self.freezes_after, self._calls_left = None, 0
+        self.stall(seconds)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.freeze(self, seconds)
 
     async def alive(self) -> None:
         """Cancel the current task if the process is dead."""
@@ -273,17 +294,23 @@ class SimulatedProcess(TaskOwner):
 
     @property
     def up(self) -> bool:
-        """Whether the server can be reached now."""
+        """Return whether the server can be reached now."""
         return not self.dead and not self.simulation.network.is_cut(self.name)
 
     async def there(self, call: str, about: str) -> None:
         """Bring a request to the server; Unavailable where it never arrives."""
         del call
         self._alive()
-        if self.stalled_now:
+        if self._calls_left and self.freezes_after is not None:
+            self._calls_left -= 1
+            if not self._calls_left:
+                self._freeze(self.freezes_after[2])
+        elif self.stalled_now:
             await self._running()
         network, chance = self.simulation.network, self._chance
-        seconds = chance.random() * LATENCY_SECONDS_MAX
+        seconds = self.simulation.latency_seconds
+        if seconds is None:
+            seconds = chance.random() * LATENCY_SECONDS_MAX
         if slow := network.slow.get(self.name):
             seconds += chance.random() * slow
         await asyncio.sleep(seconds)
@@ -297,6 +324,9 @@ class SimulatedProcess(TaskOwner):
         """Bring the answer back; Unavailable where it is lost."""
         if call == "store" and not about.startswith(RENEWALS):
             await self.effect(about)
+        elif call == "store" and self.freezes_after is not None and not self._calls_left:
+            lease, calls, _ = self.freezes_after
+            self._calls_left = calls if about.removeprefix(RENEWALS).startswith(lease) else 0
         self._alive()
         if self.stalled_now:
             await self._running()
@@ -318,7 +348,7 @@ class SimulatedProcess(TaskOwner):
         raise Unavailable(f"{about}: no answer in {TIMEOUT_SECONDS:g} s")
 
     def settles(self, word: str, about: str) -> bool:
-        """Whether an acknowledgement, which no caller waits for, arrives."""
+        """Return whether an acknowledgement, which no caller waits for, arrives."""
         del word, about
         share = self.simulation.network.lost_acks.get(self.name, 0.0)
         return not share or self._chance.random() >= share
@@ -327,7 +357,9 @@ class SimulatedProcess(TaskOwner):
         """Hand a delivery over a little later, after those before it."""
         del about
         loop = asyncio.get_running_loop()
-        at = loop.time() + self._chance.random() * LATENCY_SECONDS_MAX
+        at = loop.time()
+        if self.simulation.latency_seconds is None:
+            at += self._chance.random() * LATENCY_SECONDS_MAX
         self._arrival = max(at, self._arrival + STEP_SECONDS, self._stalled_until)
         loop.call_at(self._arrival, hand_over, context=self.context)
 

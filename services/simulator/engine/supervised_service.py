@@ -37,11 +37,11 @@ class SeededIds(IdGenerator):
         self._chance = simulation.chance(f"ids/{name}/{simulation.server.number()}")
 
     def generate_span_id(self) -> int:
-        """A span's ID."""
+        """Return a span's ID."""
         return self._chance.getrandbits(64) or 1
 
     def generate_trace_id(self) -> int:
-        """A trace's ID."""
+        """Return a trace's ID."""
         return self._chance.getrandbits(128) or 1
 
 
@@ -77,7 +77,7 @@ class SupervisedService:
         self.start()
 
     def crash(self) -> None:
-        """Kill it."""
+        """Kill the process."""
         if self.process is not None and not self.process.dead:
             self._simulation.note(f"{self.name} is killed")
             self.process.crash()

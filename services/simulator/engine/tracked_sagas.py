@@ -38,7 +38,7 @@ class _Notice:
 
 @dataclass(slots=True)
 class AnnouncedNotices:
-    """The notices of all nodes.
+    """Holds the notices of all nodes.
 
     While a notice is in force, the drain of its node ends shortly before the deadline. After the
     notice is withdrawn, the drain has its full time.
@@ -68,7 +68,7 @@ class AnnouncedNotices:
                 each.withdrawn_at = None
 
     def takes(self, node: str, at: datetime) -> bool:
-        """Whether a notice justifies ending a node's drain `at` a moment."""
+        """Return whether a notice justifies ending a node's drain at a moment."""
         return any(
             each.cuts
             and (each.deadline is None or at >= each.deadline - MARGIN)
@@ -78,7 +78,7 @@ class AnnouncedNotices:
 
 
 class NodeRemovals:
-    """What the sagas' logs contain about removals."""
+    """Collects what the sagas' logs contain about removals."""
 
     def __init__(self) -> None:
         self.by: dict[str, SagaStarted] = {}
@@ -89,7 +89,7 @@ class NodeRemovals:
         """Saga -> when it began to wait."""
 
     def overdue(self, entry: SagaEntry, at: datetime) -> str:
-        """How an entry shows that a pool was short because a machine did not go; empty: not."""
+        """Return how an entry shows that a pool was short as a machine did not go; empty: not."""
         if getattr(entry, "step", "") != "terminate":
             return ""
         if isinstance(entry, StepStarted):
@@ -140,7 +140,7 @@ class TrackedSagas:
         return ended
 
     def started(self, saga: str) -> SagaStarted:
-        """How a saga began, even if its log is lost."""
+        """Return how a saga began, even if its log is lost."""
         return self.open.get(saga) or self.cut_short.get(saga) or self.vanished[saga]
 
     def acting_on(self, node: str) -> list[SagaStarted]:

@@ -78,7 +78,7 @@ class _Future(asyncio.Future[Any]):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop in virtual time.
+    """Runs an event loop in virtual time.
 
     Its own heap of timers replaces the inherited one: timers of the same moment run in the order in
     which they were set, and comparing them costs no call.
@@ -94,10 +94,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._cancelled = 0
         """Timers in the heap that will not run."""
+        self._frozen: dict[TaskOwner | None, list[asyncio.Handle]] = {}
+        """Owner -> what it does once it goes on."""
         self.set_task_factory(self._make)
 
     def time(self) -> float:
-        """Seconds since the start."""
+        """Return seconds since the start."""
         return self._now
 
     def call_at(  # type: ignore[override]
@@ -144,10 +146,33 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                     ready.append(handle)
             for _ in range(len(ready)):
                 next_ = ready.popleft()
-                if not next_.cancelled():
+                if not next_.cancelled() and not (self._frozen and self._holds(next_)):
                     next_._run()  # noqa: SLF001 - as asyncio does
             if self._stopping:
                 return
+
+    def freeze(self, owner: TaskOwner, seconds: float) -> None:
+        """Stop an owner's tasks at their next awaits for a while, as a signal stops a process.
+
+        Its timers, answers and deliveries come due meanwhile, and run in their order afterwards.
+        """
+        if owner not in self._frozen:
+            self._frozen[owner] = []
+            outside = contextvars.copy_context()
+            outside.run(TASK_OWNER.set, None)
+            self.call_later(seconds, self._thaw, owner, context=outside)
+
+    def _holds(self, handle: asyncio.Handle) -> bool:
+        """Whether a step is held back until its owner goes on."""
+        context = handle._context  # type: ignore[attr-defined]  # noqa: SLF001 - it has no other name
+        held = self._frozen.get(context.get(TASK_OWNER, None))
+        if held is None:
+            return False
+        held.append(handle)
+        return True
+
+    def _thaw(self, owner: TaskOwner) -> None:
+        self._ready.extend(self._frozen.pop(owner))
 
     def _jump(self, when: float) -> None:
         self._now = max(self._now, when)
@@ -188,7 +213,7 @@ class VirtualClock:
         self._skew = timedelta(seconds=skew_seconds)
 
     def now(self) -> datetime:
-        """The moment, in UTC."""
+        """Return the virtual time, in UTC."""
         found = moment(asyncio.get_running_loop().time())
         return found + self._skew if self._skew else found
 
@@ -197,13 +222,13 @@ class VirtualClock:
         return asyncio.get_running_loop().time()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for so many virtual seconds."""
         await asyncio.sleep(seconds)
 
 
 @lru_cache(maxsize=MOMENTS_MAX)
 def moment(seconds: float) -> datetime:
-    """The time so many seconds after the start."""
+    """Return the time so many seconds after the start."""
     return EPOCH + timedelta(seconds=seconds)
 
 

@@ -1,1 +1,1 @@
-"""What drives a simulation: fuzz campaigns, scenario files and stress specifications."""
+"""Drives a simulation: fuzz campaigns, scenario files and stress specifications."""

@@ -87,7 +87,7 @@ def template(name: str) -> Template:
 
 @cache
 def style_sheet() -> Markup:
-    """The style sheet of every page."""
+    """Return the style sheet of every page."""
     return Markup(_text("report_style.css"))  # noqa: S704 - our own file
 
 
@@ -112,7 +112,7 @@ def _escape_text(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A line of a bar chart."""
+    """Describes a line of a bar chart."""
 
     name: str
     count: int

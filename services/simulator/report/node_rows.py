@@ -31,7 +31,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of a strip, or of a bar."""
+    """Describes a part of a strip, or of a bar."""
 
     name: str
     style: str
@@ -41,7 +41,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A node's row."""
+    """Describes a node's row."""
 
     story: NodeStory
     styles: str

@@ -25,7 +25,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
-    """How often something happened."""
+    """Says how often something happened."""
 
     name: str
     count: int
@@ -33,7 +33,7 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The run in a few figures."""
+    """Sums up the run in a few figures."""
 
     nodes_wanted: int
     """With autoscalers: the most at one time."""
@@ -65,7 +65,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failures(msgspec.Struct, frozen=True, kw_only=True):
-    """The failures of the fleet."""
+    """Counts the failures of the fleet."""
 
     by_type: dict[str, int]
     by_xid: dict[str, int]
@@ -102,7 +102,7 @@ class OutageReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolBudget(msgspec.Struct, kw_only=True):
-    """What a pool's budget allowed, and how much of it was used."""
+    """Says what a pool's budget allowed, and how much of it was used."""
 
     pool: str
     nodes: int
@@ -118,7 +118,7 @@ class PoolBudget(msgspec.Struct, kw_only=True):
 
 
 class Repairs(msgspec.Struct, frozen=True, kw_only=True):
-    """Repairs of one kind."""
+    """Counts repairs of one kind."""
 
     done: int = 0
     unwound: int = 0
@@ -128,14 +128,14 @@ class Repairs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimelineMoment(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a repair's timeline."""
+    """Holds one line of a repair's timeline."""
 
     at: float
     text: str
 
 
 class RepairStage(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage of a repair."""
+    """Describes one stage of a repair."""
 
     name: str
     at: float
@@ -160,7 +160,7 @@ class RepairStory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolScaling(msgspec.Struct, kw_only=True):
-    """How a pool's autoscaler changed its size."""
+    """Says how a pool's autoscaler changed its size."""
 
     pool: str
     nodes_min: int
@@ -194,7 +194,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimelinePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The fleet at the moment of a sample."""
+    """Describes the fleet at the moment of a sample."""
 
     at: float
     healthy: int
@@ -235,7 +235,7 @@ class NodeStory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlaceNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes of a zone or region."""
+    """Counts the nodes of a zone or region."""
 
     name: str
     places: int
@@ -252,7 +252,7 @@ class PlaceNodes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegionStory(msgspec.Struct, frozen=True, kw_only=True):
-    """A region, its zones, and its nodes by state at each sample."""
+    """Describes a region, its zones, and its nodes by state at each sample."""
 
     whole: PlaceNodes
     zones: list[PlaceNodes]
@@ -261,7 +261,7 @@ class RegionStory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StressReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole report."""
+    """Holds the whole report of a stress run."""
 
     format: int = FORMAT
     name: str

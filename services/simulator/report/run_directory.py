@@ -1,4 +1,4 @@
-"""The directory of one run: its scenario, its log, its report as JSON and as a page."""
+"""Keeps the directory of one run: its scenario, its log, its report as JSON and as a page."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _OTHER = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class RunDirectory:
-    """Where everything about one run is."""
+    """Names where everything about one run is."""
 
     def __init__(self, base: Path, name: str, now: datetime) -> None:
         """Make it below `base`; its name has the time, so that runs sort."""

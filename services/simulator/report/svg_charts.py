@@ -25,7 +25,7 @@ STEPS_SECONDS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_60
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line of values, one for each moment."""
+    """Holds a line of values, one for each moment."""
 
     name: str
     style: str
@@ -35,7 +35,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A marked span of time."""
+    """Describes a marked span of time."""
 
     name: str
     since: float

@@ -1,1 +1,1 @@
-"""What nats-server keeps and does, as values and functions: the state behind the in-memory bus."""
+"""Models what nats-server keeps and does, as values and functions, for the in-memory bus."""

@@ -46,12 +46,12 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """What it takes; everything where it says nothing."""
+        """Return the subjects that the consumer takes; all where its configuration names none."""
         return self.filter_subjects or ((self.filter_subject,) if self.filter_subject else (">",))
 
 
 class Delivered(NamedTuple):
-    """One message on its way to one puller."""
+    """Holds one message on its way to one puller."""
 
     puller: int
     stored: Stored
@@ -69,7 +69,7 @@ class Exceeded(NamedTuple):
 
 @dataclass(slots=True)
 class ConsumerState:
-    """A consumer of one stream."""
+    """Holds the state of a consumer of one stream."""
 
     config: ConsumerConfig
     asked: dict[str, Any]
@@ -250,7 +250,7 @@ class ConsumerState:
         self._given_up.discard(sequence)
 
     def next_moment(self) -> datetime | None:
-        """When what is overdue is looked at next; None: nothing is owed."""
+        """Return when what is overdue is looked at next; None: nothing is owed."""
         while self._overdue:
             due, sequence = self._overdue[0]
             if self.pending.get(sequence) == due:
@@ -281,7 +281,7 @@ class ConsumerState:
     # --- looking ------------------------------------------------------------------------------
 
     def info(self, stream: StreamState) -> dict[str, Any]:
-        """The server's account of it."""
+        """Return the server's description of the consumer."""
         owed = [*self.pending, *self._given_up]
         floor = min(owed) - 1 if owed else self.delivered
         return {

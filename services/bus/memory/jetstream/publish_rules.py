@@ -1,4 +1,4 @@
-"""What a message's headers ask of a stream, and what the server says to what it will not do. Pure.
+"""Decides what a message's headers ask of a stream, and which messages the server refuses. Pure.
 
 The checks follow the server's own order: a fault of the message itself is reported before its
 guard is looked at, and only then is it asked whether it is a repetition.
@@ -35,23 +35,23 @@ class Allowed(Protocol):
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """What it stores."""
+        """Return the subjects that the stream stores."""
 
     @property
     def max_msg_size(self) -> int:
-        """Bytes of one message with its headers; -1 for no limit."""
+        """Return the most bytes of one message with its headers; -1 for no limit."""
 
     @property
     def allow_msg_ttl(self) -> bool:
-        """Whether a message may have a time to live of its own."""
+        """Return whether a message may have a time to live of its own."""
 
     @property
     def allow_msg_schedules(self) -> bool:
-        """Whether a message may be a timer."""
+        """Return whether a message may be a timer."""
 
     @property
     def allow_rollup_hdrs(self) -> bool:
-        """Whether a message may take the place of those before it."""
+        """Return whether a message may take the place of those before it."""
 
 
 def check_itself(stream: Allowed, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
@@ -138,5 +138,5 @@ def fires_at(headers: Mapping[str, str]) -> datetime | None:
 
 
 def refused(subject: str, description: str, code: int) -> Refused:
-    """The server's refusal of a message."""
+    """Return the server's refusal of a message."""
     return Refused(f"{subject}: {description} ({code})", code)

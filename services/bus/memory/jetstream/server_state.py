@@ -34,7 +34,7 @@ HOMES_MAX: Final = 20_000
 
 
 class ConsumerPlace(NamedTuple):
-    """A consumer's place: its stream and its name."""
+    """Names a consumer's place: its stream and its name."""
 
     stream: str
     consumer: str
@@ -42,7 +42,7 @@ class ConsumerPlace(NamedTuple):
 
 @dataclass(slots=True)
 class ServerEffects:
-    """What a change leads to."""
+    """Describes what a change leads to."""
 
     delivered: list[tuple[ConsumerPlace, Delivered]] = field(default_factory=list)
     stored: list[tuple[str, Stored]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class ServerEffects:
 
 
 class StreamBackup(NamedTuple):
-    """What a stream and its consumers held at a moment."""
+    """Holds what a stream and its consumers held at a moment."""
 
     messages: tuple[Stored, ...]
     last_sequence: int
@@ -177,7 +177,7 @@ class ServerState:
         self._homes.clear()
 
     def back_up(self, name: str) -> StreamBackup:
-        """What a stream holds now."""
+        """Return what a stream holds now."""
         stream = self.streams[name]
         consumers = {
             at: (each.delivered, tuple(each.pending)) for at, each in self.consumers[name].items()
@@ -236,7 +236,7 @@ class ServerState:
         return self.streams[stream].purge(filter_, keep=keep, before=before)
 
     def settled(self, now: datetime) -> ServerEffects:
-        """What follows from a call of the server's own API: consumers take what they may now."""
+        """Return what follows from a call of the server's API: consumers take what they may now."""
         effects = ServerEffects()
         for name in list(self._stale):
             if name in self.streams:
@@ -250,7 +250,7 @@ class ServerState:
     # --- time ---------------------------------------------------------------------------------
 
     def next_moment(self) -> datetime | None:
-        """When something is due by itself; None: nothing ever."""
+        """Return when something is due by itself; None: nothing ever."""
         if self._stale:
             for name in self._stale:
                 self._look_at(name)
@@ -280,7 +280,7 @@ class ServerState:
         self._stale[name] = None
 
     def is_due(self, now: datetime) -> bool:
-        """Whether anything is due."""
+        """Return whether anything is due."""
         first = self.next_moment()
         return first is not None and first <= now
 

@@ -277,7 +277,7 @@ class StreamState:
             del self._ids[first]
 
     def next_moment(self) -> datetime | None:
-        """When something is due; None: nothing ever."""
+        """Return when something is due; None: nothing ever."""
         fires = self._fires.at if self._next_timer() is not None else None
         ends = self._expires.at if self._next_end() is not None else None
         if fires is None or ends is None:
@@ -358,13 +358,13 @@ class StreamState:
     # --- looking ------------------------------------------------------------------------------
 
     def sequences(self, filter_: str, after: int = 0) -> list[int]:
-        """Sequences under a filter, oldest first."""
+        """Return the sequences under a filter, oldest first."""
         found = [each for part in self.index.of(filter_) for each in part if each > after]
         found.sort()
         return found
 
     def last(self, filter_: str) -> Stored | None:
-        """The newest message under a filter."""
+        """Return the newest message under a filter."""
         return self.messages.get(self.index.last(filter_))
 
     def info(self, counted: str = "") -> dict[str, Any]:

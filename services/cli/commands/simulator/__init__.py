@@ -1,1 +1,1 @@
-"""`navarch simulator`: fleets in virtual time and in real time."""
+"""Implements `navarch simulator`: fleets in virtual time and in real time."""

@@ -65,7 +65,7 @@ _pools = decoder(PoolRecord)
 
 
 class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The command's options."""
+    """Holds the command's options."""
 
     nodes: int
     nats_url: str = ""
@@ -79,7 +79,7 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The last line."""
+    """Holds the last line of the output."""
 
     nodes: int
     active: int
@@ -185,7 +185,7 @@ async def _bus(nats: NatsSettings) -> AsyncIterator[NatsBus]:
 
 
 def unplayable(spec: PoolSpec, nodes: int, types: Mapping[str, str]) -> str:
-    """Why a pool's agents cannot be simulated, and what to do; empty: they can."""
+    """Return why a pool's agents cannot be simulated, and what to do; empty: they can."""
     if nodes and not spec.min_nodes <= nodes <= spec.max_nodes:
         bounds = f"{spec.min_nodes} to {spec.max_nodes} nodes (min_nodes, max_nodes)"
         return f"it has {bounds}: choose --nodes within, or change them"

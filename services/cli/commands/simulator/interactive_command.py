@@ -44,7 +44,7 @@ def run(file: Path | None, nodes: int, seed: str) -> int:
 
 
 class Session:
-    """One fleet and its operator. To be used inside a virtual loop."""
+    """Connects one simulated fleet with its operator. To be used inside a virtual loop."""
 
     def __init__(self, scenario: Scenario, seed: str) -> None:
         self._runner = ScenarioRunner(scenario, seed)

@@ -16,7 +16,7 @@ from services.simulator.report.run_directory import SCENARIO, RunDirectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How to run every file."""
+    """Says how to run every file."""
 
     seed: str = ""
     only: tuple[int, ...] | None = None
@@ -30,12 +30,12 @@ class RunOptions:
 
     @property
     def shows_lines(self) -> bool:
-        """Whether the log is shown, too."""
+        """Return whether the log is shown, too."""
         return self.verbose or self.debug
 
     @property
     def again(self) -> str:
-        """What a command that repeats a run needs beside its file and seed."""
+        """Return what a command that repeats a run needs beside its file and seed."""
         return f" --compat {self.compat}" if self.compat else ""
 
     def directory(self, scenario: Scenario) -> RunDirectory:

@@ -1,4 +1,4 @@
-"""`navarch simulator run` and `validate`: scenarios from files, for operators and for programs."""
+"""Implements `navarch simulator run` and `validate`: scenarios from files."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -111,7 +111,7 @@ async def why(bus: Bus, name: str, at: datetime) -> str:
 
 
 def as_json(outcome: ScenarioResult) -> dict[str, Any]:
-    """An outcome as one document."""
+    """Return an outcome as one document."""
     return {
         "name": outcome.name,
         "ok": outcome.ok,
@@ -139,7 +139,7 @@ def as_json(outcome: ScenarioResult) -> dict[str, Any]:
 def lines(
     scenario: Scenario, outcome: ScenarioResult, *, colour: bool, quiet: bool
 ) -> Iterator[str]:
-    """What happened when, the status of the nodes, and which assertions fail."""
+    """Yield what happened when, the status of the nodes, and which assertions fail."""
     if not quiet:
         yield _bold(f"{scenario.name}: {scenario.description or scenario.file}", colour=colour)
         yield from story(outcome.steps, outcome.story, colour=colour)
@@ -169,7 +169,7 @@ def _assertion_row(each: AssertionResult) -> tuple[str, str, str]:
 def story(
     steps: Iterable[PlayedEvent], facts: Iterable[tuple[float, Message]], *, colour: bool
 ) -> Iterator[str]:
-    """Events and facts in the order of virtual time."""
+    """Yield events and facts in the order of virtual time."""
     found: list[tuple[float, int, str]] = []
     for step in steps:
         mark = "" if step.ok else "   FAILS"
@@ -189,7 +189,7 @@ def story(
 
 
 def clock(seconds: float) -> str:
-    """Virtual time since the beginning: `1:02:03.4`, or `2:03.4`."""
+    """Return the virtual time since the beginning: `1:02:03.4`, or `2:03.4`."""
     tenths = round(seconds * 10)
     hours, rest = divmod(tenths, 36_000)
     minutes, rest = divmod(rest, 600)

@@ -1,4 +1,4 @@
-"""`navarch simulator`: a whole fleet in one process, in virtual time, under injected faults.
+"""Implements `navarch simulator`: a fleet in one process, in virtual time, under faults.
 
 It needs no server: the real services run on the in-memory bus.
 """
@@ -22,7 +22,7 @@ GIT_SECONDS: Final = 5.0
 
 @commands.callback()
 def simulator() -> None:
-    """Whole fleets in virtual time, under every fault."""
+    """Run whole fleets in virtual time, under every fault."""
 
 
 @commands.command("fuzz")

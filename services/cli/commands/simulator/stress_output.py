@@ -1,4 +1,4 @@
-"""`navarch simulator run` on a stress scenario: a progress bar, then its reports and figures."""
+"""Prints what `navarch simulator run` shows of a stress scenario: progress, reports, figures."""
 
 import logging
 import os

@@ -1,1 +1,1 @@
-"""One module for each kind of alert channel."""
+"""Contains one module for each kind of alert channel."""

@@ -35,7 +35,7 @@ class AlertDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def alert_document(alert: Alert) -> AlertDocument:
-    """The alert's document."""
+    """Return the alert's document."""
     return AlertDocument(
         status="resolved" if alert.resolved else "firing",
         key=alert.key,
@@ -54,7 +54,7 @@ def alert_document(alert: Alert) -> AlertDocument:
 
 
 def alert_event(alert: Alert) -> CloudEvent:
-    """The same as a CloudEvent."""
+    """Return the alert's document as a CloudEvent."""
     return cloud_event(
         id_=idempotency_key(alert),
         source="navarch",
@@ -71,7 +71,7 @@ def idempotency_key(alert: Alert) -> str:
 
 
 def stages_of(alert: Alert, receipt: str) -> tuple[Stage, ...]:
-    """What a vendor that knows acknowledgements is sent; what it does not have is begun first.
+    """Return what a vendor that knows acknowledgements is sent.
 
     `receipt`: of the last delivery; empty: the vendor does not have the alert.
     """

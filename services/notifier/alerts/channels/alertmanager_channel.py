@@ -20,14 +20,14 @@ VALID: Final = timedelta(minutes=15)
 
 
 class AlertmanagerChannel(VendorChannel):
-    """The alert channel plugin."""
+    """Sends alerts to Prometheus Alertmanager."""
 
     name = "alertmanager"
     repeat_seconds = REPEAT_SECONDS
     """After a restart it knows none."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`{type: alertmanager, urls: [http://alertmanager:9093]}`."""
+        """Configures the channel: `{type: alertmanager, urls: [http://alertmanager:9093]}`."""
 
         urls: tuple[SecretText, ...]
         """Every member of a cluster: it does not pass alerts on among its members."""
@@ -83,7 +83,7 @@ class AlertmanagerChannel(VendorChannel):
 
 
 def alertmanager_labels(alert: Alert) -> dict[str, str]:
-    """What identifies an alert there; empty labels are none."""
+    """Return the labels that identify an alert there; empty labels are left out."""
     found = {
         "alertname": f"Navarch_{alert.kind.replace('-', '_')}",
         "severity": alert.severity,

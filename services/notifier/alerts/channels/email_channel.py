@@ -27,14 +27,14 @@ PERMANENT: Final = 500
 
 
 class EmailChannel:
-    """The alert channel plugin."""
+    """Sends alerts by email."""
 
     name = "email"
     repeat_seconds = 0.0
     """Mail stays."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`{type: email, host: smtp.example.com, sender: …, to: […]}`."""
+        """Configures the channel: `{type: email, host: smtp.example.com, sender: …, to: […]}`."""
 
         host: str
         """The mail server."""
@@ -108,7 +108,7 @@ class EmailChannel:
 
 
 def email_message(alert: Alert, sender: str, to: tuple[str, ...]) -> EmailMessage:
-    """The message of an alert, or of its end."""
+    """Return the message of an alert, or of its end."""
     state = "resolved" if alert.resolved else alert.severity
     first = f"{_digest(f'{alert.key} {utc_text(alert.began)}')}.thread@navarch"
     message = EmailMessage()

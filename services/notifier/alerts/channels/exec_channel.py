@@ -1,4 +1,4 @@
-"""A command of the owner: the alert as JSON on standard input, no shell, a time limit."""
+"""Runs a command of the owner: the alert as JSON on standard input, no shell, a time limit."""
 
 import shutil
 from typing import Final
@@ -19,14 +19,14 @@ OUTPUT_BYTES_MAX: Final = 4_096
 
 
 class ExecAlertChannel:
-    """The alert channel plugin."""
+    """Sends alerts to a command of the owner."""
 
     name = "exec"
     repeat_seconds = 0.0
     """The command keeps what it needs."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`{type: exec, command: [/usr/local/bin/page, --team, gpu]}`."""
+        """Configures the channel: `{type: exec, command: [/usr/local/bin/page, --team, gpu]}`."""
 
         command: tuple[str, ...]
         """The program and its arguments; run once for each alert."""

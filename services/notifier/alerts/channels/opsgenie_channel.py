@@ -31,12 +31,12 @@ PRIORITIES: Final[dict[Severity, Priority]] = {"critical": "P1", "warning": "P3"
 
 
 class OpsgenieChannel(VendorChannel):
-    """The alert channel plugin."""
+    """Sends alerts to Opsgenie."""
 
     name = "opsgenie"
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`{type: opsgenie, api_key: ${OPSGENIE_KEY}}`."""
+        """Configures the channel: `{type: opsgenie, api_key: ${OPSGENIE_KEY}}`."""
 
         api_key: SecretText
         """The key of an integration `API`."""
@@ -67,7 +67,7 @@ class OpsgenieChannel(VendorChannel):
 
 
 def opsgenie_request(alert: Alert, stage: Stage) -> tuple[str, dict[str, Any]]:
-    """The path below `/v2/alerts`, and the body."""
+    """Return the path below `/v2/alerts`, and the body."""
     if stage == "begin":
         return "", opsgenie_alert(alert)
     note = shorten(f"{alert.title}. {alert.text}", DESCRIPTION_CHARS_MAX)
@@ -80,7 +80,7 @@ def opsgenie_request(alert: Alert, stage: Stage) -> tuple[str, dict[str, Any]]:
 
 
 def opsgenie_alert(alert: Alert) -> dict[str, Any]:
-    """The body of a new alert."""
+    """Return the body of a new alert."""
     details = {"pool": alert.pool, "node": alert.node, "fault": alert.fault, "key": alert.key}
     return {
         "message": shorten(alert.title, MESSAGE_CHARS_MAX),

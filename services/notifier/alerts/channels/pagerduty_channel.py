@@ -36,12 +36,12 @@ ACTIONS: Final[dict[Stage, Action]] = {
 
 
 class PagerDutyChannel(VendorChannel):
-    """The alert channel plugin."""
+    """Sends alerts to PagerDuty."""
 
     name = "pagerduty"
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`{type: pagerduty, routing_key: ${PAGERDUTY_KEY}}`."""
+        """Configures the channel: `{type: pagerduty, routing_key: ${PAGERDUTY_KEY}}`."""
 
         routing_key: SecretText
         """The integration key of a service with an integration `Events API v2`."""
@@ -71,7 +71,7 @@ class PagerDutyChannel(VendorChannel):
 
 
 def pagerduty_event(alert: Alert, action: Action, routing_key: str) -> dict[str, Any]:
-    """The body of an event."""
+    """Return the body of an event."""
     event: dict[str, Any] = {
         "routing_key": routing_key,
         "event_action": action,
@@ -96,7 +96,7 @@ def pagerduty_event(alert: Alert, action: Action, routing_key: str) -> dict[str,
 
 
 def dedup_key(key: str) -> str:
-    """The alert's key, within the vendor's limit."""
+    """Return the alert's key, within the vendor's limit."""
     if len(key) <= DEDUP_CHARS_MAX:
         return key
     return hashlib.sha256(key.encode()).hexdigest()

@@ -45,12 +45,12 @@ class _Answer(msgspec.Struct):
 
 
 class SlackChannel(VendorChannel):
-    """The alert channel plugin."""
+    """Sends alerts to Slack."""
 
     name = "slack"
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`{type: slack, token: ${SLACK_TOKEN}, channel: C0123456789}`, or `webhook_url`."""
+        """Configures the channel by a token and a channel's ID, or by `webhook_url`."""
 
         token: SecretText = ""
         """A bot token with the scope `chat:write`; the bot is a member of the channel."""
@@ -114,7 +114,7 @@ class SlackChannel(VendorChannel):
 
 
 def slack_message(alert: Alert, mention: str = "") -> dict[str, Any]:
-    """The text and blocks of an alert."""
+    """Return the text and blocks of an alert."""
     sign = RESOLVED_SIGN if alert.resolved else SIGNS[alert.severity]
     state = "resolved" if alert.resolved else alert.severity
     is_urgent = alert.severity == "critical" and not alert.resolved

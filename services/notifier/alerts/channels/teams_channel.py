@@ -27,12 +27,12 @@ COLOURS: Final[dict[Severity, str]] = {
 
 
 class TeamsChannel(VendorChannel):
-    """The alert channel plugin."""
+    """Sends alerts to Microsoft Teams."""
 
     name = "teams"
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`{type: teams, webhook_url: ${TEAMS_URL}}`."""
+        """Configures the channel: `{type: teams, webhook_url: ${TEAMS_URL}}`."""
 
         webhook_url: SecretText
         """Of the workflow `Post to a channel when a webhook request is received`."""
@@ -58,7 +58,7 @@ class TeamsChannel(VendorChannel):
 
 
 def teams_message(alert: Alert) -> dict[str, Any]:
-    """A message with one card."""
+    """Return a message with one card."""
     state = "resolved" if alert.resolved else alert.severity
     facts = [
         {"title": "State", "value": state},

@@ -1,4 +1,4 @@
-"""HTTP calls of alert channels: one try, a time limit, and the vendor's own words in errors."""
+"""Calls alert channels over HTTP: one try, a time limit, the vendor's own words in errors."""
 
 from typing import Any, Final
 
@@ -54,7 +54,7 @@ class VendorHttp:
 
 
 class VendorChannel:
-    """What channels over HTTP have in common; the other side does not forget an alert."""
+    """Implements what channels over HTTP have in common; their receivers do not forget an alert."""
 
     repeat_seconds = 0.0
     _http: VendorHttp
@@ -71,5 +71,5 @@ def answer_text(answer: httpx.Response) -> str:
 
 
 def shorten(text: str, chars_max: int) -> str:
-    """A text within a vendor's limit."""
+    """Return a text within a vendor's limit."""
     return text if len(text) <= chars_max else f"{text[: chars_max - 1]}…"

@@ -27,12 +27,12 @@ from services.runtime.http_caller import check_url
 
 
 class AlertWebhookChannel(VendorChannel):
-    """The alert channel plugin."""
+    """Sends alerts to a program of the owner over HTTP."""
 
     name = "webhook"
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`{type: webhook, url: ${ALERT_URL}, secret: ${ALERT_SECRET}}`."""
+        """Configures the channel: `{type: webhook, url: ${ALERT_URL}, secret: ${ALERT_SECRET}}`."""
 
         url: SecretText
         """Where each alert is posted."""

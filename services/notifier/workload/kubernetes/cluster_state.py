@@ -220,7 +220,7 @@ class ClusterState:
 
     @property
     def nodes(self) -> Mapping[str, KubernetesNode]:
-        """Every node by name."""
+        """Return every node by name."""
         return self._nodes.objects
 
     @property
@@ -234,19 +234,19 @@ class ClusterState:
         return find_node(self.nodes.get(name), (self.nodes[each] for each in names), reference)
 
     def pods_of(self, node: str) -> Sequence[KubernetesPod]:
-        """The unfinished pods of a node."""
+        """Return the unfinished pods of a node."""
         return list(self._by_node.get(node, {}).values())
 
     def pods_of_job(self, job: str) -> Sequence[KubernetesPod]:
-        """The unfinished pods of a job, on all nodes."""
+        """Return the unfinished pods of a job, on all nodes."""
         return [self._by_node[place][key] for key, place in self._gangs.get(job, {}).items()]
 
     def state_of(self, node: KubernetesNode) -> WorkloadNodeState:
-        """What Kubernetes says of a node."""
+        """Return what Kubernetes says of a node."""
         return node_state(node, self._failed_on.get(node.key, {}).values())
 
     def spans_nodes(self, job: str) -> bool:
-        """Whether the job has pods on several nodes."""
+        """Return whether the job has pods on several nodes."""
         return len(set(self._gangs.get(job, {}).values())) > 1
 
     def _node_changed(self, name: str, node: KubernetesNode | None) -> None:

@@ -79,7 +79,7 @@ class _Rule(msgspec.Struct, frozen=True):
 
 
 class GpuCordons:
-    """The cordoned GPUs of one cluster."""
+    """Keeps the cordoned GPUs of one cluster."""
 
     def __init__(self, client: KubernetesClient, how: Literal["", "device-taint", "label"]) -> None:
         self._client = client

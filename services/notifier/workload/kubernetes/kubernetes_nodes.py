@@ -1,4 +1,4 @@
-"""Which Kubernetes node a reference means, what a cordon changes, and how it is. Pure.
+"""Decides which Kubernetes node a reference means, what a cordon changes, and how it is. Pure.
 
 Navarch undoes only what it set: annotations say what that is. It also forbids cluster-autoscaler
 and Karpenter to remove the node while it is cordoned, because an idle node that is about to be
@@ -81,7 +81,7 @@ def node_state(node: KubernetesNode, failed: Iterable[KubernetesPod]) -> Workloa
 
 
 def is_failure(pod: KubernetesPod) -> bool:
-    """Whether a pod that is placed on a node failed there, as work that counts."""
+    """Return whether a pod that is placed on a node failed there, as work that counts."""
     owner = controller(pod)
     return (
         pod.status.phase == "Failed"
@@ -137,13 +137,13 @@ def valid_name(name: str) -> str:
 
 
 def is_of(node: KubernetesNode, reference: NodeReference) -> bool:
-    """Whether the node's `spec.providerID` ends with the instance's ID, as a whole part of it."""
+    """Return whether the node's `spec.providerID` ends with the instance's ID as a whole part."""
     given, known = node.spec.provider_id.lower(), reference.provider_id.lower().strip("/")
     return bool(known) and (given == known or given.endswith(f"/{known}"))
 
 
 def is_another(node: KubernetesNode, reference: NodeReference) -> bool:
-    """Whether a node of the right name is another machine: a later one that took the name."""
+    """Return whether a node of the right name is a later machine that took the name."""
     if "://" in reference.provider_id:  # as Kubernetes itself names an adopted node's machine
         known = (node.spec.provider_id, f"kubernetes://{node.metadata.uid}")
         return reference.provider_id not in known
@@ -167,17 +167,17 @@ def find_node(
 
 
 def is_closed(node: KubernetesNode) -> bool:
-    """Whether the scheduler places nothing on it."""
+    """Return whether the scheduler places nothing on the node."""
     return node.spec.unschedulable or _is_tainted(node)
 
 
 def is_draining(node: KubernetesNode) -> bool:
-    """Whether Navarch has ordered its pods to leave."""
+    """Return whether Navarch has ordered the node's pods to leave."""
     return DRAINING in node.metadata.annotations
 
 
 def says_cordoned(node: KubernetesNode) -> bool:
-    """Whether its condition says that Navarch has cordoned it."""
+    """Return whether the node's condition says that Navarch has cordoned it."""
     found = (each.status for each in node.status.conditions if each.type == CONDITION)
     return next(found, "") == "True"
 

@@ -1,4 +1,4 @@
-"""What the pods of a node are: which hold it, which may be evicted, what they say. Pure."""
+"""Decides which pods hold a node, which may be evicted, and what they say. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -38,12 +38,12 @@ BatchPods = Literal["finish", "evict"]
 
 
 def controller(pod: KubernetesPod) -> OwnerReference | None:
-    """What recreates the pod."""
+    """Return what recreates the pod."""
     return next((each for each in pod.metadata.owner_references if each.controller), None)
 
 
 def holds_node(pod: KubernetesPod) -> bool:
-    """Whether the pod is work: not finished, not static, not one of every node."""
+    """Return whether the pod is work: not finished, not static, not one of every node."""
     owner = controller(pod)
     return (
         pod.status.phase not in FINISHED
@@ -65,7 +65,7 @@ def gang(pod: KubernetesPod) -> str:
 
 
 def may_checkpoint(pod: KubernetesPod) -> bool:
-    """Whether the pod is work whose owner says that it can save itself."""
+    """Return whether the pod is work whose owner says that it can save itself."""
     return (
         holds_node(pod)
         and not pod.metadata.deletion_timestamp
@@ -79,7 +79,7 @@ def announced_checkpoint(pod: KubernetesPod) -> datetime | None:
 
 
 def was_asked(pod: KubernetesPod, now: datetime) -> bool:
-    """Whether it was asked for a checkpoint, and the time that it was given lasts."""
+    """Return whether the pod was asked for a checkpoint, and the time that it was given lasts."""
     try:
         return datetime.fromisoformat(pod.metadata.annotations.get(CHECKPOINT_BY, "")) > now
     except (ValueError, TypeError):
@@ -87,7 +87,7 @@ def was_asked(pod: KubernetesPod, now: datetime) -> bool:
 
 
 def waits_because(pod: KubernetesPod, batch_pods: BatchPods) -> str:
-    """Why the pod is left alone until the deadline; empty: it may be evicted at once."""
+    """Return why the pod is left alone until the deadline; empty: it may be evicted at once."""
     for name, value in PROTECTED:
         if pod.metadata.annotations.get(name) == value:
             return f"{name}={value}"
@@ -118,7 +118,7 @@ def node_workload(
     refusals: Mapping[str, str],
     spans_nodes: Callable[[str], bool],
 ) -> NodeWorkload:
-    """What holds a node; `refusals`: why evictions were refused, by the pods' UIDs."""
+    """Return what holds a node; `refusals`: why evictions were refused, by the pods' UIDs."""
     held = sorted((each for each in pods if holds_node(each)), key=lambda each: each.key)
     remarks = _remarks(held, batch_pods, refusals) if draining else []
     if draining and not closed:

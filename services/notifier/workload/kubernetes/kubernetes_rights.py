@@ -4,7 +4,7 @@ from typing import Any, Final, NamedTuple
 
 
 class Right(NamedTuple):
-    """One verb on one resource."""
+    """Names one verb on one resource."""
 
     resource: str
     verb: str
@@ -49,7 +49,7 @@ def needed_rights(*, deletes: bool, checkpoints: bool, taints_gpus: bool) -> lis
 
 
 def grant_of(right: Right) -> str:
-    """How an account gets a right."""
+    """Return how an account gets a right."""
     if right in GPUS:
         return GPU_GRANT
     return CHECKPOINT_GRANT if right == CHECKPOINT else GRANT

@@ -94,7 +94,7 @@ async def ask_pods(
 
 
 class PodEvictor:
-    """The evictions of one cluster."""
+    """Evicts pods of one cluster."""
 
     def __init__(
         self, client: KubernetesClient, state: ClusterState, clock: Clock, batch_pods: BatchPods
@@ -118,7 +118,7 @@ class PodEvictor:
             self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop all evictions."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -66,7 +66,7 @@ class RayOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OrdersAnswer(msgspec.Struct, frozen=True):
-    """What came of a job's orders."""
+    """Holds what came of a job's orders."""
 
     problems: dict[str, str]
     """Raylet -> why its order failed."""

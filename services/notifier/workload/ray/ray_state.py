@@ -1,4 +1,4 @@
-"""Which raylets a node has, and what runs on them. Pure."""
+"""Finds which raylets a node has, and what runs on them. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -44,7 +44,7 @@ def find_raylets(
 def node_workload(
     here: Collection[str], state: RunningState, detail: str = "the node is not drained in Ray"
 ) -> NodeWorkload:
-    """What runs on the raylets `here`, one entry for each job."""
+    """Return what runs on the raylets `here`, one entry for each job."""
     drivers: dict[str | None, RayJob] = {each.job_id: each for each in state.jobs if each.job_id}
     parts: dict[str, list[str]] = {}
     elsewhere: set[str] = set()

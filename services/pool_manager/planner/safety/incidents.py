@@ -7,7 +7,7 @@ After the hold those of its nodes are remediated, one at a time, of which more i
 fault that they share: a failed diagnostic, what NVML reports, or the provider's word.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal
@@ -172,9 +172,23 @@ def _kept(
         return each if any(moment <= each.hold_ended_at for moment in since) else None
     if not since:
         return None
+    each = _counted(each, since)
     if each.released and now >= until(record, each):
         return msgspec.structs.replace(each, hold_ended_at=now)
     return each
+
+
+def _counted(each: OpenIncident, since: Sequence[datetime]) -> OpenIncident:
+    """The incident with the nodes that have joined it: verdicts come one after the other.
+
+    Those that were judged before the last one are found while all of them are unhealthy.
+    """
+    last = each.joined_at or each.last
+    later = [moment for moment in since if moment > last]
+    nodes = max(each.nodes + len(later), len(since))
+    if nodes == each.nodes:
+        return each
+    return msgspec.structs.replace(each, nodes=nodes, joined_at=max([last, *later]))
 
 
 def _opened(wave: FaultWave, now: datetime) -> OpenIncident:

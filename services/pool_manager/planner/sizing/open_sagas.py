@@ -15,6 +15,7 @@ from schemas.pool_records import (
     LAUNCH_UNITS_MAX,
     NAMED_LAUNCH_UNITS,
     OPEN_UNITS_MAX,
+    REASON_CHARS,
     SAGA_UNITS,
     OpenSaga,
     PoolRecord,
@@ -192,7 +193,7 @@ def _open_units(record: PoolRecord) -> int:
 
 def _units(opened: OpenSaga) -> int:
     if opened.kind != "scale-up":
-        return SAGA_UNITS
+        return SAGA_UNITS + len(opened.reason) // REASON_CHARS
     return NAMED_LAUNCH_UNITS if opened.workload_name else LAUNCH_UNITS
 
 

@@ -1,10 +1,14 @@
-"""What a fuzz campaign consists of: a fleet, drawn here, and the steps that happen to it. Pure."""
+"""Declares what a fuzz campaign consists of: a drawn fleet, and the steps that happen to it.
+
+Pure.
+"""
 
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from services.simulator.engine.fault_kinds import InjectedFault
+from services.simulator.engine.fault_kinds import CLOUD, FaultKind, InjectedFault
+from services.simulator.engine.listed_ids import ANSWERS, SPELLINGS
 
 ZONES: Final = ("zone-a", "zone-b")
 OperatorVerb = Literal[
@@ -27,7 +31,7 @@ RACK_SHARE: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorAction:
-    """A request of an operator."""
+    """Describes a request of an operator."""
 
     verb: OperatorVerb
     nodes: int = 0
@@ -58,7 +62,7 @@ class CampaignStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetShape:
-    """The size and settings of a fleet."""
+    """Describes the size and settings of a fleet."""
 
     nodes: int
     order: Literal["terminate_first", "provision_first"]
@@ -239,3 +243,16 @@ def _expiring(chance: Random, shape: FleetShape) -> FleetShape:
     if shape.adopted:  # its group may grow by two, and a successor of other names be waited for
         each, nodes = each + 90, nodes + 2
     return replace(shape, expire_after_seconds=max(200.0, each * nodes))
+
+
+def wrong_ids(chance: Random) -> InjectedFault:
+    """Draw a cloud whose lists or answers name machines by other IDs."""
+    kind: FaultKind = chance.choice(("respelled_ids", "wrong_answer", "listed_twice"))
+    which = chance.choice(ANSWERS if kind == "wrong_answer" else SPELLINGS)
+    seconds = chance.uniform(30, 180)
+    return InjectedFault(kind=kind, target=CLOUD, seconds=seconds, message=which)
+
+
+def made_fault(kind: Any, target: str = "", **about: Any) -> InjectedFault:
+    """Make the fault of a step."""
+    return InjectedFault(kind=kind, target=target, **about)

@@ -10,18 +10,13 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from schemas.topology import BUCKETS, DURABLES, HEARTBEATS, STREAMS
 from services.simulator.engine.fault_kinds import (
     ALL,
-    ANNOUNCED,
     BROKER,
     CLOUD,
-    HALF,
     JOB,
     RACK,
     SERVICES,
-    STORE_LOSSES,
-    WHOLE_STORE,
     WORKLOAD,
     FaultKind,
     InjectedFault,
@@ -37,7 +32,10 @@ from services.simulator.inputs.fuzz.campaign_steps import (
     OperatorVerb,
     Withdrawal,
     draw_shape,
+    made_fault,
+    wrong_ids,
 )
+from services.simulator.inputs.fuzz.rare_steps import draw_rare
 
 FATAL: Final = (79, 79, 79, 48, 95)
 FABRIC_XID: Final = 145
@@ -45,29 +43,6 @@ MILD: Final = (13, 43, 63, 94)
 REPEATS_MAX: Final = 16
 NEAR_SHARE: Final = 0.5
 NEAR_SECONDS: Final = 30.0
-OUTAGE_SHARE: Final = 0.25
-FATAL_MESSAGE_SHARE: Final = 0.1
-REFUSING: Final = tuple(
-    each
-    for each in (*(s.name for s in STREAMS), *(f"KV_{b.name}" for b in BUCKETS))
-    if each != f"KV_{HEARTBEATS.name}"
-)
-"""Streams that may refuse writes. Not heartbeats: nodes without them are silent."""
-
-LOST: Final = (*REFUSING, f"KV_{HEARTBEATS.name}")
-"""Streams that may be destroyed."""
-
-SLOW_REMOVAL_SHARE: Final = 0.15
-FIXED_CAPACITY_SHARE: Final = 0.1
-LOST_SHARE: Final = 0.1
-RESTORED_SHARE: Final = 0.05
-STOPPED_SHARE: Final = 0.15
-OLD_HARDWARE_SHARE: Final = 0.1
-FLAPPING_SHARE: Final = 0.05
-EXPIRED_SHARE: Final = 0.05
-ANNOUNCED_SHARE: Final = 0.15
-SCHEDULER_SHARE: Final = 0.25
-SCHEDULER_FAULTS: Final = ("slow_orders", "refused_orders", "late_work", "returning_work")
 
 
 def draw(seed: str, minutes: float) -> Campaign:
@@ -87,20 +62,10 @@ def draw(seed: str, minutes: float) -> Campaign:
         made = chance.choice(draws)(chance)
         action, withdrawal = made if isinstance(made, tuple) else (made, "")
         steps.append(CampaignStep(at, action, withdrawal))
-    steps += _outages(Random(f"{seed}/refused-writes"), seconds)  # noqa: S311
-    steps += _fatal_messages(Random(f"{seed}/fatal-messages"), seconds)  # noqa: S311
-    steps += _losses(Random(f"{seed}/lost-stores"), seconds)  # noqa: S311
-    steps += _restores(Random(f"{seed}/restored-store"), seconds)  # noqa: S311
-    steps += _removals(Random(f"{seed}/removals"), shape, seconds)  # noqa: S311
+    steps += draw_rare(seed, shape, seconds)
     steps += _full_zones(Random(f"{seed}/full-zones"), shape, seconds)  # noqa: S311
     steps += _full_markets(Random(f"{seed}/full-markets"), shape, seconds)  # noqa: S311
     steps += _reclaims(Random(f"{seed}/reclaims"), shape, seconds)  # noqa: S311
-    steps += _old_hardware(Random(f"{seed}/old-hardware"), seconds)  # noqa: S311
-    steps += _stopped(Random(f"{seed}/stopped"), seconds)  # noqa: S311
-    steps += _flapping(Random(f"{seed}/flapping"), seconds)  # noqa: S311
-    steps += _expired(Random(f"{seed}/credentials"), seconds)  # noqa: S311
-    steps += _announced(Random(f"{seed}/announced"), seconds)  # noqa: S311
-    steps += _schedulers(Random(f"{seed}/scheduler"), seconds)  # noqa: S311
     steps += _job_faults(Random(f"{seed}/jobs"), shape, seconds)  # noqa: S311
     steps += _rack_faults(Random(f"{seed}/rack-faults"), shape, seconds)  # noqa: S311
     steps += _relabels(Random(f"{seed}/labels"), shape, seconds)  # noqa: S311
@@ -126,7 +91,7 @@ def _full_zones(chance: Random, shape: FleetShape, seconds: float) -> list[Campa
         at, lasts = chance.uniform(0, seconds), chance.uniform(30, 400)
         zone = OfferingSelector(zone=chance.choice(("", *ZONES)))
         room = chance.randint(0, shape.nodes)
-        full = _fault("fixed_capacity", CLOUD, count=room, seconds=lasts, selector=zone)
+        full = made_fault("fixed_capacity", CLOUD, count=room, seconds=lasts, selector=zone)
         steps.append(CampaignStep(at, full))
         for nodes in (0, chance.randint(2, shape.nodes + 3)):
             steps.append(CampaignStep(at, OperatorAction(verb="scale", nodes=nodes)))
@@ -142,7 +107,7 @@ def _full_markets(chance: Random, shape: FleetShape, seconds: float) -> list[Cam
     for _ in range(chance.randint(1, 3) if full else 0):
         at, market = chance.uniform(0, seconds), chance.choice(markets)
         selector, lasts = OfferingSelector(market=market), chance.uniform(30, 300)
-        fault = _fault("no_capacity", CLOUD, seconds=lasts, selector=selector)
+        fault = made_fault("no_capacity", CLOUD, seconds=lasts, selector=selector)
         steps.append(CampaignStep(at, fault))
         scale = OperatorAction(verb="scale", nodes=chance.randint(1, shape.nodes + 3))
         steps.append(CampaignStep(min(at + chance.uniform(0, 60), seconds), scale))
@@ -154,7 +119,7 @@ def _reclaims(chance: Random, shape: FleetShape, seconds: float) -> list[Campaig
     steps: list[CampaignStep] = []
     for _ in range(chance.randint(2, 5) if shape.interruption_seconds else 0):
         zone, lasts = OfferingSelector(zone=ZONES[0]), chance.uniform(30, 120)
-        fault = _fault("preemption", CLOUD, seconds=lasts, selector=zone)
+        fault = made_fault("preemption", CLOUD, seconds=lasts, selector=zone)
         steps.append(CampaignStep(chance.uniform(0, seconds), fault))
     return steps
 
@@ -164,7 +129,7 @@ def _job_faults(chance: Random, shape: FleetShape, seconds: float) -> list[Campa
     return [
         CampaignStep(
             chance.uniform(0, seconds),
-            _fault(
+            made_fault(
                 *("xid_error", JOB),
                 xid_code=chance.choice(FATAL),
                 fixed_by=chance.choice(REMEDIES),
@@ -180,7 +145,7 @@ def _rack_faults(chance: Random, shape: FleetShape, seconds: float) -> list[Camp
     return [
         CampaignStep(
             chance.uniform(0, seconds),
-            _fault(
+            made_fault(
                 *("xid_error", RACK),
                 xid_code=FABRIC_XID,
                 fixed_by="replace",
@@ -210,135 +175,10 @@ def _relabels(chance: Random, shape: FleetShape, seconds: float) -> list[Campaig
     ]
 
 
-def _outages(chance: Random, seconds: float) -> list[CampaignStep]:
-    """In some campaigns, a stream that refuses writes for a while; drawn apart from the others."""
-    if chance.random() >= OUTAGE_SHARE:
-        return []
-    fault = _fault(
-        "refused_writes", BROKER, stream=chance.choice(REFUSING), seconds=chance.uniform(60, 900)
-    )
-    return [CampaignStep(chance.uniform(0, seconds), fault)]
-
-
-def _fatal_messages(chance: Random, seconds: float) -> list[CampaignStep]:
-    """In some campaigns, a message that ends its service's processes; drawn apart from others."""
-    if chance.random() >= FATAL_MESSAGE_SHARE:
-        return []
-    fault = _fault("fatal_message", chance.choice(SERVICES))
-    return [CampaignStep(chance.uniform(0, seconds), fault)]
-
-
-def _losses(chance: Random, seconds: float) -> list[CampaignStep]:
-    """In a few campaigns, a stream or durable that is destroyed; drawn apart from the others."""
-    if chance.random() >= LOST_SHARE:
-        return []
-    kind = chance.choice(sorted(STORE_LOSSES))
-    durables = [each for each in DURABLES if not each.name.startswith("metrics")]
-    durable = chance.choice(durables) if kind.startswith("durable") else None
-    fault = _fault(
-        kind,
-        BROKER,
-        stream=durable.stream if durable else chance.choice(LOST),
-        durable=durable.name if durable else "",
-        seconds=chance.uniform(1, 90),
-    )
-    return [CampaignStep(chance.uniform(0, seconds), fault)]
-
-
-def _restores(chance: Random, seconds: float) -> list[CampaignStep]:
-    """In a few campaigns, a backup of everything that is restored; drawn apart from the others."""
-    if chance.random() >= RESTORED_SHARE:
-        return []
-    kind = chance.choice(sorted(WHOLE_STORE))
-    fault = _fault(kind, BROKER, seconds=chance.uniform(1, 120))
-    return [CampaignStep(chance.uniform(0, seconds), fault)]
-
-
-def _removals(chance: Random, shape: FleetShape, seconds: float) -> list[CampaignStep]:
-    """In some campaigns, machines that are slow to go or refuse to, or of which there are few."""
-    steps: list[CampaignStep] = []
-    if chance.random() < SLOW_REMOVAL_SHARE:
-        kind = chance.choice(("slow_removal", "terminate_error"))
-        fault = _fault(kind, CLOUD, seconds=chance.uniform(30, 1_200))
-        steps.append(CampaignStep(chance.uniform(0, seconds), fault))
-    if chance.random() < FIXED_CAPACITY_SHARE:
-        count = shape.nodes + shape.spares
-        fault = _fault("fixed_capacity", CLOUD, count=count, seconds=chance.uniform(30, 1_200))
-        steps.append(CampaignStep(chance.uniform(0, seconds), fault))
-    return steps
-
-
-def _old_hardware(chance: Random, seconds: float) -> list[CampaignStep]:
-    """In some campaigns, a cloud that hands out the host first that was freed last."""
-    if chance.random() >= OLD_HARDWARE_SHARE:
-        return []
-    fault = _fault("old_hardware", CLOUD, count=chance.randint(1, 8))
-    return [CampaignStep(chance.uniform(0, seconds), fault)]
-
-
-def _stopped(chance: Random, seconds: float) -> list[CampaignStep]:
-    """In some campaigns, machines that do not run, of one node or of half of the fleet."""
-    if chance.random() >= STOPPED_SHARE:
-        return []
-    target = chance.choice(("", "", HALF))
-    return [CampaignStep(chance.uniform(0, seconds), _fault("stopped", target))]
-
-
-def _flapping(chance: Random, seconds: float) -> list[CampaignStep]:
-    """In a few campaigns, half of the fleet is silent again and again; drawn apart from others."""
-    if chance.random() >= FLAPPING_SHARE:
-        return []
-    # Longer than alerts about silence are held, shorter than a silent node is kept.
-    fault = _fault("flapping", HALF, seconds=chance.uniform(24, 28), count=chance.randint(3, 12))
-    return [CampaignStep(chance.uniform(0, seconds), fault)]
-
-
-def _expired(chance: Random, seconds: float) -> list[CampaignStep]:
-    """In a few campaigns, credentials that are renewed too late; drawn apart from the others."""
-    if chance.random() >= EXPIRED_SHARE:
-        return []
-    # Longer than a silent node is kept, shorter than one with expired credentials is.
-    late = chance.uniform(60, 150)
-    target = chance.choice(("", "", HALF))
-    fault = _fault("credentials_expired", target, seconds=late)
-    return [CampaignStep(chance.uniform(0, seconds), fault)]
-
-
-def _announced(chance: Random, seconds: float) -> list[CampaignStep]:
-    """In some campaigns, restarts and pauses that the cloud announces; drawn apart from others."""
-    if chance.random() >= ANNOUNCED_SHARE:
-        return []
-    return [
-        CampaignStep(
-            chance.uniform(0, seconds),
-            _fault(chance.choice(sorted(ANNOUNCED)), seconds=chance.uniform(5, 240)),
-            chance.choice(("", "", "", "withdrawn")),
-        )
-        for _ in range(chance.randint(1, 3))
-    ]
-
-
-def _schedulers(chance: Random, seconds: float) -> list[CampaignStep]:
-    """In some campaigns, a workload system that is slow, or refuses, and work that stays."""
-    if chance.random() >= SCHEDULER_SHARE:
-        return []
-    return [
-        CampaignStep(
-            chance.uniform(0, seconds),
-            _fault(chance.choice(SCHEDULER_FAULTS), WORKLOAD, seconds=chance.uniform(5, 300)),
-        )
-        for _ in range(chance.randint(1, 3))
-    ]
-
-
 def keep(campaign: Campaign, numbers: Sequence[int]) -> Campaign:
     """The same campaign with only these steps, counted from 1."""
     kept = tuple(each for place, each in enumerate(campaign.steps, 1) if place in numbers)
     return Campaign(campaign.shape, kept, campaign.seconds)
-
-
-def _fault(kind: Any, target: str = "", **about: Any) -> InjectedFault:
-    return InjectedFault(kind=kind, target=target, **about)
 
 
 def _launch_error(chance: Random) -> InjectedFault:
@@ -348,43 +188,43 @@ def _launch_error(chance: Random) -> InjectedFault:
     kinds = (
         ("TRANSIENT", "NETWORK") if effect.endswith("after") else ("TRANSIENT", "THROTTLE", "QUOTA")
     )
-    return _fault("launch_error", CLOUD, error=chance.choice(kinds), effect=effect)
+    return made_fault("launch_error", CLOUD, error=chance.choice(kinds), effect=effect)
 
 
 def _lossy(kind: str, seconds: float, least: float, most: float) -> Callable[[Random], Any]:
     def draw_fault(chance: Random) -> InjectedFault:
         target = chance.choice(SERVICES)
         lasts = chance.uniform(1, seconds)
-        return _fault(kind, target, seconds=lasts, share=chance.uniform(least, most))
+        return made_fault(kind, target, seconds=lasts, share=chance.uniform(least, most))
 
     return draw_fault
 
 
 def _crash(chance: Random) -> InjectedFault:
-    return _fault("crash", chance.choice(SERVICES), seconds=chance.uniform(0.1, 8))
+    return made_fault("crash", chance.choice(SERVICES), seconds=chance.uniform(0.1, 8))
 
 
 def _crash_after_effects(chance: Random) -> InjectedFault:
     target, effects = chance.choice(SERVICES), chance.randint(1, 12)
-    return _fault("crash", target, after_effects=effects, seconds=chance.uniform(0.1, 8))
+    return made_fault("crash", target, after_effects=effects, seconds=chance.uniform(0.1, 8))
 
 
 def _stall(chance: Random) -> InjectedFault:
     target = chance.choice(("health-monitor", *SERVICES))
     effects = chance.randint(1, 12)
-    return _fault("stall", target, after_effects=effects, seconds=chance.uniform(4, 30))
+    return made_fault("stall", target, after_effects=effects, seconds=chance.uniform(4, 30))
 
 
 def _xid(chance: Random) -> InjectedFault:
-    return _fault("xid_error", xid_code=chance.choice(FATAL), fixed_by=chance.choice(REMEDIES))
+    return made_fault("xid_error", xid_code=chance.choice(FATAL), fixed_by=chance.choice(REMEDIES))
 
 
 def _xid_once(codes: tuple[int, ...], chance: Random) -> InjectedFault:
-    return _fault("xid_error", xid_code=chance.choice(codes), momentary=True)
+    return made_fault("xid_error", xid_code=chance.choice(codes), momentary=True)
 
 
 def _preemption(chance: Random) -> tuple[InjectedFault, Withdrawal]:
-    fault = _fault("preemption", seconds=chance.uniform(5, 150), xid_code=chance.choice(FATAL))
+    fault = made_fault("preemption", seconds=chance.uniform(5, 150), xid_code=chance.choice(FATAL))
     return fault, chance.choice(("", "", "withdrawn", "withdrawn-broken"))
 
 
@@ -396,7 +236,7 @@ def _outage(chance: Random) -> InjectedFault:
     """A service without connection, or a server that restarts."""
     target = chance.choice((*SERVICES, BROKER))
     kind: FaultKind = "restart" if target == BROKER else "network"
-    return _fault(kind, target, seconds=chance.uniform(0.2, 15))
+    return made_fault(kind, target, seconds=chance.uniform(0.2, 15))
 
 
 _DRAWS: Final[list[Callable[[Random], Any]]] = [
@@ -405,42 +245,43 @@ _DRAWS: Final[list[Callable[[Random], Any]]] = [
     _request("cordon", 5, 60),
     _outage,
     _request("drain"),
-    lambda c: _fault("endless_drain", WORKLOAD, seconds=c.uniform(1, 60)),
+    lambda c: made_fault("endless_drain", WORKLOAD, seconds=c.uniform(1, 60)),
     # An agent that reports an XID of a healthy GPU.
     partial(_xid_once, FATAL),
     # A bad driver or agent: every node shows it, and none has it.
-    lambda c: _fault("false_report", ALL, xid_code=c.choice(FATAL)),
+    lambda c: made_fault("false_report", ALL, xid_code=c.choice(FATAL)),
     _xid,
-    lambda _: _fault("boot_failure", CLOUD),
-    lambda c: _fault("hang", seconds=c.uniform(5, 25)),
+    lambda _: made_fault("boot_failure", CLOUD),
+    lambda c: made_fault("hang", seconds=c.uniform(5, 25)),
     _request("hold", 10, 120),
     _crash,
     _crash_after_effects,
     # Long enough for its command to be delivered to another replica.
-    lambda c: _fault("launch_cut_off", CLOUD, seconds=c.uniform(2, 12)),
+    lambda c: made_fault("launch_cut_off", CLOUD, seconds=c.uniform(2, 12)),
     _launch_error,
-    lambda c: _fault(
+    lambda c: made_fault(
         "list_error", CLOUD, seconds=c.uniform(1, 20), effect=c.choice(("before", "hang"))
     ),
     _lossy("lost_acks", 60, 0.1, 1),
     _lossy("lost_answers", 30, 0.05, 0.4),
     _lossy("lost_requests", 30, 0.05, 0.4),
     partial(_xid_once, MILD),
-    lambda c: _fault("no_capacity", CLOUD, seconds=c.uniform(5, 90)),
+    lambda c: made_fault("no_capacity", CLOUD, seconds=c.uniform(5, 90)),
     _preemption,
-    lambda _: _fault("power_off", fixed_by="reboot"),
-    lambda c: _fault("repeated_facts", count=c.randint(1, REPEATS_MAX)),
+    lambda _: made_fault("power_off", fixed_by="reboot"),
+    lambda c: made_fault("repeated_facts", count=c.randint(1, REPEATS_MAX)),
     _request("replace"),
     lambda c: OperatorAction(verb="scale", nodes=c.randint(1, 7)),
     _lossy("slow", 30, 0.1, 3),
     _stall,
-    lambda _: _fault("never_boots", CLOUD),
-    lambda c: _fault(
+    lambda _: made_fault("never_boots", CLOUD),
+    lambda c: made_fault(
         "terminate_error", CLOUD, effect=c.choice(("before", "after", "hang", "hang-after"))
     ),
-    lambda _: _fault("deleted"),
-    lambda c: _fault("network", WORKLOAD, seconds=c.uniform(1, 40)),
-    lambda c: _fault("no_drain_status", WORKLOAD, seconds=c.uniform(1, 60)),
+    wrong_ids,
+    lambda _: made_fault("deleted"),
+    lambda c: made_fault("network", WORKLOAD, seconds=c.uniform(1, 40)),
+    lambda c: made_fault("no_drain_status", WORKLOAD, seconds=c.uniform(1, 60)),
 ]
 _ALWAYS: Final[list[Callable[[Random], Any]]] = [_xid, _crash, _crash_after_effects]
 """Drawn in every run."""

@@ -19,7 +19,7 @@ MINUTES: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FuzzOptions:
-    """What to run."""
+    """Says which seeds to run, and how."""
 
     seeds: Sequence[str]
     minutes: float = MINUTES
@@ -41,7 +41,7 @@ class Tally:
     wall_seconds: float = 0.0
 
     def line(self) -> str:
-        """The last line."""
+        """Return the last line of the output."""
         return (
             f"seeds={self.seeds} violations={self.violations} "
             f"simulated_hours={self.seconds / 3600:.1f} wall_s={self.wall_seconds:.1f}"

@@ -1,4 +1,4 @@
-"""One seed: a simulated fleet, the steps of its campaign, and its return to rest."""
+"""Runs one seed: a simulated fleet, the steps of its campaign, and its return to rest."""
 
 import asyncio
 import json
@@ -67,7 +67,7 @@ RACK_WINDOW_SECONDS: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedResult:
-    """The result of a seed."""
+    """Holds the result of a seed."""
 
     seed: str
     digest: str
@@ -88,7 +88,7 @@ def simulate(seed: str, campaign: Campaign) -> SeedResult:
 
 
 class FuzzSimulation:
-    """One run of a campaign. Used inside a virtual loop."""
+    """Runs a campaign once. Used inside a virtual loop."""
 
     def __init__(self, seed: str, campaign: Campaign) -> None:
         self._seed = seed
@@ -200,8 +200,7 @@ class FuzzSimulation:
             self._publish("replace", node=name)
         for saga in self.fleet.operators.stuck():
             self._publish("retry", saga=saga)
-        if orphans := self.fleet.at_rest.orphans():
-            self.fleet.adopt(orphans)
+        self.fleet.resolve(self.fleet.at_rest.orphans(), self.fleet.operators.held())
         for name in self.fleet.at_rest.cordoned_elsewhere():
             self._publish("cordon", node=name, reason=REASON)
             self._invariants.left_cordoned[name] = None
@@ -331,7 +330,7 @@ class FuzzSimulation:
 
 
 def group_of(shape: FleetShape) -> GroupSpec | None:
-    """Who makes the machines, where Navarch does not."""
+    """Return who makes the machines, where Navarch does not."""
     if not shape.adopted:
         return None
     return GroupSpec(
@@ -340,7 +339,7 @@ def group_of(shape: FleetShape) -> GroupSpec | None:
 
 
 def settings_of(shape: FleetShape) -> dict[str, Any]:
-    """The configuration of the fleet."""
+    """Return the configuration of the fleet."""
     pool: dict[str, Any] = {
         "provider": PROVIDER,
         "instance_type": "simulated",

@@ -43,7 +43,7 @@ class FleetView:
 
 
 def unmet(params: f.ExpectParams, target: str, view: FleetView) -> str:
-    """What is not as expected of a node, or of all; empty: nothing."""
+    """Return what is not as expected of a node, or of all; empty: nothing."""
     names = [target] if target != fault_kinds.ALL else [*view.nodes]
     wrong = [] if names else ["there is no node"]
     for name in names:

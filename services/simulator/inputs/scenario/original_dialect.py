@@ -54,7 +54,7 @@ UNLIMITED: Final[dict[str, Any]] = {
 
 
 def sign_of(raw: dict[str, Any]) -> str:
-    """What says that a file is in the original's words; empty: nothing does."""
+    """Return what says that a file is in the original's words; empty: nothing does."""
     match raw.get("compat"):
         case "original":
             return "compat"

@@ -1,4 +1,4 @@
-"""What a scenario file may contain: sections, actions and their parameters. Pure data.
+"""Declares what a scenario file may contain: sections, actions and their parameters. Pure data.
 
 The keys are those of the original Navarch's scenarios, and a few more; `scenario_file` reads a file
 into these structs and reports its problems.
@@ -43,6 +43,8 @@ COUNTED: Final = frozenset(
         "other_rack",
         "repeated_facts",
         "flood",
+        "wrong_answer",
+        "second_machine",
     }
 )
 PLACED: Final = frozenset(
@@ -73,6 +75,7 @@ PARAM_OF: Final[dict[str, frozenset[str]]] = {
         "credentials_expired",
         "repeated_facts",
         "flood",
+        "second_machine",
         "false_report",
     },
     **dict.fromkeys(PLACE_KEYS, PLACED),
@@ -128,7 +131,7 @@ class FleetNode(Setting, frozen=True, kw_only=True):
 
 
 class NoParams(Setting, frozen=True, kw_only=True):
-    """Of an action without parameters."""
+    """Declares that an action has no parameters."""
 
 
 class Placed(Setting, frozen=True, kw_only=True):
@@ -143,12 +146,12 @@ class Placed(Setting, frozen=True, kw_only=True):
 
     @property
     def place(self) -> OfferingSelector:
-        """The same as a selector."""
+        """Return the parameters as a selector."""
         return OfferingSelector(**{key: getattr(self, key) for key in PLACE_KEYS})
 
 
 class FailureParams(Placed, frozen=True, kw_only=True):
-    """Of `inject_failure`: what fails, and for how long."""
+    """Holds the parameters of `inject_failure`: what fails, and for how long."""
 
     failure_type: FaultKind
     xid_code: Annotated[int, msgspec.Meta(ge=1, le=999)] = 79
@@ -190,14 +193,14 @@ class FailureParams(Placed, frozen=True, kw_only=True):
 
 
 class RecoverParams(Setting, frozen=True, kw_only=True):
-    """Of `recover_failure`."""
+    """Holds the parameters of `recover_failure`."""
 
     failure_type: FaultKind | Literal[""] = ""
     """Empty: every failure of the target."""
 
 
 class CommandParams(Setting, frozen=True, kw_only=True):
-    """Of `issue_command`: an operator's request about a node."""
+    """Holds the parameters of `issue_command`: an operator's request about a node."""
 
     command_type: CommandType
     command_args: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -208,7 +211,7 @@ class CommandParams(Setting, frozen=True, kw_only=True):
 
 
 class RequestParams(Setting, frozen=True, kw_only=True):
-    """Of `request`: an operator's request to a pool."""
+    """Holds the parameters of `request`: an operator's request to a pool."""
 
     verb: str
     body: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -217,7 +220,7 @@ class RequestParams(Setting, frozen=True, kw_only=True):
 
 
 class LoadParams(Setting, frozen=True, kw_only=True):
-    """Of `set_load`: GPU utilization of a pool or a node, and a pool's queue, from now on."""
+    """Holds the parameters of `set_load`: GPU utilization of a pool or node, and a pool's queue."""
 
     utilization: Percent | None = None
     pending_jobs: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -227,20 +230,20 @@ class LoadParams(Setting, frozen=True, kw_only=True):
 
 
 class WaitParams(Setting, frozen=True, kw_only=True):
-    """Of `wait`."""
+    """Holds the parameters of `wait`."""
 
     duration: Duration = Duration(0)
     """After the event's `at`; absent: none."""
 
 
 class LogParams(Setting, frozen=True, kw_only=True):
-    """Of `log`."""
+    """Holds the parameters of `log`."""
 
     message: Annotated[str, msgspec.Meta(max_length=TEXT_CHARS_MAX)]
 
 
 class ExpectParams(Setting, frozen=True, kw_only=True):
-    """Of `assert`, which checks once, and of `wait_for_status`, which waits until `timeout`."""
+    """Holds the parameters of `assert`, which checks once, and `wait_for_status`, which waits."""
 
     expected_status: NodeStatus | Literal[""] = ""
     expected_health: HealthStatus | Literal[""] = ""
@@ -289,7 +292,7 @@ class EventText(Setting, frozen=True, kw_only=True):
 
 
 class Event(Setting, frozen=True, kw_only=True):
-    """A fault, a request, a wait or a check."""
+    """Describes a fault, a request, a wait or a check."""
 
     at: Duration
     action: Action
@@ -316,7 +319,7 @@ AssertionType = Literal[
 
 
 class Assertion(Placed, frozen=True, kw_only=True):
-    """What must hold: `expected`, or a count of `at_least` and `at_most`."""
+    """Says what must hold: `expected`, or a count of `at_least` and `at_most`."""
 
     type: AssertionType
     at: Duration | None = None
@@ -364,7 +367,7 @@ ASSERTION_KEYS: Final[dict[str, frozenset[str]]] = {
 
 
 class Scenario(Setting, frozen=True, kw_only=True):
-    """A whole file without problems."""
+    """Holds a whole file without problems."""
 
     name: str
     description: str = ""

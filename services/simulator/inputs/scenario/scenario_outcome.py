@@ -1,4 +1,4 @@
-"""The result of a scenario: its events, its assertions, the status of the nodes."""
+"""Declares a scenario's result: its events, its assertions, the status of the nodes."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from services.simulator.inputs.scenario.scenario_format import NodeStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedNode:
-    """The status and health of a node.
+    """Holds the status and health of a node.
 
     Its status is what Navarch has decided: unhealthy holds until it is uncordoned or replaced. Its
     health is that of its hardware now, so it may be healthy again while the status is not.
@@ -58,7 +58,7 @@ def status_of(record: NodeRecord) -> NodeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedEvent:
-    """An event of the scenario, and its result."""
+    """Describes an event of the scenario, and its result."""
 
     at: float
     """Virtual seconds since the beginning."""
@@ -87,7 +87,7 @@ class AssertionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioResult:
-    """The result of a scenario."""
+    """Holds the result of a scenario."""
 
     name: str
     seed: str
@@ -106,6 +106,6 @@ class ScenarioResult:
 
     @property
     def ok(self) -> bool:
-        """Whether every event and assertion held."""
+        """Return whether every event and assertion held."""
         held = all(each.ok for each in self.steps) and all(each.ok for each in self.checks)
         return held and not self.defects and self.violation is None

@@ -31,7 +31,7 @@ POOL_DEFAULTS: Final[dict[str, Any]] = {
 
 
 def pool_text(spec: dict[str, Any]) -> dict[str, Any]:
-    """A pool as written in the file, with the simulation's defaults."""
+    """Return a pool as written in the file, with the simulation's defaults."""
     scales = "autoscaling" in spec or "autoscaler" in spec or "scaling" in spec
     defaults = dict(POOL_DEFAULTS)
     if "providers" in spec:
@@ -78,7 +78,7 @@ def pool_of(node: f.FleetNode) -> str:
 
 
 def offerings_of(configuration: Settings, fleet: Iterable[f.FleetNode]) -> tuple[Offering, ...]:
-    """Every offering of a pool, and those of the fleet's own nodes.
+    """Return every offering of a pool, and those of the fleet's own nodes.
 
     ConfigurationError where an added type does not fit the catalogue.
     """
@@ -107,7 +107,7 @@ def offerings_of(configuration: Settings, fleet: Iterable[f.FleetNode]) -> tuple
 
 
 def initial_fleet(scenario: f.Scenario, now: datetime) -> FleetSetup:
-    """How a scenario's fleet begins: its nodes have the names that the file gives them.
+    """Return how a scenario's fleet begins: its nodes have the names that the file gives them.
 
     The launches of these nodes are decided already in the pools' first records. Everything after
     that is the services' own work, as is every node beyond them.
@@ -150,7 +150,7 @@ def _beyond(scenario: f.Scenario, pool: str, first: f.FleetNode) -> MachineSpec:
 
 
 def spec_of(node: f.FleetNode) -> MachineSpec:
-    """The hardware of a node's machine."""
+    """Return the hardware of a node's machine."""
     return MachineSpec(
         region=node.region,
         zone=node.zone,

@@ -79,7 +79,7 @@ def run(
 
 
 class ScenarioRunner:
-    """One run of a scenario. Used inside a virtual loop."""
+    """Runs a scenario once. Used inside a virtual loop."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class ScenarioRunner:
             await asyncio.sleep(left)
 
     def result(self, violation: Violation | None = None) -> ScenarioResult:
-        """The result so far."""
+        """Return the result so far."""
         simulation = self.fleet.simulation
         return ScenarioResult(
             name=self._scenario.name,
@@ -178,7 +178,7 @@ class ScenarioRunner:
         return replace(result, at=None if each.at is None else round(at, 3))
 
     def observed_nodes(self) -> dict[str, ObservedNode]:
-        """Node -> its status and health."""
+        """Return the status and health of every node, by name."""
         health = {each.node: each for each in self.fleet.records.health()}
         found = {}
         for record in self.fleet.records.nodes():
@@ -338,7 +338,7 @@ class ScenarioRunner:
 
 
 def words(event: f.Event) -> str:
-    """An event in a line: `inject_failure node-1 xid_error xid_code=48`."""
+    """Return an event in one line: `inject_failure node-1 xid_error xid_code=48`."""
     params = event.params
     defaults = {field.name: field.default for field in msgspec.structs.fields(params)}
     given = {name: getattr(params, name) for name in defaults}

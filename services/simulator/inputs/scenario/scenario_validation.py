@@ -48,7 +48,7 @@ class KnownNames:
 
 
 def problems(scenario: f.Scenario, known: KnownNames) -> Iterator[Problem]:
-    """Every problem of a scenario."""
+    """Yield every problem of a scenario."""
     pools, ids = {*known.pools, *applied_pools(scenario)}, known.ids
     if not ids and not pools and scenario.stress is None:
         yield ("fleet",), "there is nothing to play with; name nodes here, or give `pools`"
@@ -79,7 +79,7 @@ def problems(scenario: f.Scenario, known: KnownNames) -> Iterator[Problem]:
 
 
 def within(place: Path_, found: Iterable[Problem]) -> Iterator[Problem]:
-    """The same problems, their places below `place`."""
+    """Yield the same problems, their places below `place`."""
     return (((*place, *inside), text) for inside, text in found)
 
 
@@ -91,7 +91,7 @@ def applied_pools(scenario: f.Scenario) -> Iterator[str]:
 
 
 def by_time(events: tuple[f.Event, ...]) -> list[tuple[int, f.Event]]:
-    """The events in order of time, each with its number in the file."""
+    """Return the events in order of time, each with its number in the file."""
     return sorted(enumerate(events), key=lambda each: each[1].at)
 
 

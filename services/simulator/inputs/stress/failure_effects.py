@@ -68,7 +68,7 @@ def hardware_failure(
 
 
 def is_fatal(policy: Policy, type_: FailureType, xid: int, celsius: int) -> bool:
-    """Whether this policy takes a node out of service for one such failure."""
+    """Return whether this policy takes a node out of service for one such failure."""
     if type_ == "temperature":
         faults = _level_faults(policy, celsius)
     else:

@@ -35,7 +35,7 @@ Fatal = Callable[[FailureType, int], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledFailure:
-    """One failure of one slot's machine."""
+    """Describes one failure of one slot's machine."""
 
     number: int
     """Counted from 1, in the order of drawing."""

@@ -20,7 +20,7 @@ SECONDS_PER_MINUTE: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job."""
+    """Describes one job and its demand."""
 
     number: int
     at: float
@@ -47,7 +47,7 @@ def draw(
 
 
 def expected_jobs(spec: WorkloadSpec, seconds: float) -> float:
-    """How many jobs arrive on average."""
+    """Return how many jobs arrive on average."""
     return sum(rate * (until - since) for since, until, rate in _spans(spec, seconds))
 
 

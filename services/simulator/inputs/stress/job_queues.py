@@ -82,16 +82,16 @@ class JobQueues(SimulatedWorkload):
 
     @property
     def waiting(self) -> int:
-        """Waiting jobs."""
+        """Return how many jobs wait."""
         return sum(len(each.waiting) for each in self._queues.values())
 
     @property
     def running(self) -> int:
-        """Running jobs."""
+        """Return how many jobs run."""
         return sum(each.running for each in self._queues.values())
 
     def idle(self) -> dict[str, int]:
-        """Pool -> nodes in service without a job."""
+        """Return the nodes in service without a job, by pool."""
         found = dict.fromkeys(self._queues, 0)
         for seat in self._seats.values():
             found[seat.pool] += not seat.running and not seat.broken
@@ -107,7 +107,7 @@ class JobQueues(SimulatedWorkload):
         return max((now - at for at in found), default=0.0)
 
     def used(self, node: str) -> int:
-        """Utilization of a node's GPUs, in percent."""
+        """Return the utilization of a node's GPUs, in percent."""
         seat = self._seats.get(node)
         return round(BUSY_PERCENT * len(seat.running) / self._places) if seat is not None else 0
 
@@ -227,6 +227,6 @@ class JobQueues(SimulatedWorkload):
         return False
 
     def is_drained(self, node: str) -> bool:
-        """Whether its last job has ended."""
+        """Return whether the last job of a node has ended."""
         seat = self._seats.get(node)
         return node in self.drained_at and (seat is None or not seat.running)

@@ -46,18 +46,18 @@ class NodeLife:
 
     @property
     def state(self) -> str:
-        """Its state at the end."""
+        """Return the node's state at the end."""
         return self.states[-1][1] if self.states else ""
 
 
 class NodeLives:
-    """Every node of a run."""
+    """Follows every node of a run."""
 
     def __init__(self) -> None:
         self.all: dict[str, NodeLife] = {}
 
     def change(self, at: float, node: str, pool: str, state: str) -> None:
-        """Its record has another state; empty: it is gone."""
+        """Record that a node has another state; empty: it is gone."""
         life = self._of(node)
         life.pool = pool
         if len(life.states) == CHANGES_MAX:
@@ -117,7 +117,7 @@ def regions(
     samples: Sequence[TimelinePoint],
     up_at: float,
 ) -> list[RegionStory]:
-    """Every region with its zones; the largest first."""
+    """Return every region with its zones; the largest first."""
     there: dict[tuple[str, str], list[NodeLife]] = {}
     for life in lives.all.values():
         if slot := places.get(life.node):

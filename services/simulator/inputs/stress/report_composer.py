@@ -42,7 +42,7 @@ UP_SHARE: Final = 0.95
 
 
 def limit_notes(budgets: Sequence[PoolBudget], *, is_original: bool) -> Iterator[str]:
-    """What the breaker and the budget held back."""
+    """Yield what the breaker and the budget held back."""
     remedy = WITHOUT if is_original else ""
     opened = [each for each in budgets if each.breaker_opened]
     if opened:
@@ -62,7 +62,7 @@ def limit_notes(budgets: Sequence[PoolBudget], *, is_original: bool) -> Iterator
 
 
 def policy_notes(done: Sequence[ScheduledFailure]) -> Iterator[str]:
-    """Which XIDs this health policy takes for more or for less than the original does."""
+    """Yield which XIDs this health policy takes for more or for less than the original does."""
     fatal = {each.xid for each in done if each.xid and each.fatal}
     mild = {each.xid for each in done if each.xid and not each.fatal}
     if more := sorted(fatal - FATAL_XIDS):
@@ -163,7 +163,7 @@ def _round(seconds: float) -> float:
 
 
 def up_at(samples: Sequence[TimelinePoint], wanted: Sequence[int]) -> float | None:
-    """When the fleet was first up; `wanted`: nodes at each sample."""
+    """Return when the fleet was first up; `wanted`: nodes at each sample."""
     return next(
         (
             each.at

@@ -31,7 +31,7 @@ SHRINK_RUNS_MAX: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class StressResult:
-    """A report, and the results of the file's assertions."""
+    """Holds a report, and the results of the file's assertions."""
 
     report: StressReport
     checks: tuple[AssertionResult, ...]
@@ -43,7 +43,7 @@ class StressResult:
 
     @property
     def ok(self) -> bool:
-        """Whether everything holds."""
+        """Return whether everything holds."""
         held = self.only_logged or all(each.ok for each in self.checks)
         return held and not self.report.defects and self.report.violation is None
 

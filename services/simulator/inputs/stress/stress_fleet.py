@@ -28,7 +28,7 @@ STEP_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """A place for one machine."""
+    """Describes a place for one machine."""
 
     number: int
     template: str
@@ -42,13 +42,13 @@ class Slot:
 
     @property
     def up_at(self) -> float:
-        """When its first machine can be up."""
+        """Return when the slot's first machine can be up."""
         return self.wanted_at + self.cold_start_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSizeStep:
-    """The size of a pool from a moment on."""
+    """Sets the size of a pool from a moment on."""
 
     at: float
     pool: str

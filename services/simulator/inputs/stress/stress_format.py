@@ -114,7 +114,7 @@ class WorkloadSpec(Setting, frozen=True, kw_only=True):
 
 
 class FailureTypeSpec(Setting, frozen=True, kw_only=True):
-    """How often a failure is of a type."""
+    """Says how often a failure is of a type."""
 
     type: FailureType
     weight: Weight = 1.0
@@ -136,7 +136,7 @@ class CascadingSpec(Setting, frozen=True, kw_only=True):
 
 
 class RecoverySpec(Setting, frozen=True, kw_only=True):
-    """Which failures pass by themselves, and whether fatal ones are replaced."""
+    """Says which failures pass by themselves, and whether fatal ones are replaced."""
 
     enabled: bool = True
     probability: Share = 1.0
@@ -151,7 +151,7 @@ class RecoverySpec(Setting, frozen=True, kw_only=True):
 
 
 class OutageSpec(Setting, frozen=True, kw_only=True):
-    """All nodes of one place fail at once, for a while."""
+    """Describes an outage in which all nodes of one place fail at once, for a while."""
 
     name: str
     start_time: Duration
@@ -177,7 +177,7 @@ class CorrelationSpec(Setting, frozen=True, kw_only=True):
 
 
 class ChaosSpec(Setting, frozen=True, kw_only=True):
-    """What fails."""
+    """Says which parts of the fleet fail."""
 
     enabled: bool = True
     failure_rate: Annotated[float, msgspec.Meta(ge=0, le=RATE_MAX)] = 0.0
@@ -226,7 +226,7 @@ def autoscaling_of(fleet: FleetSpec) -> Any:
 
 
 def zones_of(fleet: FleetSpec, region: str) -> tuple[str, ...]:
-    """A region's zones."""
+    """Return a region's zones."""
     return fleet.zones.get(region) or (f"{region}-a",)
 
 

@@ -82,12 +82,12 @@ class TurnBuckets:
         self._joined = 0
 
     def join(self, machine: SimulatedMachine) -> None:
-        """Join."""
+        """Give a machine its turn."""
         self._joined += 1
         self._buckets[self._joined % self._ticks][machine.name] = machine
 
     def leave(self, machine: SimulatedMachine) -> None:
-        """Leave."""
+        """Remove a machine from the turns."""
         for bucket in self._buckets:
             if bucket.pop(machine.name, None) is not None:
                 return
@@ -98,7 +98,7 @@ class TurnBuckets:
 
 
 class SlotMachines(AgentMachines):
-    """Every machine of the run, in the slots of the fleet."""
+    """Runs every machine of the run, in the slots of the fleet."""
 
     def __init__(
         self,
@@ -284,7 +284,7 @@ class SlotMachines(AgentMachines):
         return None if any(each.lasting for each in machine.failures.values()) else machine
 
     def failure_of(self, scheduled: ScheduledFailure, gpu: int) -> HardwareFailure:
-        """A scheduled failure as a failure of the machine."""
+        """Return a scheduled failure as a failure of the machine."""
         now = self._simulation.clock.now()
         at = self._simulation.now()
         return failure_effects.hardware_failure(

@@ -128,13 +128,13 @@ class Repair:
 
     @property
     def unhealthy_since(self) -> float:
-        """When its node became unhealthy."""
+        """Return when the repair's node became unhealthy."""
         known = [each for each in (self.failed_at, self.noticed_at) if each is not None]
         return min((*known, self.began_at))
 
     @property
     def seconds(self) -> float | None:
-        """From the failure until its place was filled again; None: not filled."""
+        """Return the seconds until a failure's place was filled again; None: not filled."""
         if self.ended_at is None or self.outcome != "done":
             return None
         return self.ended_at - self.unhealthy_since

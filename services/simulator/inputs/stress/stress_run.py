@@ -35,7 +35,7 @@ HISTORY_LINES: Final = 20_000
 
 
 class StressRun:
-    """One run. Used inside a virtual loop."""
+    """Runs a stress specification once. Used inside a virtual loop."""
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ def read(document: Document, value: Any, path: Path_ = ()) -> StressSpec:
 
 
 def errors(document: Document, spec: StressSpec, path: Path_) -> list[ConfigurationError]:
-    """Every problem of a section, each with its line."""
+    """Return every problem of a section, each with its line."""
     found = [document.error((*path, *place), problem) for place, problem in problems(spec)]
     return [*found, *_pool_errors(document, spec, (*path, "fleet_gen"))]
 
@@ -150,7 +150,7 @@ def _assertion_problems(each: f.Assertion, spec: StressSpec) -> Iterator[Problem
 
 
 def problems(spec: StressSpec) -> Iterator[Problem]:
-    """What is wrong, each with its place in the section."""
+    """Yield what is wrong, each with its place in the section."""
     if not 0 < spec.duration <= DURATION_SECONDS_MAX:
         yield ("duration",), "must be more than 0s, and 24h at most"
     if spec.metrics_interval <= 0:

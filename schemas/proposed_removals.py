@@ -1,0 +1,37 @@
+"""The provisioner proposes removals to the pool-manager, which answers them."""
+
+from typing import Final, Literal
+
+import msgspec
+
+from schemas.value_limits import Identifier, Name, Token, UtcTime
+
+PROPOSE_REMOVAL: Final = "propose-removal"
+
+RemovalGate = Literal["", "observe", "breaker", "rate", "occupied", "unread", "no-pool"]
+"""What holds a removal. occupied: work may be on it. unread: what would show that cannot be read.
+no-pool: only an operator's command removes it. Empty: nothing holds it."""
+
+
+class RemovalProposal(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """Proposes to remove a machine that no order means, and that seems to serve nothing."""
+
+    pool: Token
+    node: Token
+    """The name that it carries."""
+    provider: str
+    provider_id: Identifier
+    beside: Identifier = ""
+    """The machine of that name that is known to be the node; empty: none is."""
+    created_at: UtcTime | None = None
+    reason: Name = ""
+
+
+class RemovalAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Return whether it may be removed."""
+
+    gate: RemovalGate = ""
+    """Empty: it may be, within half a minute."""
+    reason: str = ""

@@ -1,0 +1,178 @@
+"""Decides what an order to terminate means, what is left of it, and when it is a leak. Pure."""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+from msgspec.structs import replace
+
+from schemas.enums import ProviderErrorKind
+from schemas.instance_records import InstanceRecord
+from schemas.names import TOKEN
+from schemas.node_records import node_key
+from schemas.termination_orders import SurplusInstance, TerminationOrder
+from services.provisioner.instances.instance_decisions import (
+    ERROR_CHARS_MAX,
+    TERMINATING_STATES,
+    authority_of,
+    instances_of,
+    may_be_hidden,
+)
+from services.provisioner.provider_client.instance_list import InstanceList
+from services.provisioner.provider_client.provider import Instance
+
+REFUSED_FOR_GOOD: Final[tuple[ProviderErrorKind, ...]] = ("INVALID", "UNSUPPORTED")
+"""Kinds of a refused removal whose repetition is refused as well: a lock on the instance, a region
+that its provider does not have. A login that has expired (AUTH) refuses every removal, until a
+person renews it, and the next try succeeds."""
+
+
+def is_ordered(record: InstanceRecord, instance: Instance) -> bool:
+    """Return whether the order of a record, perhaps carried out already, means an instance.
+
+    It means the IDs that it names. That of a launch in doubt knows none and means all that carries
+    its token; what has the name of another node is never meant.
+    """
+    if is_of_other_node(record, instance):
+        return False
+    mine = (instance.pool, instance.name) == (record.pool, record.instance)
+    by_launch = authority_of(record).kind == "launch" or not record.provider_id
+    if by_launch and mine and instance.fleet == record.launch.fleet:
+        # Not every provider lists tokens.
+        return instance.token in ("", record.token) or instance.provider_id in record.ordered
+    return instance.provider_id in (record.ordered or (record.provider_id,))
+
+
+def is_late(record: InstanceRecord, instance: Instance) -> bool:
+    """Return whether an order that was carried out means an instance that is listed still.
+
+    Providers may give an ID again: what was made after its end is another instance.
+    """
+    ended, made = record.terminated_at, instance.created_at
+    again = ended is not None and made is not None and made > ended
+    if again and authority_of(record).kind != "launch":
+        return False
+    return is_ordered(record, instance)
+
+
+def is_of_other_node(record: InstanceRecord, instance: Instance) -> bool:
+    """Return whether a listed instance has the name of another node of the record's fleet."""
+    fleet, name = record.launch.fleet, (instance.pool, instance.name)
+    named = TOKEN.match(instance.pool) and TOKEN.match(instance.name)
+    other = bool(fleet) and instance.fleet == fleet and name != (record.pool, record.instance)
+    return other and bool(named)
+
+
+def remaining_instances(record: InstanceRecord, listed: Iterable[Instance]) -> list[Instance]:
+    """Return the listed instances of a record, ordered or not; an ID may be another node's now."""
+    return [each for each in instances_of(record, listed) if not is_of_other_node(record, each)]
+
+
+def ordered_instances(record: InstanceRecord, listed: Iterable[Instance]) -> list[Instance]:
+    """Return the listed instances that the order of a record means."""
+    index = InstanceList.of(listed)
+    ids = dict.fromkeys((*record.ordered, record.provider_id))
+    known = [found for each in ids if each for found in index.by_id.get(each, ())]
+    named = index.by_name.get((record.pool, record.instance), ())
+    found = {each.provider_id: each for each in (*known, *named)}
+    return [each for each in found.values() if is_ordered(record, each)]
+
+
+def order_of(
+    record: InstanceRecord, provider: str, listed: Iterable[Instance], *, only_listed: bool = False
+) -> TerminationOrder:
+    """Return the order for the next attempt: without what is being removed, or another node's.
+
+    `only_listed`: another record has its ID, too, so that the list must show whose it is.
+    """
+    mine = ordered_instances(record, listed)
+    index = InstanceList.of(listed).by_id
+    stopping = {each.provider_id for each in mine if each.status == "stopping"}
+    known = record.ordered or ((record.provider_id,) if record.provider_id else ())
+    unseen = [each for each in known if each not in index and not only_listed]
+    ids = (*unseen, *sorted(each.provider_id for each in mine))
+    return TerminationOrder(
+        provider=provider,
+        provider_ids=tuple(each for each in dict.fromkeys(ids) if each not in stopping),
+        key=node_key(record.pool, record.instance),
+        node=record.instance,
+        authority=authority_of(record),
+    )
+
+
+def without_surplus(record: InstanceRecord, gone: str) -> InstanceRecord:
+    """Return a record without an instance whose absence its provider has confirmed."""
+    left = tuple(each for each in record.surplus if each.provider_id != gone)
+    return replace(record, surplus=left)
+
+
+def order_of_surplus(record: InstanceRecord, surplus: SurplusInstance) -> TerminationOrder:
+    """Return the order for one instance beside that of a record."""
+    return TerminationOrder(
+        provider=surplus.provider,
+        provider_ids=(surplus.provider_id,),
+        key=node_key(record.pool, record.instance),
+        node=record.instance,
+        authority=surplus.authority,
+    )
+
+
+def is_stopping(record: InstanceRecord, listed: Iterable[Instance]) -> bool:
+    """Return whether the provider lists instances of this record, and is removing them all."""
+    mine = ordered_instances(record, listed)
+    return bool(mine) and all(each.status == "stopping" for each in mine)
+
+
+def is_absent(
+    record: InstanceRecord, listed: Iterable[Instance], asked_at: datetime, lag: timedelta
+) -> bool:
+    """Return whether a list that was started at `asked_at` proves that the instance is gone.
+
+    It must be late enough that even a lagging list would show the instance: `lag` after its ID
+    became known or, without one, after the launch was given up.
+    """
+    index = InstanceList.of(listed)
+    # Also what the order does not mean: it may be the same machine under another ID.
+    if remaining_instances(record, index) or may_be_hidden(record, index.hidden_prefixes):
+        return False
+    known_at = record.running_at if record.provider_id else None
+    return asked_at - (known_at or record.terminating_at or record.intended_at) >= lag
+
+
+def count_removal_attempt(
+    record: InstanceRecord, reason: str, now: datetime, *, leak: bool
+) -> InstanceRecord:
+    """Return the record after another failed removal."""
+    if record.state not in TERMINATING_STATES:
+        return record
+    return replace(
+        record,
+        state="leaked" if leak else record.state,
+        error=reason[:ERROR_CHARS_MAX],
+        removal_attempts=record.removal_attempts + 1,
+        removal_tried_at=now,
+    )
+
+
+def is_leak(
+    record: InstanceRecord, kind: ProviderErrorKind | None, now: datetime, after: timedelta
+) -> bool:
+    """Return whether it leaks: the removal takes too long, or no repetition can succeed."""
+    if record.state != "terminating":
+        return False
+    waited = now - (record.terminating_at or record.intended_at)
+    return kind in REFUSED_FOR_GOOD or waited >= after
+
+
+def may_go_on(
+    record: InstanceRecord, now: datetime, *, accepted: bool, waits_seconds: float
+) -> bool:
+    """Return whether a saga need not wait any longer for a removal, with which the sweep goes on.
+
+    `accepted`: the provider is removing it, and `waits_seconds` is the wait for its capacity;
+    otherwise that for the provider to accept.
+    """
+    if accepted and not waits_seconds:
+        return True
+    waited = now - (record.terminating_at or record.intended_at)
+    return waited >= timedelta(seconds=waits_seconds)
