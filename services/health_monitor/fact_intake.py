@@ -8,23 +8,23 @@ interval. Without this service agents keep what is beyond one share.
 
 import asyncio
 import logging
-from datetime import UTC, datetime
 from typing import Final
 
-from schemas.headers import STREAM_SOURCE
 from schemas.messages import Invalid, Message, UnknownType
 from schemas.stored_messages import decode_stored
 from schemas.topology import INTAKE
+from services.bus.fact_copies import NOTHING, newest_copied, place_in_intake
 from services.bus.port import Bus, Stored
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError
+from services.primitives.race import race
 
 log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 0.5
 """Between two times that room is made."""
-RETRY_SECONDS: Final = 1.0
-NEVER: Final = datetime.min.replace(tzinfo=UTC)
+LOOK_SECONDS: Final = 10.0
+"""Without a fact for so long, what a process that ended or another replica left is looked for."""
 
 
 class FactIntake:
@@ -34,35 +34,38 @@ class FactIntake:
         """Remove them with calls to `bus`."""
         self._bus = bus
         self._clock = clock
-        self._last = 0
-        """The last fact's sequence in INTAKE; what was before it in INTAKE is in EVENTS as well."""
-        self._at = NEVER
-        """When EVENTS stored it."""
+        self._copied = NOTHING
         self._arrived = asyncio.Event()
 
     def decode(self, stored: Stored) -> Message | UnknownType | Invalid:
         """Decode a message of EVENTS, and note where it came from."""
-        stream, _, rest = stored.headers.get(STREAM_SOURCE, "").partition(" ")
-        if stream == INTAKE.name:
-            self._last, self._at = int(rest.partition(" ")[0]), stored.time
+        if (place := place_in_intake(stored)) is not None:
+            self._copied = place
             self._arrived.set()
         return decode_stored(stored)
 
     async def run(self) -> None:
-        """Make room for ever."""
+        """Make room for ever, first of all for what an earlier process left."""
         while True:
-            await self._arrived.wait()
-            await self._clock.sleep(INTERVAL_SECONDS)
-            self._arrived.clear()
             try:
-                await self._make_room(self._last, self._at)
+                await self.make_room()
             except BusError as error:
                 log.info("no room is made in %s: %s", INTAKE.name, error)
-                await self._clock.sleep(RETRY_SECONDS)
                 self._arrived.set()
+            await race(self._arrived.wait(), self._clock.sleep(LOOK_SECONDS))
+            await self._clock.sleep(INTERVAL_SECONDS)
 
-    async def _make_room(self, last: int, at: datetime) -> None:
-        """Remove the facts up to `last`, unless that was of an earlier stream of the name."""
+    async def make_room(self) -> None:
+        """Remove what EVENTS has, as seen here or, where nothing was seen, as it is stored there.
+
+        What was copied from an earlier stream of the name says nothing about this one.
+        """
         info = await self._bus.admin(f"STREAM.INFO.{INTAKE.name}", {})
-        if info["state"]["messages"] and at >= datetime.fromisoformat(info["created"]):
-            await self._bus.admin(f"STREAM.PURGE.{INTAKE.name}", {"seq": last + 1})
+        if not info["state"]["messages"]:
+            self._arrived.clear()
+            return
+        seen = self._arrived.is_set()
+        self._arrived.clear()
+        copied = self._copied if seen else await newest_copied(self._bus)
+        if copied.is_of(info):
+            await self._bus.admin(f"STREAM.PURGE.{INTAKE.name}", {"seq": copied.sequence + 1})

@@ -1,14 +1,16 @@
 """INTAKE takes a share of each node's facts, and EVENTS has all that INTAKE took."""
 
 import asyncio
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from schemas import subjects
+from schemas.headers import MSG_ID
 from schemas.node_events import FACTS_OF_AGENTS, FACTS_OF_SERVICES
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, FACTS_WAITING_MAX, INTAKE
+from services.bus.fact_copies import Copied
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.port import Bus
@@ -37,7 +39,7 @@ async def test_the_server_refuses_what_is_beyond_a_nodes_share(any_bus: Bus) -> 
 
 
 async def test_what_has_arrived_makes_room(any_bus: Bus) -> None:
-    """Only that: a fact that EVENTS lacks stays, also after an earlier stream of the name."""
+    """Only that: facts behind the last one that was seen in EVENTS stay."""
     intake = FactIntake(any_bus, SystemClock())
     for number in range(FACTS_WAITING_MAX):
         await any_bus.publish(LOUD, b"%d" % number)
@@ -52,13 +54,49 @@ async def test_what_has_arrived_makes_room(any_bus: Bus) -> None:
             left = int((await any_bus.admin(f"STREAM.INFO.{INTAKE.name}", {}))["state"]["messages"])
     assert left == FACTS_WAITING_MAX - 10
     await any_bus.publish(LOUD, b"next")
-
-    created = (await any_bus.admin(f"STREAM.INFO.{INTAKE.name}", {}))["created"]
-    earlier = datetime.fromisoformat(created) - timedelta(seconds=1)
-    await intake._make_room(10**6, earlier)
     running.cancel()
+
+
+async def test_what_an_ended_process_left_makes_room(any_bus: Bus) -> None:
+    """A node with a full share could not report anything until another node's fact arrived."""
+    for number in range(FACTS_WAITING_MAX):
+        await any_bus.publish(LOUD, b"%d" % number)
+    await arriving(any_bus)
+    await FactIntake(any_bus, SystemClock()).make_room()
+    await any_bus.publish(LOUD, b"next")
     info = await any_bus.admin(f"STREAM.INFO.{INTAKE.name}", {})
-    assert info["state"]["messages"] == left + 1
+    assert info["state"]["messages"] == 1
+
+
+@pytest.mark.parametrize(
+    ("sequence", "seconds", "expected"),
+    [(7, 1, True), (7, 0, True), (7, -1, False), (8, 1, False)],
+)
+def test_a_copy_of_an_earlier_stream_makes_no_room(
+    sequence: int, seconds: int, expected: bool
+) -> None:
+    """Neither one that was stored before INTAKE was created, nor one that INTAKE has not had."""
+    created = datetime(2026, 11, 29, tzinfo=UTC)
+    info = {"created": created.isoformat(), "state": {"last_seq": 7}}
+    assert Copied(sequence, created + timedelta(seconds=seconds)).is_of(info) is expected
+
+
+async def test_a_new_stream_of_the_name_is_copied_from_its_beginning(any_bus: Bus) -> None:
+    """The sequences begin below those that EVENTS has; a fact that is sent again is dropped there.
+
+    Of what has made room INTAKE forgets the message IDs; EVENTS has them.
+    """
+    for number in range(9):
+        await any_bus.publish(LOUD, b"%d" % number, msg_id=f"f-{number}")
+    await arriving(any_bus)
+    await any_bus.admin(f"STREAM.DELETE.{INTAKE.name}", {})
+    await set_up(any_bus, SystemClock(), replicas=1)
+    await any_bus.publish(LOUD, b"0", msg_id="f-0")
+    await any_bus.publish(LOUD, b"9", msg_id="f-9")
+    await arriving(any_bus)
+    stored = await any_bus.read(EVENTS.name, LOUD)
+    assert [each.data for each in stored] == [b"%d" % number for number in range(10)]
+    assert [each.headers[MSG_ID] for each in stored] == [f"f-{number}" for number in range(10)]
 
 
 async def test_a_stream_of_the_release_before_gives_its_facts_to_the_new_one(

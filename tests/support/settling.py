@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from schemas.headers import STREAM_SOURCE
 from schemas.stream_specs import DurableSpec
 from schemas.topology import DURABLES, EVENTS, INTAKE
+from services.bus.fact_copies import all_copied
 from services.bus.port import Bus
 from services.primitives.errors import Refused
 
@@ -38,31 +38,16 @@ async def without_shares(bus: Bus) -> None:
     await bus.admin(f"STREAM.UPDATE.{INTAKE.name}", config)
 
 
-async def arrived(bus: Bus) -> bool:
-    """Return whether EVENTS has every fact of agents that was stored so far."""
-    info = await bus.admin(f"STREAM.INFO.{INTAKE.name}", {})
-    if not info["state"]["messages"]:
-        return True
-    call = {"seq": info["state"]["last_seq"]}
-    try:
-        newest = (await bus.admin(f"STREAM.MSG.GET.{INTAKE.name}", call))["message"]
-    except Refused:  # removed since, because it has arrived
-        return True
-    stored = await bus.last(EVENTS.name, newest["subject"])
-    source = stored.headers.get(STREAM_SOURCE, "") if stored else ""
-    return source.startswith(INTAKE.name) and int(source.split()[1]) >= newest["seq"]
-
-
 async def arriving(bus: Bus, within_seconds: float = 60) -> None:
     """Return once EVENTS has every fact of agents that was stored so far."""
     async with asyncio.timeout(within_seconds):
-        while not await arrived(bus):
+        while not await all_copied(bus):
             await asyncio.sleep(LOOK_SECONDS)
 
 
 async def is_settled(bus: Bus, stream: str, durable: str) -> bool:
     """Return whether a durable has dealt with everything stored so far."""
-    if stream == EVENTS.name and not await arrived(bus):
+    if stream == EVENTS.name and not await all_copied(bus):
         return False
     info = await bus.admin(f"CONSUMER.INFO.{stream}.{durable}", {})
     if info["num_pending"] or info["num_ack_pending"]:

@@ -171,6 +171,8 @@ class ServerState:
         """Forget a stream, its messages and its consumers."""
         for consumer in list(self.consumers[name]):
             self.drop_consumer(ConsumerPlace(name, consumer))
+        for each in self.copying(name):  # a new stream of the name is copied from its beginning
+            self.streams[each].sourced.pop(name, None)
         del self.streams[name]
         del self.consumers[name]
         self._changed(name)
