@@ -115,8 +115,8 @@ class FaultReporter:
             job=self._sources.job(pid, at) if isinstance(pid, int) and pid > 0 else "",
         )
         key = (sighting.kind, sighting.code, sighting.pci, sighting.subcode)
-        if self._rate_limit.passes(key, monotonic, made):
-            self._first(made(), monotonic, sequence=line.sequence)
+        if passed := self._rate_limit.passes(key, monotonic, made):
+            self._first(made(), monotonic, sequence=line.sequence, is_repeat=passed > 1)
 
     def event(self, event: XidEvent) -> None:
         """Handle an XID from NVML; its kernel log line may have come already, or is waited for."""
@@ -172,12 +172,12 @@ class FaultReporter:
     def due(self, sequence: int) -> None:
         """Report limited faults that are due; `sequence` is the last kernel log line read."""
         for fault in self._rate_limit.due(self._clock.monotonic()):
-            self.send(fault)
+            self.send(fault, is_repeat=True)
         if dropped := self._outbox.take_dropped():
             self.send(fault_builder.reports_lost(self.who, dropped, sequence, self._clock.now()))
 
-    def send(self, event: NodeEvent, *, sequence: int = -1) -> None:
-        """Pass an event to the outbox."""
+    def send(self, event: NodeEvent, *, sequence: int = -1, is_repeat: bool = False) -> None:
+        """Pass an event to the outbox; `is_repeat`: one like it was sent a moment ago."""
         if isinstance(event, Fault):
             log.warning(
                 "fault", extra={"fault": event.id, "kind": event.kind, "line": event.message}
@@ -189,6 +189,7 @@ class FaultReporter:
                 msg_id=event.id,
                 trace=fault_builder.traceparent(event.id),
                 sequence=sequence,
+                is_repeat=is_repeat,
             )
         )
 
@@ -203,10 +204,12 @@ class FaultReporter:
     def _fault(self, fault: Fault, monotonic: float) -> None:
         """Send a fault unless its rate limit is reached."""
         key = (fault.kind, fault.code, fault.pci, fault.subcode)
-        if self._rate_limit.passes(key, monotonic, lambda: fault):
-            self._first(fault, monotonic)
+        if passed := self._rate_limit.passes(key, monotonic, lambda: fault):
+            self._first(fault, monotonic, is_repeat=passed > 1)
 
-    def _first(self, fault: Fault, monotonic: float, *, sequence: int = -1) -> None:
+    def _first(
+        self, fault: Fault, monotonic: float, *, sequence: int = -1, is_repeat: bool
+    ) -> None:
         """Send a fault unless it duplicates an earlier one."""
         first = self._dedup.first(fault, monotonic)
         if first and fault.kind != "xid":
@@ -215,4 +218,4 @@ class FaultReporter:
         if first:
             metrics = fault.metrics | {"duplicate_of": first}
             fault = msgspec.structs.replace(fault, metrics=metrics)
-        self.send(fault, sequence=sequence)
+        self.send(fault, sequence=sequence, is_repeat=is_repeat)

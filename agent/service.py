@@ -36,7 +36,7 @@ from schemas import subjects
 from schemas.agent_commands import DiagnoseRequest
 from schemas.messages import encode
 from schemas.node_records import HeartbeatRecord, node_key
-from schemas.topology import EVENTS, HEARTBEATS
+from schemas.topology import HEARTBEATS, INTAKE
 from services.bus.nats.credentials_file import life, reported_expiry
 from services.bus.port import Bus, Headers
 from services.primitives.clock import Clock
@@ -282,7 +282,7 @@ class Agent:
             admitted_at=self._record.admission.at,
             sagas=self._record.admission.sagas,
             credentials_until=reported_expiry(*life(self._config.nats_creds_file), now.timestamp()),
-            unwritable=EVENTS.name in bus.unwritable_streams(),
+            unwritable=INTAKE.name in bus.unwritable_streams(),
         )
         key = node_key(self._config.pool, self._config.node)
         try:

@@ -9,13 +9,13 @@ from typing import Final
 
 from schemas import subjects
 from schemas.account_rules import Account, Share
+from schemas.node_events import FACTS_OF_AGENTS
 from schemas.permissions import (
     BATCH_READS,
     GATEWAY,
     LISTS,
     NODE_COMMANDS,
     STREAM_READS,
-    agent_facts,
     facts_of,
 )
 from schemas.region_permissions import NAMES
@@ -54,7 +54,7 @@ def _stored() -> list[Share]:
         *((each, _READERS) for each in LISTS),
     )
     parts = (
-        *((subjects.node_event_wildcard(each), _AGENTS) for each in agent_facts()),
+        *((subjects.node_event_wildcard(each), _AGENTS) for each in FACTS_OF_AGENTS),
         (f"$KV.{HEARTBEATS.name}.*.*", _AGENTS),
         (f"$JS.API.DIRECT.GET.KV_{NODES.name}.$KV.{NODES.name}.*.*", _AGENTS),
         *((each, _USERS) for each in facts_of(GATEWAY)),

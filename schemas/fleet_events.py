@@ -62,6 +62,10 @@ FailureKind = Literal[
 ]
 
 
+StoreCause = Literal["", "rate", "files", "space", "quorum", "unknown"]
+"""Why a server refuses to store; empty: the failure is another one."""
+
+
 class ServiceFailure(
     FleetEvent, frozen=True, kw_only=True, tag="io.navarch.runtime.event.v1.service_failure"
 ):
@@ -75,6 +79,8 @@ class ServiceFailure(
     reason: str
     remedy: str
     """What an operator does, with the command."""
+    store_cause: StoreCause = ""
+    """Of `store-unwritable`: too much is sent, or files, space or other servers are lacking."""
 
 
 class HttpChange(

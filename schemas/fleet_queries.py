@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 
 from schemas.autoscaling_advice import AutoscalingAdvice
-from schemas.fleet_events import FailureKind
+from schemas.fleet_events import FailureKind, StoreCause
 from schemas.value_limits import Int, Token
 
 
@@ -259,3 +259,5 @@ class CurrentFailure(msgspec.Struct, frozen=True, kw_only=True):
     """`pool training`, `POOLS pool.training`, `stream SAGAS`."""
     reason: str
     remedy: str
+    store_cause: StoreCause = ""
+    """Why the server stores nothing, of `store-unwritable`."""

@@ -14,6 +14,10 @@ EXPECTED_LAST_SUBJECT_SEQ: Final = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_LAST_SUBJECT_SEQ_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 """Extends the comparison to a wildcard, so that one sequence guards a whole subject tree."""
 
+STREAM_SOURCE: Final = "Nats-Stream-Source"
+"""Set by the server on a message that it copied from another stream: that stream, and its sequence
+there. The server refuses a message that a client gives this header."""
+
 TTL: Final = "Nats-TTL"
 """Per-message time to live, whole seconds with unit: `30s` (ADR-43)."""
 

@@ -91,6 +91,11 @@ def _plain(data: bytes | msgspec.Raw) -> bytes | msgspec.Raw:
     return plain
 
 
+def publisher(kind: type[Message]) -> str:
+    """Return who publishes a type: `io.navarch.<publisher>.event.v1.<name>`."""
+    return str(kind.__struct_config__.tag).split(".")[2].replace("_", "-")
+
+
 class LimitedDecoder(Generic[S]):
     """Decodes one kind of value, and refuses date-times outside the limits."""
 

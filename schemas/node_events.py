@@ -1,13 +1,13 @@
 """Declares events about nodes, on `navarch.v1.node.<pool>.<node>.event.<event>`, and telemetry."""
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from schemas.enums import Action, AttemptOutcome, FaultKind, HealthStatus, NoticeEffect, SagaKind
 from schemas.gpu_samples import GpuSample
 from schemas.machine_identity import MachineIdentity
-from schemas.messages import Codec, Message
+from schemas.messages import Codec, Message, publisher
 from schemas.node_work import RemainingWork
 from schemas.value_limits import Address, Float, Identifier, Int, Name, Seconds, Token, UtcTime
 
@@ -82,8 +82,7 @@ class Registered(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.eve
     nvlink_domain: Name = ""
     """`ClusterUUID.CliqueId` of the NVLink fabric of several hosts that all its GPUs are in."""
     provider_id: Identifier = ""
-    """The instance's ID by the cloud's metadata service, in the form that the provider lists; empty
-    outside AWS, Google Cloud and Azure, and where the service does not answer."""
+    """The instance's ID by the metadata of AWS, Google Cloud or Azure, as the provider lists it."""
 
 
 class ProviderNotice(
@@ -444,6 +443,8 @@ FACTS: dict[type[NodeEvent], str] = {
     SetupRan: "setup-ran",
 }
 """Event class -> last token of its subject."""
+FACTS_OF_AGENTS: Final = tuple(fact for kind, fact in FACTS.items() if publisher(kind) == "agent")
+FACTS_OF_SERVICES: Final = tuple(each for each in FACTS.values() if each not in FACTS_OF_AGENTS)
 NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = (*FACTS, Telemetry)
 
 node_codec = Codec(NODE_EVENT_TYPES)

@@ -20,7 +20,7 @@ from schemas import (
     subjects,
 )
 from schemas.account_rules import NODE_TAG, POOL_TAG, Account, Rules, acknowledgements
-from schemas.messages import Message
+from schemas.messages import publisher
 from schemas.stream_specs import DurableSpec
 from schemas.topology import (
     BUCKETS,
@@ -28,6 +28,7 @@ from schemas.topology import (
     EVENTS,
     EVERY_STREAM,
     HEARTBEATS,
+    INTAKE,
     LEASES,
     NODES,
     OBJECT_BUCKETS,
@@ -76,7 +77,12 @@ RESULTS: Final = ("succeeded", "failed", "undo-succeeded", "undo-failed")
 NODE_COMMANDS: Final = f"{subjects.ROOT}.node.*.*.command.>"
 ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
     # It publishes faults for telemetry levels, and that heartbeats arrive late.
-    "health-monitor": (subjects.node_event_wildcard("fault"), subjects.fleet_event("lag")),
+    # It makes room in INTAKE.
+    "health-monitor": (
+        subjects.node_event_wildcard("fault"),
+        subjects.fleet_event("lag"),
+        f"$JS.API.STREAM.PURGE.{INTAKE.name}",
+    ),
     "notifier": (
         # It removes what floods the history (`services.notifier.flood_watch`).
         f"$JS.API.STREAM.PURGE.{EVENTS.name}",
@@ -166,11 +172,6 @@ def steps_of(service: str) -> tuple[str, ...]:
     )
     found = (each.step for each in parsed if each is not None and each.step != "*")
     return tuple(dict.fromkeys(found))
-
-
-def agent_facts() -> list[str]:
-    """The events that agents publish, from their types."""
-    return [fact for kind, fact in node_events.FACTS.items() if _source(kind) == AGENT]
 
 
 def inbox(role: str) -> str:
@@ -355,7 +356,7 @@ def _agent() -> Rules:
         account=Account.AGENTS,
         publish=(
             f"{place}.telemetry",
-            *(f"{place}.event.{fact}" for fact in agent_facts()),
+            *(f"{place}.event.{fact}" for fact in node_events.FACTS_OF_AGENTS),
             # It renews its credentials.
             f"{subjects.ROOT}.enroll.{POOL_TAG}.{NODE_TAG}",
             # Its own tools send it commands over the bus.
@@ -371,23 +372,17 @@ def _agent() -> Rules:
     )
 
 
-def _source(kind: type[Message]) -> str:
-    """The publisher of a type: `io.navarch.<source>.event.v1.<name>`."""
-    tag = str(kind.__struct_config__.tag)
-    return tag.split(".")[2].replace("_", "-")
-
-
 def facts_of(service: str) -> Iterable[str]:
     """Events of the service's own types; any service may publish those of `runtime`."""
     own = (service,) if service == GATEWAY else (service, "runtime")
     for kind, fact in node_events.FACTS.items():
-        if _source(kind) in own:
+        if publisher(kind) in own:
             yield subjects.node_event_wildcard(fact)
     for each, fact in pool_events.FACTS.items():
-        if _source(each) in own:
+        if publisher(each) in own:
             yield subjects.pool_event_wildcard(fact)
     for other, fact in fleet_events.FACTS.items():
-        if _source(other) in own:
+        if publisher(other) in own:
             yield subjects.fleet_event(fact)
 
 

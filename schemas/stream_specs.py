@@ -39,6 +39,10 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     """True: acknowledged before it is on disk; a power cut loses the last writes."""
     live: bool = False
     """Whether the server publishes a copy of each stored message under `subjects.LIVE`."""
+    full_subject_refuses: bool = False
+    """True: what is beyond `messages_per_subject_max` is refused; False: the oldest goes for it."""
+    sources: tuple[str, ...] = ()
+    """Streams of which the server copies each message into this one, under its own subject."""
 
     def config(self, replicas: int) -> dict[str, Any]:
         """Return the server's JSON form (`$JS.API.STREAM.CREATE`)."""
@@ -64,6 +68,10 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
             "allow_direct": True,
             "compression": self.compression,
         }
+        if self.full_subject_refuses:
+            config["discard_new_per_subject"] = True
+        if self.sources:
+            config["sources"] = [{"name": each} for each in self.sources]
         if self.unsynced:
             config["persist_mode"] = "async"
         if self.live:

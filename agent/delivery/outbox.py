@@ -1,5 +1,7 @@
 """Publishes events in order and idempotently, across broker outages and agent restarts.
 
+Where the server takes no more of this node for a moment, repeats of faults wait behind all others.
+
 An event is sent as soon as it is put here. If that fails it is written to the spool, and later
 events wait behind it until the bus is back. Message IDs make repeats harmless.
 """
@@ -16,7 +18,7 @@ from agent.sources.blocking_calls import ProbeHung, ProbeThread
 from schemas.headers import TRACEPARENT
 from services.bus.port import Bus
 from services.primitives.clock import Clock
-from services.primitives.errors import BusError, Refused
+from services.primitives.errors import BusError, Refused, TooMany
 from services.primitives.race import race
 
 log = logging.getLogger(__name__)
@@ -141,6 +143,8 @@ class AgentOutbox:
         else:
             self._refusals = 0
         await self._forget(sent)
+        if any(isinstance(each, TooMany) for each in results):
+            self._waiting = deque(sorted(self._waiting, key=lambda each: each.is_repeat))
         return problem is None
 
     def _given_up(self, message: OutgoingEvent, error: BaseException | None) -> list[OutgoingEvent]:

@@ -8,7 +8,7 @@ thread.
 import logging
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +41,8 @@ class OutgoingEvent:
     """traceparent; empty: none."""
     sequence: int = -1
     """Its sequence in the kernel log; -1: it has another source."""
+    is_repeat: bool = False
+    """Whether an equal fault was sent a moment ago: this one waits behind all others."""
 
 
 class Spool:
@@ -67,7 +69,7 @@ class Spool:
             store.executemany(
                 "INSERT OR IGNORE INTO unsent (subject, data, msg_id, trace, sequence) "
                 "VALUES (?, ?, ?, ?, ?)",
-                [astuple(each) for each in messages],
+                [(m.subject, m.data, m.msg_id, m.trace, m.sequence) for m in messages],
             )
 
     def remove(self, msg_ids: Sequence[str]) -> None:

@@ -35,8 +35,8 @@ class FaultRateLimit:
     def __init__(self) -> None:
         self._windows: dict[Key, _Window] = {}
 
-    def passes(self, key: Key, now: float, fault: Callable[[], Fault]) -> bool:
-        """Whether to send a fault now; otherwise `due` returns it later.
+    def passes(self, key: Key, now: float, fault: Callable[[], Fault]) -> int:
+        """Return which of its kind a fault is that is sent now; 0: `due` returns it later.
 
         Only the last of the limited faults is built, to save work.
         """
@@ -44,10 +44,10 @@ class FaultRateLimit:
         window = self._windows.setdefault(key, _Window(now + WINDOW_SECONDS))
         if window.passed < PASSES_MAX:
             window.passed += 1
-            return True
+            return window.passed
         window.held += 1
         window.last = fault
-        return False
+        return 0
 
     def _key(self, key: Key) -> Key:
         """The key under which a fault is counted: a coarser one where too many are known."""

@@ -9,11 +9,21 @@ import msgspec
 from schemas.fleet_queries import CurrentFailure
 from schemas.permissions import SERVICES
 from schemas.stream_specs import StreamSpec
-from schemas.topology import DEAD, DURABLES, EVERY_STREAM, MIB
+from schemas.topology import (
+    DEAD,
+    DURABLES,
+    EVENTS,
+    EVERY_STREAM,
+    FACTS_WAITING_MAX,
+    INTAKE,
+    MIB,
+)
 
 FULL_SHARE: Final = 0.8
 """A stream that refuses messages when it is full is reported from here on."""
 CLOCK_SECONDS_MAX: Final = 1.0
+WAITING_SECONDS_MAX: Final = 60.0
+"""Facts of agents leave INTAKE within a second."""
 LAG_MESSAGES_MAX: Final = 10_000
 DISK_SHARE_MIN: Final = 0.05
 DISK_BYTES_MIN: Final = 1024 * MIB
@@ -34,6 +44,7 @@ class HeldMessages(msgspec.Struct, frozen=True):
 
     messages: int = 0
     bytes: int = 0
+    first_ts: datetime | None = None
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
@@ -90,7 +101,11 @@ def _stream(spec: StreamSpec, info: StreamInfo | None) -> Iterable[Finding]:
             "The store is lost",
         )
         return
-    if spec.discard == "new" and 0 < spec.bytes_max * FULL_SHARE <= info.state.bytes:
+    if (
+        spec.discard == "new"
+        and spec is not INTAKE
+        and 0 < spec.bytes_max * FULL_SHARE <= info.state.bytes
+    ):
         yield Finding(
             check=f"stream {spec.name}",
             outcome="failing",
@@ -98,6 +113,17 @@ def _stream(spec: StreamSpec, info: StreamInfo | None) -> Iterable[Finding]:
             "used, and it refuses more when it is full",
             remedy="see `navarch saga list` for sagas that do not end",
         )
+    if spec is INTAKE and info.state.messages and (first := info.state.first_ts) is not None:
+        waited = (info.ts - first).total_seconds()
+        if waited > WAITING_SECONDS_MAX:
+            yield Finding(
+                check=f"stream {spec.name}",
+                outcome="failing",
+                detail=f"facts of agents wait there for {waited:.0f} s, and a node that has "
+                f"{FACTS_WAITING_MAX} of a kind there can report no more of it",
+                remedy="start the health-monitor, which makes room; if it runs, read its log and "
+                f"that of nats-server, which copies {INTAKE.name} into {EVENTS.name}",
+            )
     if spec.name == DEAD.name and info.state.messages:
         yield Finding(
             check=f"stream {spec.name}",

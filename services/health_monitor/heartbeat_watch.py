@@ -28,7 +28,7 @@ from schemas.health_records import HealthRecord
 from schemas.messages import decoder
 from schemas.node_records import NodeRecord, node_key
 from schemas.settings import AgentSettings
-from schemas.topology import EVENTS, HEALTH, HEARTBEATS, NODES
+from schemas.topology import EVENTS, HEALTH, HEARTBEATS, INTAKE, NODES
 from services.bus.bucket_mirror import readable
 from services.bus.leases import Lease, while_held
 from services.bus.port import Bus, Entry
@@ -145,7 +145,7 @@ class HeartbeatWatch:
     def _reported(self) -> list[CurrentFailure]:
         """What the heartbeats of the nodes that beat say of more than the node."""
         refused = self._refused.reason(self._alive)
-        found = [unwritable((EVENTS.name, refused))] if refused else []
+        found = [unwritable((INTAKE.name, refused))] if refused else []
         return [*found, *self._credentials.warnings(self._alive)]
 
     async def _state(self) -> tuple[str, int]:

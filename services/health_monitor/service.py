@@ -8,11 +8,11 @@ import msgspec
 
 from schemas import subjects
 from schemas.settings import Settings
-from schemas.stored_messages import decode_stored
 from schemas.topology import HEALTH_EVENTS, HEALTH_TIMERS
 from services.bus.leases import Lease
 from services.bus.port import Headers
 from services.health_monitor.correlation_watch import CorrelationWatch, JobWatch
+from services.health_monitor.fact_intake import FactIntake
 from services.health_monitor.fault_handler import (
     EarlierFaults,
     FaultHandler,
@@ -141,13 +141,8 @@ async def build(context: Context) -> Service:
         instruments,
         context.tracing,
     )
-    correlation = CorrelationWatch(
-        context.bus,
-        context.clock,
-        lease,
-        policy,
-        context.settings,
-    )
+    correlation = CorrelationWatch(context.bus, context.clock, lease, policy, context.settings)
+    intake = FactIntake(context.bus, context.clock)
     audit = HealthAudit(
         *(context.bus, context.clock, store, performer, lease), judge.register_again
     )
@@ -156,7 +151,7 @@ async def build(context: Context) -> Service:
         consumers=(
             Consumer(
                 durable=HEALTH_EVENTS,
-                decode=decode_stored,
+                decode=intake.decode,
                 handle=judge.handle,
                 key=node_of,
                 limit=SenderLimit(signature=signature_of, rank=judge.rank),
@@ -169,6 +164,7 @@ async def build(context: Context) -> Service:
             ),
         ),
         tasks=(
+            intake.run,
             policy.keep,
             liveness.run,
             levels.run,

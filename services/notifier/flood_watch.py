@@ -1,8 +1,8 @@
 """Bounds what one node's agent holds of EVENTS, so that it cannot evict the history of others.
 
-nats-server limits neither messages per second nor, in one stream, some subjects alone: one agent's
-credentials can fill the stream, which then drops its oldest messages. So when half of it
-is used, the surplus of every node that holds more than its share is removed, and reported.
+INTAKE limits how fast a node's facts come into EVENTS, but not how many it has there: one agent's
+credentials can fill the stream, which then drops its oldest messages. So when half of it is used,
+the surplus of every node that holds more than its share is removed, and reported.
 
 A node that stores more than an agent can send, for longer than what it may have kept explains, is
 disconnected.
@@ -17,8 +17,8 @@ import msgspec
 from schemas import subjects
 from schemas.fleet_queries import CurrentFailure
 from schemas.node_disconnections import DisconnectAnswer, DisconnectRequest
-from schemas.permissions import agent_facts
-from schemas.topology import EVENTS
+from schemas.node_events import FACTS_OF_AGENTS
+from schemas.topology import EVENTS, FACTS_WAITING_MAX, INTAKE
 from services.bus.port import Bus
 from services.bus.protocol.endpoint_replies import reply_data
 from services.primitives.clock import Clock
@@ -40,6 +40,9 @@ EXCESS_MAX: Final = 25_000.0
 """Facts beyond that rate: more than an agent sends at once that was cut off from the bus."""
 LOOKS_MIN: Final = 3
 """Looks in a row at which a node is beyond the rate, before it is disconnected."""
+FULL_LOOKS_MAX: Final = 180
+"""Looks, half an hour of them, at which INTAKE had no room for a node, before it is disconnected.
+What an agent kept while it was cut off takes three minutes to pass."""
 DISCONNECT_SECONDS_MAX: Final = 5.0
 
 
@@ -110,6 +113,16 @@ def next_flows(
     return found
 
 
+def next_full(full: Mapping[Node, int], waiting: Mapping[str, int]) -> dict[Node, int]:
+    """Return at how many looks INTAKE had no room for a node, less those at which it had. Pure.
+
+    `waiting`: how many facts each subject has there at this look.
+    """
+    now = facts_by_node({each: 1 for each, n in waiting.items() if n >= FACTS_WAITING_MAX})
+    counts = {each: full.get(each, 0) + (1 if each in now else -1) for each in {*full, *now}}
+    return {node: count for node, count in counts.items() if count > 0}
+
+
 class FloodWatch:
     """Removes what nodes hold beyond their share, and has floods disconnected."""
 
@@ -124,11 +137,19 @@ class FloodWatch:
         """How many facts each node held then; None: not known."""
         self._held_at = 0.0
         self._flows: dict[Node, Flow] = {}
+        self._full: dict[Node, int] = {}
+        """Looks at which INTAKE had no room for a node."""
         self._shown: dict[str, tuple[CurrentFailure, float]] = {}
         """Node -> its flood, and until when it is shown."""
 
-    async def look(self, used_bytes: int, last_sequence: int) -> list[CurrentFailure]:
-        """Remove surpluses, if EVENTS is filling; return the floods of the last minutes."""
+    async def look(
+        self, used_bytes: int, last_sequence: int, waiting: int = 0
+    ) -> list[CurrentFailure]:
+        """Remove surpluses, if EVENTS is filling; return the floods of the last minutes.
+
+        `waiting`: how many facts INTAKE has.
+        """
+        await self._follow_full(waiting)
         if last_sequence < self._counted:  # another stream
             self._seen = self._counted = -GROWTH_MIN
             self._held, self._flows = None, {}
@@ -155,13 +176,19 @@ class FloodWatch:
         self._held_at = now
         for node, flow in list(self._flows.items()):
             if flow.is_flood:
-                await self._disconnect(node, flow)
+                await self._disconnect(node, stored_beyond(flow))
 
-    async def _disconnect(self, node: Node, flow: Flow) -> None:
-        reason = (
-            f"its agent stored {flow.excess:.0f} facts beyond {FACTS_PER_SECOND_MAX:.0f} a second, "
-            "which no agent sends by itself"
-        )
+    async def _follow_full(self, waiting: int) -> None:
+        """Report nodes of which the server refuses facts; have those that go on disconnected."""
+        found = await self._page(">", 0, INTAKE.name) if waiting >= FACTS_WAITING_MAX else {}
+        self._full = next_full(self._full, found)
+        for node, looks in list(self._full.items()):
+            if looks > FULL_LOOKS_MAX:
+                await self._disconnect(node, refused_for(looks))
+            elif looks >= LOOKS_MIN:
+                self._show(node[1], refusing(node[1]))
+
+    async def _disconnect(self, node: Node, reason: str) -> None:
         request = DisconnectRequest(pool=node[0], node=node[1], reason=reason)
         try:
             reply = await self._bus.request(
@@ -173,7 +200,8 @@ class FloodWatch:
         except (NavarchError, msgspec.DecodeError) as error:
             answer = DisconnectAnswer(disconnected=False, reason=str(error))
         if answer.disconnected:  # the provisioner reports it until it is readmitted
-            del self._flows[node]
+            self._flows.pop(node, None)
+            self._full.pop(node, None)
             self._shown.pop(node[1], None)
         else:
             self._show(node[1], not_disconnected(node[1], reason, answer.reason))
@@ -184,17 +212,17 @@ class FloodWatch:
     async def _counts(self) -> dict[str, int]:
         """How many facts of agents each subject has."""
         counts: dict[str, int] = {}
-        for fact in agent_facts():
+        for fact in FACTS_OF_AGENTS:
             wanted = subjects.node_event_wildcard(fact)
             counts |= await self._page(wanted, 0)
         return counts
 
-    async def _page(self, wanted: str, offset: int) -> dict[str, int]:
+    async def _page(self, wanted: str, offset: int, stream: str = EVENTS.name) -> dict[str, int]:
         body = {"subjects_filter": wanted, "offset": offset}
-        info: dict[str, Any] = await self._bus.admin(f"STREAM.INFO.{EVENTS.name}", body)
+        info: dict[str, Any] = await self._bus.admin(f"STREAM.INFO.{stream}", body)
         found: dict[str, int] = info["state"].get("subjects") or {}
         if found and offset + len(found) < int(info.get("total", 0)):
-            found = found | await self._page(wanted, offset + len(found))
+            found = found | await self._page(wanted, offset + len(found), stream)
         return found
 
     async def _remove(self, surplus: Surplus) -> None:
@@ -203,6 +231,39 @@ class FloodWatch:
                 f"STREAM.PURGE.{EVENTS.name}", {"filter": each, "keep": FACTS_KEPT}
             )
         self._show(surplus.node, flooding(surplus))
+
+
+def stored_beyond(flow: Flow) -> str:
+    """Return why a node is disconnected that stores more than an agent sends."""
+    return (
+        f"its agent stored {flow.excess:.0f} facts beyond {FACTS_PER_SECOND_MAX:.0f} a second, "
+        "which no agent sends by itself"
+    )
+
+
+def refused_for(looks: int) -> str:
+    """Return why a node is disconnected of which the server refuses facts all the time."""
+    return (
+        f"at {looks} looks the server had no room for more of its agent's facts, which no agent "
+        "brings about by itself"
+    )
+
+
+def refusing(node: str) -> CurrentFailure:
+    """Return what is reported of a node that sends more than the server takes of one node."""
+    return CurrentFailure(
+        failure="message-flood",
+        about=f"node {node}",
+        reason=(
+            f"its agent sends facts faster than the server takes them of one node: "
+            f"{FACTS_WAITING_MAX} of a kind each half second. The rest is refused and stays with "
+            "the agent; other nodes are not delayed"
+        ),
+        remedy=(
+            f"look at what is sent with `navarch events --node {node} --since 10m`; where the "
+            f"agent is at fault, stop it, or replace the node with `navarch replace {node}`"
+        ),
+    )
 
 
 def flooding(surplus: Surplus) -> CurrentFailure:

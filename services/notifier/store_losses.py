@@ -15,6 +15,7 @@ from schemas.topology import (
     HEALTH,
     HEARTBEATS,
     INSTANCES,
+    INTAKE,
     LEASES,
     NODES,
     OFFERINGS,
@@ -38,6 +39,7 @@ LOSSES: Final[dict[str, tuple[str, str]]] = {
             "node, and `navarch replace NODE` what is unhealthy and not in `navarch status`"
         ),
     ),
+    INTAKE.name: ("facts that agents sent in that moment are lost", NOTHING_TO_DO),
     REQUESTS.name: (
         "requests without an answer are lost",
         "send them again: `navarch events --since 10m` shows which were answered",
@@ -103,7 +105,7 @@ LOSSES: Final[dict[str, tuple[str, str]]] = {
 }
 """Stream -> what its loss means, and what an operator does."""
 EMPTIED_UNNOTICED: Final = frozenset(
-    {REQUESTS.name, TIMERS.name, SAGAS.name, TELEMETRY.name, DEAD.name, SINKS.name}
+    {each.name for each in (INTAKE, REQUESTS, TIMERS, SAGAS, TELEMETRY, DEAD, SINKS)}
     | {f"KV_{each.name}" for each in (LEASES, HEARTBEATS, ALERTS, OFFERINGS)}
 )
 """Streams that lose all their messages in normal operation."""

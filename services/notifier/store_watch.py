@@ -13,11 +13,12 @@ from typing import Final
 
 import msgspec
 
+from schemas.fleet_events import StoreCause
 from schemas.fleet_queries import CurrentFailure
 from schemas.messages import LimitedDecoder
 from schemas.permissions import SERVICES
 from schemas.stream_specs import StreamSpec
-from schemas.topology import EVENTS, EVERY_STREAM, LEASES
+from schemas.topology import EVENTS, EVERY_STREAM, INTAKE, LEASES
 from services.bus.port import Bus
 from services.bus.topology_setup import STREAM_NOT_FOUND, set_up_stream
 from services.notifier.flood_watch import FloodWatch
@@ -32,7 +33,8 @@ from services.notifier.store_losses import (
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, NavarchError, Refused, SetupError
 from services.runtime.failure_query import failure_answers
-from services.runtime.failure_register import UNWRITABLE_REMEDY, FailureRegister
+from services.runtime.failure_register import FailureRegister
+from services.runtime.store_refusals import REMEDIES, refusal_cause
 
 log = logging.getLogger(__name__)
 _current = LimitedDecoder(list[CurrentFailure])
@@ -76,16 +78,22 @@ class StoreWatch:
 
     async def look(self) -> list[CurrentFailure]:
         """Look at the stores once."""
-        refusal = await self._refusal()
+        refusal, before = await self._refusal(), self._stored_leases()
         self._refusals = self._refusals + 1 if refusal else 0
-        found = []
-        if self._refusals >= REFUSALS_MIN:
-            reason = f"nats-server stores nothing: {refusal}"
-            found.append(_failure("nats-server", reason, UNWRITABLE_REMEDY))
         looks = await asyncio.gather(*(self._look_at(each) for each in EVERY_STREAM))
-        found += [each for each in looks if each is not None]
+        found = [each for each in looks if each is not None]
+        if self._refusals >= REFUSALS_MIN:
+            stores_others = 0 < before < self._stored_leases()
+            cause = refusal_cause(refusal, stores_others=stores_others)
+            reason = f"nats-server stores nothing: {refusal}"
+            found.append(_failure("nats-server", reason, REMEDIES[cause], cause))
         found += await self._refused_to_others()
         return [*found, *await self._flooding(), *self._shown_losses()]
+
+    def _stored_leases(self) -> int:
+        """Return the last sequence of the stream that is probed, as of the last look."""
+        known = self._known.get(LEASES.stream().name)
+        return known.last if known else 0
 
     async def _refused_to_others(self) -> list[CurrentFailure]:
         """Streams that take no writes of the other services, which may be the only ones to know.
@@ -115,7 +123,9 @@ class StoreWatch:
         if (seen := self._known.get(EVENTS.name)) is None:
             return []
         try:
-            return await self._floods.look(seen.used_bytes, seen.last)
+            intake = self._known.get(INTAKE.name)
+            waiting = intake.messages if intake else 0
+            return await self._floods.look(seen.used_bytes, seen.last, waiting)
         except BusError as error:
             log.info("floods not looked at: %s", error)
             return []
@@ -139,7 +149,8 @@ class StoreWatch:
         try:
             info = await self._bus.admin(f"STREAM.INFO.{spec.name}", {})
         except Refused as error:
-            if error.code == STREAM_NOT_FOUND:
+            # Of an earlier release's pool-manager there is no INTAKE, which it has no room for.
+            if error.code == STREAM_NOT_FOUND and (spec is not INTAKE or spec.name in self._known):
                 await self._create_again(spec)
             return None
         except BusError as error:
@@ -160,6 +171,7 @@ class StoreWatch:
             "remove what has ended: `nats stream subjects "
             f"{spec.name}` shows what takes the room, `nats stream purge {spec.name} --subject "
             "SUBJECT` removes it",
+            "space",
         )
 
     async def _create_again(self, spec: StreamSpec) -> None:
@@ -175,5 +187,7 @@ class StoreWatch:
         self._losses[spec.name] = what, self._clock.now()
 
 
-def _failure(about: str, reason: str, remedy: str) -> CurrentFailure:
-    return CurrentFailure(failure="store-unwritable", about=about, reason=reason, remedy=remedy)
+def _failure(about: str, reason: str, remedy: str, cause: StoreCause) -> CurrentFailure:
+    return CurrentFailure(
+        failure="store-unwritable", about=about, reason=reason, remedy=remedy, store_cause=cause
+    )

@@ -46,6 +46,10 @@ class StoreFull(Unavailable):
     """The server's limits of memory or disk do not allow it."""
 
 
+class TooMany(Unavailable):
+    """The server refuses more messages of this subject for the moment, because so many wait."""
+
+
 class NoResponders(Unavailable):
     """No connection serves the subject now."""
 

@@ -22,6 +22,7 @@ from services.primitives.errors import BusError, Retry, TooLarge, UnreadableReco
 from services.primitives.race import race
 from services.primitives.redaction import redacted
 from services.runtime.event_publisher import publish_event
+from services.runtime.store_refusals import REMEDIES, refusal_cause
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +35,6 @@ RETRY_FIRST_SECONDS: Final = 5.0
 RETRY_MAX_SECONDS: Final = 300.0
 DEFECT_REMEDY: Final = (
     "report the log lines of this time as a defect; everything else goes on, and it is tried again"
-)
-
-UNWRITABLE_REMEDY: Final = (
-    "free space on the disk of nats-server's store_dir (`df -h`), then restart nats-server: once "
-    "its disk was full it stores nothing until it is restarted. Nothing that is stored is lost, "
-    "and what waits is done afterwards"
 )
 
 Key = tuple[FailureKind, str]
@@ -234,11 +229,13 @@ def unreadable(error: UnreadableRecord) -> CurrentFailure:
 def unwritable(refused: tuple[str, str]) -> CurrentFailure:
     """A stream, and why the server stores nothing in it."""
     stream, reason = refused
+    cause = refusal_cause(reason)
     return CurrentFailure(
         failure="store-unwritable",
         about=f"stream {stream}",
         reason=f"nats-server stores nothing in {stream}: {reason}",
-        remedy=UNWRITABLE_REMEDY,
+        remedy=REMEDIES[cause],
+        store_cause=cause,
     )
 
 

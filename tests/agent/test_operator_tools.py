@@ -120,7 +120,7 @@ def fault(number: int, code: int = 13) -> Fault:
 def passes(storm: FaultRateLimit, given: Fault, now: float) -> bool:
     """Ask the filter about a fault."""
     key = (given.kind, given.code, given.pci, given.subcode)
-    return storm.passes(key, now, lambda: given)
+    return bool(storm.passes(key, now, lambda: given))
 
 
 def test_a_storm_lets_the_first_of_each_kind_through():

@@ -15,6 +15,7 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
 from tests.agent.bed import Clock
+from tests.support.settling import without_shares
 
 SUBJECT = subjects.node_event("training", "n1", "fault")
 
@@ -86,6 +87,7 @@ async def test_an_outage_in_the_middle_keeps_the_order(
     tmp_path: Path, bus: NatsBus, server: EmbeddedServer
 ):
     """Messages put before, during and after an outage are stored in the order they were put."""
+    await without_shares(bus)
     async with Running(Spool(tmp_path / "spool")) as outbox:
         outbox.bus = bus
         for number in range(100):

@@ -12,8 +12,8 @@ from schemas.topology import EVENTS, LEASES, NODES, SAGAS
 from services.primitives.errors import BusError, Conflict, Refused, Unavailable
 from tests.bus.conftest import collect
 
-FAULT = subjects.node_event("training", "training-1", "fault")
-OTHER = subjects.node_event("training", "training-2", "fault")
+FAULT = subjects.node_event("training", "training-1", "verdict")
+OTHER = subjects.node_event("training", "training-2", "verdict")
 TREE = subjects.saga_tree("replace-1")
 
 

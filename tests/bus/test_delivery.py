@@ -12,8 +12,8 @@ from services.primitives.errors import Unavailable
 from tests.bus.conftest import collect
 from tests.support.busyness import watched
 
-FAULT = subjects.node_event("training", "training-1", "fault")
-OTHER = subjects.node_event("training", "training-2", "fault")
+FAULT = subjects.node_event("training", "training-1", "uncordoned")
+OTHER = subjects.node_event("training", "training-2", "uncordoned")
 
 
 CLOCKS_APART = timedelta(milliseconds=2)

@@ -10,7 +10,7 @@ from schemas.stream_specs import DurableSpec
 from schemas.topology import EVENTS, NODES
 from services.primitives.errors import Unavailable
 
-FAULT = subjects.node_event("training", "training-1", "fault")
+FAULT = subjects.node_event("training", "training-1", "verdict")
 AT_ONCE_SECONDS = 4.0
 """Less than any call waits for an answer."""
 

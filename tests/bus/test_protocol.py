@@ -25,8 +25,8 @@ from schemas.topology import (
 from services.primitives.errors import Conflict, Refused, Unavailable
 from tests.bus.test_delivery import collect
 
-FAULT = subjects.node_event("training", "training-1", "fault")
-OTHER = subjects.node_event("training", "training-2", "fault")
+FAULT = subjects.node_event("training", "training-1", "verdict")
+OTHER = subjects.node_event("training", "training-2", "verdict")
 REQUEST = subjects.pool_request("training", "scale")
 
 

@@ -13,7 +13,7 @@ from services.bus.nats.pull_consumer import RENEW_SECONDS, SILENCE_MAX_SECONDS
 from services.primitives.clock import SystemClock
 from services.primitives.errors import Unavailable
 
-FAULT = subjects.node_event("training", "training-1", "fault")
+FAULT = subjects.node_event("training", "training-1", "uncordoned")
 
 
 async def publish_through(bus, subject: str, data: bytes, msg_id: str) -> None:

@@ -76,7 +76,7 @@ class Driver:
         data = b"%d" % number
         match call:
             case ("publish", node, msg_id):
-                subject = subjects.node_event(self.pool, node, "fault")
+                subject = subjects.node_event(self.pool, node, "verdict")
                 named = f"{msg_id}-{self.example}" if msg_id else ""
                 doing: Any = self.bus.publish(subject, data, msg_id=named)
                 home = EVENTS.name

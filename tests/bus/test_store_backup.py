@@ -43,7 +43,7 @@ CLOCK = SystemClock()
 async def test_a_quiet_store_is_restored_message_by_message(
     source: ArchiveBus, target: ArchiveBus, tmp_path: Path
 ) -> None:
-    """With sequences, times and headers; heartbeats, which are kept in memory, are left out."""
+    """Sequences, times and headers are kept; heartbeats, which are in memory, are left out."""
     await filled(source)
     manifest = await back_up(source, CLOCK, tmp_path / "backup", services=("notifier",))
     assert read_manifest(tmp_path / "backup") == manifest
@@ -62,7 +62,7 @@ async def test_a_quiet_store_is_restored_message_by_message(
 async def test_a_timer_fires_in_the_restored_store(
     source: ArchiveBus, target: ArchiveBus, tmp_path: Path
 ) -> None:
-    """At its time, or at once where that is over."""
+    """The timer fires at its time, or at once where that is over."""
     now = datetime.now(UTC)
     for key, at in (("soon", timedelta(seconds=1)), ("later", timedelta(hours=1))):
         await source.schedule("pool-manager", key, now + at, b"{}")
@@ -196,7 +196,7 @@ async def test_a_backup_of_a_store_that_is_written_is_whole(
 
 
 def without_times(messages: list[Stored]) -> list[Stored]:
-    """What was stored again has the time of the restoration."""
+    """Return them as they are compared: a message stored again has the restoration's time."""
     epoch = datetime.fromtimestamp(0, UTC)
     return [msgspec.structs.replace(each, time=epoch) for each in messages]
 
@@ -220,10 +220,38 @@ async def test_a_stream_with_options_that_are_fixed_is_made_as_this_release_has_
     """Set-up refuses to start on it; a backup moves what it holds."""
     await source.admin(f"STREAM.DELETE.{EVENTS.name}", {})
     await source.admin(f"STREAM.CREATE.{EVENTS.name}", EVENTS.config(1) | {option: value})
-    await source.publish("navarch.v1.node.p.n.event.fault", b"{}")
+    await source.publish("navarch.v1.node.p.n.event.verdict", b"{}")
     with pytest.raises(SetupError, match="cannot be changed in place"):
         await set_up(source, CLOCK, replicas=1)
     manifest = await back_up(source, CLOCK, tmp_path / "backup")
     await restore(target, CLOCK, tmp_path / "backup", manifest, replicas=1)
     await set_up(target, CLOCK, replicas=1)
     assert await contents(target, EVENTS.name) == await contents(source, EVENTS.name)
+
+
+class CopyingClock(SystemClock):
+    """A first wait has EVENTS copy INTAKE again."""
+
+    def __init__(self, bus: ArchiveBus) -> None:
+        """Change EVENTS with calls to `bus`."""
+        self.bus = bus
+        self.waits = 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits += 1
+        await self.bus.admin(f"STREAM.UPDATE.{EVENTS.name}", EVENTS.config(1))
+        await super().sleep(seconds)
+
+
+async def test_a_backup_has_each_fact_that_was_acknowledged_before(
+    source: ArchiveBus, tmp_path: Path
+) -> None:
+    """INTAKE is not saved: the backup waits until the server has copied the fact into EVENTS."""
+    await source.admin(f"STREAM.UPDATE.{EVENTS.name}", EVENTS.config(1) | {"sources": []})
+    await source.publish("navarch.v1.node.p.n.event.fault", b"{}")
+    assert await source.last_sequence(EVENTS.name) == 0
+    clock = CopyingClock(source)
+    manifest = await back_up(source, clock, tmp_path / "backup")
+    (events,) = (each for each in manifest.streams if each.stream == EVENTS.name)
+    assert events.last_sequence == 1
+    assert clock.waits

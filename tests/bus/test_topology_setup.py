@@ -32,7 +32,7 @@ async def test_everything_reads_back_as_it_is_spelt_out(any_bus):
 
 async def test_set_up_keeps_what_is_stored(any_bus):
     """A service that starts changes nothing that others have written or not yet read."""
-    sequence = await any_bus.publish("navarch.v1.node.p.n.event.fault", b"1")
+    sequence = await any_bus.publish("navarch.v1.node.p.n.event.uncordoned", b"1")
     await set_up(any_bus, CLOCK, replicas=1)
     (stored,) = await any_bus.read(EVENTS.name, "navarch.v1.node.>")
     info = await any_bus.admin(f"CONSUMER.INFO.{EVENTS.name}.{HEALTH_EVENTS.name}", {})

@@ -30,6 +30,7 @@ from services.cli.app import app
 from services.cli.bus_certificates import AUTHORITY, CLIENTS
 from services.cli.bus_client import user_options
 from services.cli.nats_config_files import CONF, add_user
+from services.health_monitor.fact_intake import FactIntake
 from services.primitives.clock import SystemClock
 from services.primitives.errors import BusError, NavarchError, Unavailable
 from tests.cli.test_nats_config import ConfiguredServer
@@ -228,6 +229,7 @@ class Site:
         while True:
             assert self.service is not None
             bus, deliveries = self.service, self.service.consume(HEALTH_EVENTS)
+            intake = FactIntake(bus, SystemClock())
             # What is not acknowledged is delivered again.
             with suppress(NavarchError, nats.errors.Error, TimeoutError, StopAsyncIteration):
                 while bus is self.service:
@@ -235,6 +237,8 @@ class Site:
                         delivery = await anext(deliveries)
                     self.consumed = max(self.consumed, int(delivery.stored.data))
                     await delivery.ack()
+                    intake.decode(delivery.stored)
+                    await intake.make_room()
             await deliveries.aclose()
 
     async def goes_on(self) -> None:

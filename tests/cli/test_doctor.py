@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.permissions import SERVICES
-from schemas.topology import DEAD, DURABLES, EVERY_STREAM, MIB, SAGAS
+from schemas.topology import DEAD, DURABLES, EVERY_STREAM, INTAKE, MIB, SAGAS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.doctor_checks import (
@@ -70,12 +70,15 @@ def test_a_sound_fleet_has_a_line_for_each_kind_of_thing() -> None:
         (SAGAS.name, HeldMessages(1, SAGAS.bytes_max // 2), ""),
         (DEAD.name, HeldMessages(3, 100), "warning"),
         ("EVENTS", HeldMessages(3, 4 * GIB), ""),
+        (INTAKE.name, HeldMessages(3, 100, NOW - timedelta(seconds=61)), "failing"),
+        (INTAKE.name, HeldMessages(3, 100, NOW - timedelta(seconds=59)), ""),
+        (INTAKE.name, HeldMessages(0, 0, NOW - timedelta(days=1)), ""),
     ],
 )
 def test_a_full_stream_matters_where_it_refuses_more(
     name: str, state: HeldMessages, outcome: str
 ) -> None:
-    """EVENTS drops its oldest; SAGAS stops the fleet; DEAD should be empty."""
+    """EVENTS drops its oldest; SAGAS stops the fleet; DEAD should be empty; INTAKE soon is."""
     found = stream_findings({**STREAMS, name: StreamInfo(NOW, state)})
     assert outcomes(found) == ([(f"stream {name}", outcome)] if outcome else [])
 

@@ -20,6 +20,7 @@ from services.cli.bus_client import BusFleet
 from services.cli.commands.policy_commands import _differences_text, _replay
 from services.health_monitor.rules.policy_file import parse_policy
 from services.primitives.errors import ConfigurationError
+from tests.support.settling import arriving
 
 NOW = datetime.now(UTC)
 STRICT = b"""
@@ -166,6 +167,7 @@ async def test_a_policy_is_replayed_over_stored_faults(bus: NatsBus) -> None:
     ):
         subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
         await bus.publish(subject, encode(event), msg_id=event.id)
+    await arriving(bus)
     policy = parse_policy("strict.yaml", STRICT)
     before = await bus.last_sequence("EVENTS")
     found, faults = await _replay(BusFleet(bus), policy, NOW - timedelta(hours=1), "")
@@ -189,10 +191,12 @@ async def test_faults_before_the_span_count_but_are_not_compared(bus: NatsBus) -
     ):
         subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
         await bus.publish(subject, encode(event), msg_id=event.id)
+    await arriving(bus)
     start = await bus.last("EVENTS", subjects.node_event("training", "b", "verdict"))
     assert start is not None
     late = _fault("training", "b", "f-2", 31)
     await bus.publish(subjects.node_event("training", "b", "fault"), encode(late), msg_id=late.id)
+    await arriving(bus)
     found, faults = await _replay(BusFleet(bus), parse_policy("s", STRICT), start.time, "")
     assert ([], 1) == (found, faults)
 

@@ -22,6 +22,7 @@ from services.bus.topology_setup import set_up
 from services.primitives.clock import SystemClock
 from services.primitives.errors import NavarchError, Unavailable
 from tests.support.cluster import Cluster, connected, leader_of
+from tests.support.settling import arriving
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -89,7 +90,9 @@ async def test_three_servers_are_restored_into_one_and_back_into_three(
                 await same(one, empty)
                 info = await empty.admin(f"STREAM.INFO.{SAGAS.name}", {})
                 assert info["config"]["num_replicas"] == 3
-                assert await empty.publish("navarch.v1.node.p.n.event.fault", b"{}") > 50
+                await empty.publish("navarch.v1.node.p.n.event.fault", b"{}")
+                await arriving(empty)
+                assert await empty.last_sequence(EVENTS.name) > 50
     finally:
         await single.kill()
 

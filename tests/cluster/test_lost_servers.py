@@ -15,7 +15,7 @@ from services.bus.topology_setup import set_up
 from services.primitives.clock import SystemClock
 from services.primitives.errors import BusError
 from tests.support.cluster import Cluster, connected, replicas_current
-from tests.support.settling import settled
+from tests.support.settling import arriving, settled
 
 pytestmark = pytest.mark.slow
 SETTLED_SECONDS_MAX = 90.0
@@ -33,7 +33,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
             await set_up(bus, SystemClock(), replicas=3)
             for number in range(COUNT):
                 await bus.put(NODES, f"p.n{number % 10}", str(number).encode())
-                await bus.publish(FAULT, b"{}")
+                await bus.publish(f"navarch.v1.node.p.n{number}.event.fault", b"{}")
                 await bus.append(
                     f"{SAGA}.step{number}.started", b"{}", tree=f"{SAGA}.>", expected=number
                 )
@@ -78,6 +78,8 @@ async def whole(bus: NatsBus) -> None:
                 floor = (await bus.admin(place, {}))["ack_floor"]["stream_seq"]
     assert floor == COUNT
     assert await bus.publish(FAULT, b"{}") == COUNT + 1
+    await arriving(bus, SETTLED_SECONDS_MAX)
+    assert await bus.last_sequence(EVENTS.name) == COUNT + 1
     await bus.append(f"{SAGA}.more.started", b"{}", tree=f"{SAGA}.>", expected=COUNT)
 
 

@@ -24,7 +24,7 @@ from services.runtime.consumer_loop import ConsumerLoop
 from services.runtime.process import Context
 from services.runtime.process_metrics import Instruments
 from services.runtime.tracing import Tracing
-from tests.support.settling import settled
+from tests.support.settling import arriving, settled
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
 SOON_SECONDS = 60.0
@@ -76,7 +76,9 @@ class World:
     async def publish(self, event: NodeEvent) -> int:
         """Publish an event as its source would."""
         subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
-        return await self.bus.publish(subject, encode(event), msg_id=event.id)
+        sequence = await self.bus.publish(subject, encode(event), msg_id=event.id)
+        await arriving(self.bus)
+        return sequence
 
     async def register(self, node: str, boot: str = "boot-1") -> None:
         """Publish a node's registration."""

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from services.runtime.sender_quota import SENDER_MAX
 from tests.health_monitor.conftest import Monitor, World, make_fault
+from tests.support.settling import without_shares
 
 FLOOD = 1_500
 
@@ -13,6 +14,7 @@ async def test_a_flooding_node_delays_no_other_and_hides_no_fault_of_its_own(
     world: World, start: Callable[..., Awaitable[Monitor]]
 ) -> None:
     """All different, so that none equals another; the GPU that falls off the bus is the last."""
+    await without_shares(world.bus)
     flood = [make_fault(f"flood-{n}", node="loud", code=1_000 + n) for n in range(FLOOD)]
     await asyncio.gather(*(world.publish(each) for each in flood))
     await world.publish(make_fault("serious", node="loud", code=79))

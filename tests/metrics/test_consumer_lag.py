@@ -18,6 +18,7 @@ from services.bus.nats.nats_bus import NatsBus
 from services.metrics.fleet.consumer_lag import ConsumerBacklog, update_lagging
 from services.metrics.fleet.consumer_watch import ConsumerWatch
 from services.primitives.clock import SystemClock
+from tests.support.settling import arriving
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 BOUNDS = LagSettings(messages=100, age=Duration(60))
@@ -76,6 +77,7 @@ async def test_undelivered_messages_are_reported_once(bus: NatsBus) -> None:
     for number in range(5):
         fault = Fault(id=f"f{number}", time=NOW, pool="p", node="n", kind="xid", code=79)
         await bus.publish(subjects.node_event("p", "n", "fault"), encode(fault), msg_id=fault.id)
+    await arriving(bus)
     await first.check()
     second, _ = fresh_watch(bus, 4)
     await second.check()

@@ -19,7 +19,7 @@ from schemas.node_events import Fault, Telemetry
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import NodeReplaced
 from schemas.settings import Settings
-from schemas.topology import HEALTH, NODES
+from schemas.topology import FACTS_WAITING_MAX, HEALTH, NODES
 from services.metrics.service import build
 from services.primitives.clock import SystemClock
 from services.runtime.consumer_loop import ConsumerLoop
@@ -218,15 +218,15 @@ async def test_replicas_show_the_same_gauges_and_share_the_counts(bus, replica):
         await put(bus, "n-1")
         for scrape in (one, two):
             await until(scrape, lambda found: found.get(ACTIVE) == 1)
-        for number in range(40):
+        for number in range(FACTS_WAITING_MAX):
             await xid(bus, "n-1", number)
         await sample(bus, "n-1", 71, one, two)
         name = "navarch_xid_errors_total{node=n-1,pool=a,xid=79}"
         await until(
             lambda: {"sum": one().get(name, 0) + two().get(name, 0)},
-            lambda found: found["sum"] >= 40,
+            lambda found: found["sum"] >= FACTS_WAITING_MAX,
         )
-        assert one().get(name, 0) + two().get(name, 0) == 40
+        assert one().get(name, 0) + two().get(name, 0) == FACTS_WAITING_MAX
 
 
 async def test_an_unreadable_sample_is_counted(bus, replica):

@@ -10,18 +10,22 @@ from hypothesis import strategies as st
 from agent.delivery.outbox import WAITING_MAX
 from agent.faults.fault_rate_limit import KEYS_MAX, PASSES_MAX, WINDOW_SECONDS
 from schemas import permissions, subjects
-from schemas.topology import EVENTS
+from schemas.node_events import FACTS_OF_AGENTS
+from schemas.topology import EVENTS, FACTS_WAITING_MAX
 from services.bus.nats.nats_bus import NatsBus
 from services.notifier import flood_watch
 from services.notifier.flood_watch import (
     FACTS_KEPT,
     FACTS_MAX,
+    FULL_LOOKS_MAX,
     FloodWatch,
     Flow,
     find_surplus,
     next_flows,
+    next_full,
 )
 from services.primitives.clock import SystemClock
+from tests.support.settling import arriving, without_shares
 
 FAULT = subjects.node_event("a", "n1", "fault")
 REGISTERED = subjects.node_event("a", "n1", "registered")
@@ -101,6 +105,27 @@ def test_no_agent_of_ours_is_disconnected(looks: list[tuple[float, int]]) -> Non
         assert not any(each.is_flood for each in flows.values())
 
 
+@pytest.mark.parametrize(
+    ("looks", "expected"),
+    [
+        ([FACTS_WAITING_MAX] * 3, 3),
+        ([FACTS_WAITING_MAX - 1] * 3, 0),
+        # Between two times that room is made there is some for a moment.
+        ([FACTS_WAITING_MAX, FACTS_WAITING_MAX, 3], 1),
+        ([FACTS_WAITING_MAX, 0, 0], 0),
+        # What an agent kept while it was cut off, at 64 a second.
+        ([FACTS_WAITING_MAX] * (WAITING_MAX // 640), WAITING_MAX // 640),
+    ],
+)
+def test_a_node_is_counted_while_intake_has_no_room_for_it(looks: list[int], expected: int) -> None:
+    """No other is, and a backlog of an agent of ours is far from a disconnection."""
+    full: dict[tuple[str, str], int] = {}
+    for count in looks:
+        full = next_full(full, {FAULT: count, REGISTERED: 1, OTHER: 2})
+    assert full == ({N1: expected} if expected else {})
+    assert expected < FULL_LOOKS_MAX / 10
+
+
 async def test_only_a_filling_stream_loses_facts(
     bus: NatsBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +134,9 @@ async def test_only_a_filling_stream_loses_facts(
     monkeypatch.setattr(flood_watch, "FACTS_KEPT", 10)
     monkeypatch.setattr(flood_watch, "GROWTH_MIN", 20)
     await bus.publish(OTHER, b"{}")
+    await without_shares(bus)
     await asyncio.gather(*(bus.publish(FAULT, b"%d" % each) for each in range(40)))
+    await arriving(bus)
     last = await bus.last_sequence(EVENTS.name)
     watch = FloodWatch(bus, SystemClock())
 
@@ -132,4 +159,4 @@ def test_the_documented_bound_is_the_one_of_the_code() -> None:
     assert f"{FACTS_MAX:,} facts of at most {permissions.AGENT_BYTES_MAX >> 10} KiB" in page
     assert f"{mib} MiB" in page
     assert f"{EVENTS.bytes_max // 2 // (mib << 20)} nodes" in page
-    assert FACTS_KEPT * len(permissions.agent_facts()) <= FACTS_MAX
+    assert FACTS_KEPT * len(FACTS_OF_AGENTS) <= FACTS_MAX

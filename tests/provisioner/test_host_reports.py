@@ -36,6 +36,7 @@ from tests.provisioner.provisioner_parts import (
     request,
     steps,
 )
+from tests.support.settling import arriving
 
 NOW = datetime(2026, 5, 5, tzinfo=UTC)
 SOON = NOW + timedelta(days=3)
@@ -161,6 +162,7 @@ async def test_reports_are_published_before_they_are_recorded(bus: NatsBus) -> N
     for report in reports:
         provider.report = report
         await poller.poll()
+        await arriving(bus)
         stored = await bus.read(EVENTS.name, node_event_wildcard("provider-notice"))
         record = await recorded(bus)
         seen.append((len(stored), len(record.reported_notices) + bool(record.impaired_reason)))

@@ -4,13 +4,14 @@ import asyncio
 from contextlib import suppress
 
 import nats
+import nats.js.errors
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from schemas import permissions, subjects
 from schemas.account_rules import NODE_TAG, POOL_TAG, Account
-from schemas.headers import SUBJECT
+from schemas.headers import STREAM_SOURCE, SUBJECT
 from schemas.messages import encode
 from schemas.node_records import NodeRecord
 from schemas.permissions import SERVICE_QUERIES, SERVICES, durables_of
@@ -93,17 +94,32 @@ async def marked_sequences(client: Client) -> dict[str, int]:
     A stream stores what it receives in order, and after the publisher's connection has moved on:
     an acknowledgement alone proves that the messages before it were stored or refused.
     """
+    stores, found = client.jetstream(), dict[str, int]()
+    for each in EVERY_STREAM:
+        for source in each.sources:
+            await copied(client, source, found[source], each.name)
+        found[each.name] = (await stores.publish(concrete(each.subjects[0]), b"{}", timeout=30)).seq
+    return found
+
+
+async def copied(client: Client, source: str, sequence: int, target: str) -> None:
+    """Wait until the server has copied a message of one stream into another."""
     stores = client.jetstream()
-    return {
-        each.name: (await stores.publish(concrete(each.subjects[0]), b"{}", timeout=30)).seq
-        for each in EVERY_STREAM
-    }
+    subject = (await stores.get_msg(source, sequence)).subject
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(nats.js.errors.NotFoundError):
+                headers = (await stores.get_last_msg(target, str(subject))).headers or {}
+                if headers.get(STREAM_SOURCE, "").split()[1:2] == [str(sequence)]:
+                    return
+            await asyncio.sleep(0.01)
 
 
 async def stored_in(client: Client, before: dict[str, int]) -> set[str]:
     """The streams that stored something since `marked_sequences` returned `before`."""
     after = await marked_sequences(client)
-    return {name for name, at in after.items() if at != before[name] + 1}
+    marks = {each.name: 1 + len(each.sources) for each in EVERY_STREAM}
+    return {name for name, at in after.items() if at != before[name] + marks[name]}
 
 
 def concrete(subject: str, user: str = permissions.OPERATOR, node: str = "n1") -> str:
@@ -168,7 +184,7 @@ async def test_an_answer_cannot_be_sent_to_a_subject_of_another_account(secured:
     await marker.close()
     # What they may store themselves: an agent its events, samples and heartbeat, an operator
     # requests. None of it under a subject of the attack.
-    own = {"EVENTS", "TELEMETRY", "REQUESTS", "KV_HEARTBEATS"}
+    own = {"INTAKE", "EVENTS", "TELEMETRY", "REQUESTS", "KV_HEARTBEATS"}
     found = {
         target: await admin.last(stream, target)
         for target, stream in (

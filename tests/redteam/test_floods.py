@@ -21,6 +21,7 @@ from services.primitives.clock import SystemClock
 from services.runtime.failure_register import FailureRegister
 from tests.redteam.test_account_walls import AGENT, NODE, plain
 from tests.support.secured import Secured, nats_config, serving_secured
+from tests.support.settling import arriving, without_shares
 
 SIZE = 8 * 1_048_576
 OTHERS = "navarch.v1.node.training.n2.event.fault"
@@ -37,6 +38,7 @@ async def test_an_agent_that_fills_the_history_removes_only_its_own(
     monkeypatch.setattr(flood_watch, "GROWTH_MIN", 20)
     admin = await NatsBus.connect(secured.options("admin"))
     await admin.admin(f"STREAM.UPDATE.{EVENTS.name}", small.config(1))
+    await without_shares(admin)
     await admin.publish(OTHERS, b"{}")
     notifier = await NatsBus.connect(secured.options("notifier"))
     watch = StoreWatch(notifier, SystemClock(), FailureRegister(CollectorRegistry()))
@@ -50,6 +52,7 @@ async def test_an_agent_that_fills_the_history_removes_only_its_own(
         ]
         with suppress(nats.errors.Error):
             sent += 60_000 * len(await asyncio.gather(*wanted))
+        await arriving(admin)
         reported |= {each.about for each in await watch.look()}
     left = await admin.last(EVENTS.name, OTHERS)
     for each in (client, notifier, admin):

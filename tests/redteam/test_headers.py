@@ -100,6 +100,6 @@ def test_outsiders_publish_into_these_streams() -> None:
     """The list above is not empty for a reason that would pass unnoticed."""
     found = {who: {spec.name for spec, _ in stored_by(who)} for who in (AGENT, "operator")}
 
-    assert found == {AGENT: {"TELEMETRY", "EVENTS", "KV_HEARTBEATS"}, "operator": {"REQUESTS"}}
+    assert found == {AGENT: {"TELEMETRY", "INTAKE", "KV_HEARTBEATS"}, "operator": {"REQUESTS"}}
     assert [] == stored_by("viewer")
     assert [] == stored_by("bootstrap")

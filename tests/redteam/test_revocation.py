@@ -54,6 +54,7 @@ from services.provisioner.removal.credentials_revoker import (
 from services.runtime.failure_register import FailureRegister
 from tests.support.inprocess import eventually
 from tests.support.secured import Secured, nats_config, serving_secured
+from tests.support.settling import arriving, without_shares
 
 DAY = 86_400.0
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -198,12 +199,15 @@ async def test_a_flooding_node_is_disconnected_until_an_operator_readmits_it(
     buses = {node: await NatsBus.connect(each) for node, each in options.items()}
     notifier = await NatsBus.connect(place.secured.options("notifier"))
     operator = await NatsBus.connect(place.secured.options("operator"))
+    admin = await NatsBus.connect(place.secured.options("admin"))
+    await without_shares(admin)
     watch = FloodWatch(notifier, SystemClock())
 
     async def flood() -> list[str]:
         subject = subjects.node_event("training", "n1", "fault")
         for number in range(30):
             await buses["n1"].publish(subject, b"%d" % number)
+        await arriving(admin)
         shown = await watch.look(0, await notifier.last_sequence(EVENTS.name))
         return [each.reason for each in shown]
 
@@ -245,7 +249,7 @@ async def test_a_flooding_node_is_disconnected_until_an_operator_readmits_it(
         assert place.failures.current == ()
     events = await place.bus.read(EVENTS.name, "navarch.v1.node.training.n1.event.*")
     found = [node_codec.decode(each.data) for each in events if each.data.startswith(b'{"type"')]
-    for each in (*buses.values(), notifier, operator):
+    for each in (*buses.values(), notifier, operator, admin):
         await each.close()
 
     assert record is not None

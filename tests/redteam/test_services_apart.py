@@ -30,15 +30,18 @@ STORES: Final = {
         *("EVENTS", "SAGAS", "TIMERS", "DEAD"),
         *("KV_POOLS", "KV_NODES", "KV_HARDWARE", "KV_LEASES"),
     },
-    "health-monitor": {"EVENTS", "TIMERS", "DEAD", "KV_HEALTH", "KV_LEASES"},
-    "provisioner": {"EVENTS", "SAGAS", "DEAD", "KV_INSTANCES", "KV_OFFERINGS", "KV_LEASES"},
+    "health-monitor": {"INTAKE", "EVENTS", "TIMERS", "DEAD", "KV_HEALTH", "KV_LEASES"},
+    "provisioner": {
+        *("INTAKE", "EVENTS", "SAGAS", "DEAD"),
+        *("KV_INSTANCES", "KV_OFFERINGS", "KV_LEASES"),
+    },
     "notifier": {"EVENTS", "SAGAS", "DEAD", "SINKS", "KV_ALERTS", "KV_LEASES"},
     "metrics": {"EVENTS", "DEAD", "KV_REPAIRS", "KV_LEASES", "OBJ_EVIDENCE"},
 }
 """The streams into which each service may store; none of it is another's bucket."""
 QUEUES: Final = [each for each in STREAMS if each.retention == "workqueue"]
 VICTIM: Final = "$KV.POOLS.pool.training"
-FACT: Final = "navarch.v1.node.training.n1.event.fault"
+FACT: Final = "navarch.v1.node.training.n1.event.verdict"
 
 
 @pytest.mark.parametrize("who", SERVICES)
@@ -136,7 +139,7 @@ OWN_CALLS: Final = {
         *(f"STREAM.{call}.{each.name}" for each in EVERY_STREAM for call in ("CREATE", "UPDATE")),
         "STREAM.PURGE.SAGAS",
     },
-    "health-monitor": {"STREAM.CREATE.KV_HEARTBEATS"},
+    "health-monitor": {"STREAM.CREATE.KV_HEARTBEATS", "STREAM.PURGE.INTAKE"},
     "provisioner": set(),
     "notifier": {
         *(f"STREAM.CREATE.{each.name}" for each in EVERY_STREAM),

@@ -190,7 +190,8 @@ def test_streams_do_not_overlap_and_hold_every_subject():
     """Each subject that is stored is stored once."""
     stored = {
         subjects.telemetry("p", "n"): "TELEMETRY",
-        subjects.node_event("p", "n", "fault"): "EVENTS",
+        subjects.node_event("p", "n", "fault"): "INTAKE",
+        subjects.node_event("p", "n", "verdict"): "EVENTS",
         subjects.pool_event("p", "scaled"): "EVENTS",
         subjects.fleet_event("lag"): "EVENTS",
         subjects.pool_request("p", "scale"): "REQUESTS",
@@ -212,5 +213,7 @@ def test_durables_filter_within_their_stream():
     by_name = {each.name: each for each in STREAMS}
     for durable in DURABLES:
         for filter_ in durable.filters:
-            example = filter_.replace("*", "x").replace(">", "x")
-            assert any(matches(w, example) for w in by_name[durable.stream].subjects), filter_
+            example = filter_.replace("*", "x").replace(".>", ".verdict")
+            stream = by_name[durable.stream]
+            held = (stream, *map(by_name.__getitem__, stream.sources))
+            assert any(matches(w, example) for each in held for w in each.subjects), filter_

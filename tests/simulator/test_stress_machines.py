@@ -148,7 +148,11 @@ def test_a_silent_node_publishes_its_spool_when_it_returns() -> None:
         number=2, at=50.0, slot=2, type="xid_error", xid=13, recovers_after=5
     )
     stored, report = _live(QUIET.format(more="", seconds="3m", health=""), (away, meanwhile))
-    published = [at for at, _, each in stored if each.subject.endswith(".fault")]
+    published = [
+        at
+        for at, stream, each in stored
+        if stream == EVENTS.name and each.subject.endswith(".fault")
+    ]
     assert [91.0] == [round(at) for at in published]
     name = {each.subject.split(".")[4] for _, _, each in stored if each.subject.endswith(".fault")}
     heard = [at for at, sample in _samples(stored) if sample.node in name]

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from schemas.stream_specs import DurableSpec
-from schemas.topology import DURABLES
+from schemas.topology import DURABLES, EVENTS, INTAKE
+from services.bus.fact_copies import all_copied
 from services.bus.port import Bus
 from services.primitives.errors import Refused
 
@@ -31,8 +32,23 @@ async def busy(bus: Bus, durables: Iterable[DurableSpec] = DURABLES) -> list[str
     return [each.name for each in durables if not await is_settled(bus, each.stream, each.name)]
 
 
+async def without_shares(bus: Bus) -> None:
+    """Have INTAKE take any number of facts of a node, as if room had been made for long."""
+    config = INTAKE.config(1) | {"max_msgs_per_subject": 1_000_000}
+    await bus.admin(f"STREAM.UPDATE.{INTAKE.name}", config)
+
+
+async def arriving(bus: Bus, within_seconds: float = 60) -> None:
+    """Return once EVENTS has every fact of agents that was stored so far."""
+    async with asyncio.timeout(within_seconds):
+        while not await all_copied(bus):
+            await asyncio.sleep(LOOK_SECONDS)
+
+
 async def is_settled(bus: Bus, stream: str, durable: str) -> bool:
     """Return whether a durable has dealt with everything stored so far."""
+    if stream == EVENTS.name and not await all_copied(bus):
+        return False
     info = await bus.admin(f"CONSUMER.INFO.{stream}.{durable}", {})
     if info["num_pending"] or info["num_ack_pending"]:
         return False

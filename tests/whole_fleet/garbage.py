@@ -8,7 +8,7 @@ from schemas.messages import message_type
 from schemas.operator_requests import REQUESTS
 from schemas.saga_log_entries import STATUSES, StepStarted, TimerDue
 from schemas.stream_specs import MESSAGE_BYTES_MAX, DurableSpec
-from schemas.topology import DURABLES, EVENTS, STREAMS
+from schemas.topology import DURABLES, EVENTS, INTAKE, STREAMS
 
 POOL = "garbage"
 DEPTH = 100_000
@@ -59,7 +59,7 @@ def _type_of(subject: str) -> str:
     match tokens[2:]:
         case ["node", _, _, "telemetry"]:
             return message_type(node_events.Telemetry)
-        case [family, *_, fact] if matches(subject, EVENTS.subjects):
+        case [family, *_, fact] if matches(subject, (*EVENTS.subjects, *INTAKE.subjects)):
             return message_type(_EVENT_TYPES.get(fact, _OF_FAMILY[family]))
         case ["saga", _, step, status]:
             found = [kind for kind, word in STATUSES.items() if word == status] or [StepStarted]

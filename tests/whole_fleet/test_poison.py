@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from schemas.topology import EVENTS
 from tests.redteam.hostile import UNSAFE
+from tests.support.settling import without_shares
 from tests.whole_fleet.fleet import Fleet, serving_fleet
 from tests.whole_fleet.poison import poison
 
@@ -37,6 +38,7 @@ async def test_the_rest_of_the_fleet_goes_on(fleet: Fleet) -> None:
     (poisoned,) = await fleet.active("poison", 1)
     (healthy,) = await fleet.active("control", 1)
     pids = fleet.pids
+    await without_shares(fleet.bus)
     client = await nats.connect(fleet.url)
     stream, room = client.jetstream(), asyncio.Semaphore(AT_ONCE)
 

@@ -19,7 +19,9 @@ from services.bus.port import Stored
 
 FILLER: Final = "restore-filler"
 EXPECTED: Final = "Nats-Expected-"
-SET_BY_SERVER: Final = frozenset({"Nats-Scheduler", "Nats-Schedule-Next", h.MARKER_REASON})
+SET_BY_SERVER: Final = frozenset(
+    {"Nats-Scheduler", "Nats-Schedule-Next", h.MARKER_REASON, h.STREAM_SOURCE}
+)
 ROLLUP: Final = "Nats-Rollup"
 
 _encoder: Final = msgspec.json.Encoder()
@@ -31,7 +33,7 @@ def keeps_sequences(spec: StreamSpec) -> bool:
 
     A request's sequence is its ID, and entries of SAGAS are guarded by those before them.
     """
-    return spec in STREAMS
+    return any(spec.name == each.name for each in STREAMS)
 
 
 def as_line(stored: Stored) -> bytes:

@@ -12,9 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from schemas import headers as h
 from schemas.stream_specs import StreamSpec
-from schemas.topology import DURABLES, EVENTS, EVERY_STREAM, TELEMETRY
+from schemas.topology import DURABLES, EVENTS, EVERY_STREAM, INTAKE, TELEMETRY
 from services.bus.backup.backup_files import (
     BackupError,
     Manifest,
@@ -45,7 +47,8 @@ FILLERS_AT_ONCE: Final = 256
 ORDER: Final = (
     TELEMETRY,
     *(each for each in SAVED if each not in (TELEMETRY, EVENTS)),
-    EVENTS,
+    # As an earlier release has it: set-up has INTAKE take the facts of agents again.
+    msgspec.structs.replace(EVENTS, subjects=(*EVENTS.subjects, *INTAKE.subjects), sources=()),
 )
 
 Progress = Callable[[str], None]

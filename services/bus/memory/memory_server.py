@@ -83,7 +83,8 @@ class MemoryServer:
 
     def publish(self, subject: str, data: bytes, headers: Mapping[str, str]) -> int:
         """Store a message; return its sequence."""
-        if self.refusing and (stream := self.state.home(subject)) in self.refusing:
+        stream = self.state.home(subject) if self.refusing else ""
+        if stream and self.refusing.keys() & {stream, *self.state.copying(stream)}:
             if self.on_refused is not None:
                 self.on_refused(stream)
             raise StoreFull(f"{subject}: insufficient storage resources available (10047)")

@@ -13,7 +13,7 @@ from schemas import subjects
 from services.bus.port import Headers
 from services.bus.protocol.server_protocol import firing, guard
 from services.bus.protocol.write_outcomes import WriteOutcomes
-from services.primitives.errors import StoreFull, Unavailable
+from services.primitives.errors import StoreFull, TooMany, Unavailable
 
 
 class Storing:
@@ -68,6 +68,8 @@ class Storing:
         """
         try:
             sequence = await self._store(subject, data, headers)
+        except TooMany:
+            raise
         except Unavailable as error:
             if self.connected:
                 now, said = asyncio.get_running_loop().time(), isinstance(error, StoreFull)

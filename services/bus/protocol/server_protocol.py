@@ -16,6 +16,7 @@ from services.primitives.errors import (
     SetupError,
     StoreFull,
     TooLarge,
+    TooMany,
     Unavailable,
 )
 
@@ -24,6 +25,8 @@ CONFLICT_CODES: Final = frozenset({10071, 10164})
 UNAVAILABLE: Final = 503
 STORAGE_EXHAUSTED: Final = frozenset({10028, 10047})
 """Errors of the server's memory and disk limits: its own state, though their code is 500."""
+SUBJECT_FULL: Final = "maximum messages per subject exceeded"
+"""In the server's words; the code has other meanings too."""
 SUBJECT_CHARS_MAX: Final = 1024
 """The server ends a connection whose control line is longer than 4 KiB."""
 DIRECT_HEADERS: Final = frozenset(
@@ -74,6 +77,8 @@ def raise_api_error(error: ApiError, what: str) -> None:
         raise Conflict(text)
     if error.err_code in STORAGE_EXHAUSTED:
         raise StoreFull(text)
+    if SUBJECT_FULL in error.description:
+        raise TooMany(text)
     if error.code == UNAVAILABLE:
         raise Unavailable(text)
     raise Refused(text, error.err_code)

@@ -139,14 +139,20 @@ def _alert(event: Message, severity: Severity, kind: AlertKind, key: str, node: 
     )
 
 
+def store_key(failure: CurrentFailure) -> str:
+    """Return the key of the alert for a store that refuses what is written."""
+    return f"{STORE_KEY}{failure.about}"
+
+
 def store_alert(failure: CurrentFailure, now: datetime) -> Alert:
     """The alert for a store that refuses what is written."""
     return Alert(
         severity="critical",
         title=f"{failure.about}: not writable",
-        text=f"{failure.reason}. To resolve: {failure.remedy}.",
+        text=f"{failure.reason}. Cause: {failure.store_cause or 'unknown'}. "
+        f"To resolve: {failure.remedy}.",
         kind="service-failure",
-        key=f"{STORE_KEY}{failure.about}",
+        key=store_key(failure),
         event=f"store-unwritable-{failure.about}-{now.isoformat()}",
         time=now,
     )

@@ -7,7 +7,7 @@ take is kept in LEASES meanwhile.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -21,12 +21,18 @@ from schemas.alert_records import (
     OpenAlertRecord,
     alert_key,
 )
+from schemas.fleet_queries import CurrentFailure
 from schemas.messages import decoder, encode
 from schemas.topology import LEASES
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus
 from services.notifier.alerts.alert_channel import RECEIPT_CHARS_MAX
-from services.notifier.alerts.alert_rules import STORE_KEY, end_of_store_alert, store_alert
+from services.notifier.alerts.alert_rules import (
+    STORE_KEY,
+    end_of_store_alert,
+    store_alert,
+    store_key,
+)
 from services.notifier.alerts.alert_sender import RoutedChannel
 from services.notifier.alerts.open_alerts import OpenAlerts, finish
 from services.primitives.clock import Clock
@@ -102,8 +108,10 @@ class StoreAlerts:
         """Record what has begun and what has ended; BusError, Retry: some of it is not."""
         now, reported = self._clock.now(), self._failures.current
         failing = [each for each in reported if each.failure == "store-unwritable"]
-        alerts = {alert.key: alert for alert in (store_alert(each, now) for each in failing)}
-        self._failing = frozenset(alerts)
+        self._failing = frozenset(map(store_key, failing))
+        alerts = {
+            store_key(each): store_alert(each, now) for each in one_a_cause(failing, self._begun)
+        }
         lasting = {key: self._begun.get(key) or _StoreAlert(alert) for key, alert in alerts.items()}
         # At once: on a full disk each write waits for an answer that does not come.
         await asyncio.gather(*map(self._begin, lasting.values()))
@@ -190,6 +198,19 @@ class StoreAlerts:
         receipt = (sent.receipt or receipt)[:RECEIPT_CHARS_MAX]
         begun.sent[name] = ChannelState(event=begun.alert.event, receipt=receipt)
         begun.sent_at[name] = at
+
+
+def one_a_cause(
+    failing: Sequence[CurrentFailure], begun: Collection[str]
+) -> tuple[CurrentFailure, ...]:
+    """Return one failure for each cause and remedy, first of all those of `begun` alerts.
+
+    A server that stores nothing is reported for each of its streams.
+    """
+    found: dict[tuple[str, str], CurrentFailure] = {}
+    for each in sorted(failing, key=lambda one: store_key(one) not in begun):
+        found.setdefault((each.store_cause, each.remedy), each)
+    return tuple(found.values())
 
 
 def _kept_key(begun: _StoreAlert) -> str:

@@ -25,7 +25,7 @@ from schemas.headers import TRACEPARENT
 from schemas.messages import encode
 from schemas.node_events import Telemetry
 from schemas.node_records import GpuUse, HeartbeatRecord, node_key
-from schemas.topology import EVENTS, HEARTBEATS
+from schemas.topology import HEARTBEATS, INTAKE
 from services.bus.port import Headers
 from services.primitives.errors import BusError
 from services.provisioner.provider_client.provider import Instance
@@ -222,7 +222,7 @@ class AgentMachines:
                 admitted_at=node.admission.at,
                 sagas=node.admission.sagas,
                 credentials_until=node.reported_expiry(self._simulation.now()),
-                unwritable=EVENTS.name in node.process.bus.unwritable_streams(),
+                unwritable=INTAKE.name in node.process.bus.unwritable_streams(),
                 **self._about(node),
             )
             try:

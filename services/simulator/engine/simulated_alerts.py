@@ -225,8 +225,8 @@ class RefusedWrites:
             found = [each.since for process, each in known.items() if not process.dead]
             evident = [each for each in found if each is not None]
             waited = now - max(min(evident), quiet_since) if evident else 0.0
-            alert = f"store-unwritable/stream {stream}"
-            if waited > ALERTED_WITHIN_SECONDS and alert not in self._operators.open:
+            # One alert is for all streams that stop for the same cause.
+            if waited > ALERTED_WITHIN_SECONDS and not self._operators.unwritable():
                 self._invariants.fail(
                     f"{stream} takes no writes, and operators are not alerted after {waited:.0f} s"
                 )

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from schemas import headers as h
 from schemas.subjects import MAX_DELIVERIES
 from services.bus.memory.jetstream.consumer_state import (
     MAX_DELIVERIES_ADVISORY,
@@ -23,7 +24,7 @@ from services.bus.memory.jetstream.consumer_state import (
 )
 from services.bus.memory.jetstream.stream_state import StreamState
 from services.bus.port import Stored
-from services.bus.protocol.subject_filters import matches
+from services.bus.protocol.subject_filters import REST, matches
 from services.primitives.errors import Unavailable
 
 _json = msgspec.json.Encoder()
@@ -93,7 +94,30 @@ class ServerState:
         # What is larger than its whole stream may be is gone already.
         stored = stream.messages.get(sequence) if new else None
         self._took(home, [stored] if stored else [], now, effects)
+        if stored:
+            self._copy(home, now, effects)
         return sequence, effects
+
+    def _copy(self, source: str, now: datetime, effects: ServerEffects) -> None:
+        """Copy what a stream has into those that it is a source of."""
+        held = self.streams[source]
+        for name in self.copying(source):
+            stream = self.streams[name]
+            after = min(stream.sourced.get(source, 0), held.last_sequence)
+            for each in map(held.messages.__getitem__, held.sequences(REST, after)):
+                stream.sourced[source] = each.sequence
+                headers = {**each.headers, h.STREAM_SOURCE: f"{source} {each.sequence}"}
+                sequence, new = stream.store(each.subject, each.data, headers, now)
+                self._changed(name)
+                self._took(name, [stream.messages[sequence]] if new else [], now, effects)
+
+    def copying(self, source: str) -> list[str]:
+        """The streams that copy one."""
+        return [
+            name
+            for name, each in self.streams.items()
+            if any(source == its.name for its in each.config.sources)
+        ]
 
     def settle(
         self, place: ConsumerPlace, sequence: int, word: Word, delay_seconds: float, now: datetime
@@ -147,6 +171,8 @@ class ServerState:
         """Forget a stream, its messages and its consumers."""
         for consumer in list(self.consumers[name]):
             self.drop_consumer(ConsumerPlace(name, consumer))
+        for each in self.copying(name):  # a new stream of the name is copied from its beginning
+            self.streams[each].sourced.pop(name, None)
         del self.streams[name]
         del self.consumers[name]
         self._changed(name)
@@ -216,6 +242,9 @@ class ServerState:
         effects = ServerEffects()
         for name in list(self._stale):
             if name in self.streams:
+                for source in self.streams[name].config.sources:
+                    if source.name in self.streams:
+                        self._copy(source.name, now, effects)
                 self._took(name, [], now, effects)
                 self._pump(name, now, effects)
         return effects

@@ -28,9 +28,9 @@ from services.bus.memory.jetstream.publish_rules import (
 )
 from services.bus.memory.jetstream.subject_index import SubjectIndex
 from services.bus.port import Stored
-from services.bus.protocol.server_protocol import header_bytes
+from services.bus.protocol.server_protocol import SUBJECT_FULL, header_bytes
 from services.bus.protocol.subject_filters import REST
-from services.primitives.errors import Unavailable
+from services.primitives.errors import TooMany, Unavailable
 
 SCHEDULER: Final = "Nats-Scheduler"
 SCHEDULE_NEXT: Final = "Nats-Schedule-Next"
@@ -56,6 +56,12 @@ HEADERS_BYTES: Final = 4
 """And on saying how long its headers are, where it has any."""
 
 
+class StreamSource(msgspec.Struct, frozen=True):
+    """A stream whose messages are copied into another."""
+
+    name: str
+
+
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The options that change what a stream does; times in nanoseconds, as the server has them."""
 
@@ -66,6 +72,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = -1
     max_age: int = 0
     max_msgs_per_subject: int = -1
+    discard_new_per_subject: bool = False
+    sources: tuple[StreamSource, ...] = ()
     max_msg_size: int = -1
     duplicate_window: int = 120_000_000_000
     allow_msg_ttl: bool = False
@@ -108,6 +116,8 @@ class StreamState:
     removed: list[int] = field(default_factory=list)
     """Removed messages that the consumers do not know of yet."""
     index: SubjectIndex = field(default_factory=SubjectIndex)
+    sourced: dict[str, int] = field(default_factory=dict)
+    """Stream -> the last of its messages that was copied into this one."""
     _ids: "OrderedDict[str, tuple[datetime, int]]" = field(default_factory=OrderedDict)
     """Message id -> until when a repetition is dropped, and what it was stored as."""
     _ends: list[tuple[datetime, int]] = field(default_factory=list)
@@ -144,6 +154,10 @@ class StreamState:
     def _check_room(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
         """Refuse what does not fit, unless it takes the place of something as large."""
         config = self.config
+        if config.discard_new_per_subject:
+            same = next(self.index.of(subject), {})
+            if len(same) >= config.max_msgs_per_subject:
+                raise TooMany(f"{subject}: {SUBJECT_FULL} ({STREAM_FULL})")
         if config.discard != "new" or config.max_bytes < 0:
             return
         if self.stored_bytes + _size(subject, data, headers) <= config.max_bytes:
@@ -202,6 +216,9 @@ class StreamState:
             found._put(each.subject, each.data, dict(each.headers), now, at=each.time)
             if msg_id := each.headers.get(h.MSG_ID):
                 found._ids[msg_id] = each.time + _span(self.config.duplicate_window), each.sequence
+            if source := each.headers.get(h.STREAM_SOURCE):
+                name, sequence = source.split()[:2]
+                found.sourced[name] = int(sequence)
         found.last_sequence = last_sequence
         found.removed.clear()
         return found
