@@ -16,8 +16,9 @@ from litestar.handlers import ASGIRouteHandler
 from litestar.types import Message, Receive, Scope, Send
 
 from schemas.fleet_events import HttpChange
+from schemas.operator_requests import Request
 from schemas.value_limits import NAME_CHARS_MAX
-from services.fleet_client.fleet_client import FleetClient, Request, UnansweredError
+from services.fleet_client.fleet_client import FleetClient, UnansweredError
 from services.gateway.access_tokens import Principal
 from services.gateway.change_requests import ASSISTANTS, REASON_CHARS_MAX, ChangeRequests
 from services.gateway.problems import PROTECTION, REQUEST_HEADER, ProblemError

@@ -23,7 +23,6 @@ from schemas import (
     gpu_samples,
     health_records,
     node_events,
-    operator_requests,
     pool_events,
     pool_records,
     saga_log_entries,
@@ -44,6 +43,7 @@ from schemas.lease_records import (
 )
 from schemas.messages import Record, message_type
 from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
+from schemas.operations import CHANGES
 from schemas.stream_specs import StreamSpec
 from schemas.topology import BUCKETS, DURABLES, OBJECT_BUCKETS, STREAMS
 from tests.golden.catalogue import ANSWER_TYPES, HERE, STEP_TYPES
@@ -264,11 +264,13 @@ def _requests() -> Iterator[str]:
         "typing error does not pass as a default. The answer is a fact about the pool: `scaled` "
         "or `scale-refused`, `request-accepted` or `request-refused`, with `request` echoed.\n"
     )
-    for verb, kind in operator_requests.REQUESTS.items():
+    for change in CHANGES:
+        verb = change.name
+        yield from _struct(change.request, f"requests/{verb}", "###", title=f"`{verb}`")
+        refusals = ", ".join(f"`{each}`" for each in change.refusals)
+        yield f"{change.help} It may be refused with {refusals}.\n"
         subject = subjects.pool_request("training", verb)
-        yield from _struct(kind, f"requests/{verb}", "###", title=f"`{verb}`")
-        body = {"nodes": 5} if verb == "scale" else {"node": "training-3"}
-        text = msgspec.json.format(msgspec.json.encode(body), indent=0).decode()
+        text = msgspec.json.format(msgspec.json.encode(change.example), indent=0).decode()
         yield f"```\nnats pub {subject} '{text}'\n```\n"
     yield "## Questions and answers\n"
     for kind in ANSWER_TYPES:
