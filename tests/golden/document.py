@@ -30,6 +30,9 @@ from schemas import (
     subjects,
 )
 from schemas.dead_letters import DeadLetter
+from schemas.event_alerts import ALERTS, ENDS
+from schemas.event_subjects import FACTS
+from schemas.event_texts import EVENT_TEXTS
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
 from schemas.lease_records import (
@@ -353,7 +356,18 @@ def _message(kind: type[Any], subject: str) -> Iterator[str]:
     yield f"{_doc(kind)}\n"
     yield f"- type `{name}`"
     yield f"- subject `{shown(subject)}`"
-    yield f"- taken by {_readers(subject)}\n"
+    yield f"- taken by {_readers(subject)}"
+    if texts := EVENT_TEXTS.get(kind):
+        titles = dict.fromkeys(f"*{each.title}* ({each.tone})" for each in texts)
+        yield f"- shown as {', '.join(titles)}"
+    for rule in ALERTS.get(kind, ()):
+        if rule.severity is not None:
+            ends = dict.fromkeys(FACTS[each.event] for each in ENDS if rule.key in each.keys)
+            until = ", ".join(f"`{each}`" for each in ends) or "silence"
+            when = ", ".join(f"`{name}`" for name in rule.when)
+            depends = f", by {when}" if when else ""
+            yield f"- alerts: {rule.severity}{depends}, under `{rule.key}`, until {until}"
+    yield ""
     yield from _fields(kind)
     yield from _example(f"messages/{name}")
 
