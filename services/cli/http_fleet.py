@@ -354,7 +354,7 @@ class HttpFleet:
         except ChangeRefusedError as error:
             problem = error.problem
             text = f"refused ({problem.refusal}): {escape_line(problem.detail)}"
-            raise AnswerError(text) from error
+            raise AnswerError(text, problem.refusal) from error
         event = pool_codec.decode(msgspec.json.encode(answer.event))
         if not isinstance(event, RequestAnswer):
             raise NavarchError(

@@ -83,6 +83,8 @@ RequestAnswer = RequestAccepted | RequestRefused | Scaled | ScaleRefused
 class UnansweredError(NavarchError):
     """A request is stored, and its answer has not come in time."""
 
+    code: Final = "unanswered"
+
 
 class FleetClient:
     """Queries, requests and histories over one bus connection."""
@@ -428,5 +430,6 @@ async def _decoded(items: Sequence[msgspec.Raw]) -> list[NodeView]:
 def require_accepted(answer: RequestAnswer) -> PoolEvent:
     """Return the answer; raise AnswerError if it is a refusal."""
     if isinstance(answer, RequestRefused | ScaleRefused):
-        raise AnswerError(f"refused ({answer.refusal}): {escape_line(answer.reason)}")
+        text = f"refused ({answer.refusal}): {escape_line(answer.reason)}"
+        raise AnswerError(text, answer.refusal)
     return answer

@@ -61,13 +61,13 @@ class HttpToolCaller:
         if not self.principal.may(CHANGES):
             reason = f"this needs the role {CHANGES}; {self.name} has {self.principal.role}"
             await self._record(about, "forbidden", reason)
-            raise AnswerError(reason)
+            raise AnswerError(reason, "not-permitted")
         try:
             answer = await self.changes.send(self.principal, pool, verb, request)
         except ProblemError as error:
             request_id = error.headers.get(REQUEST_HEADER, "")
             await self._record(about, "refused", str(error), request_id)
-            raise AnswerError(f"refused ({error.refusal}): {error}") from error
+            raise AnswerError(f"refused ({error.refusal}): {error}", error.refusal) from error
         except UnansweredError as error:
             await self._record(about, "unanswered", str(error))
             raise

@@ -154,7 +154,6 @@ class ChangeRequests:
             raise ProblemError(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 f"the Idempotency-Key {key!r} belongs to another request",
-                "send a new key with each new request",
             )
         return accepted_answer(answer, pool, verb)
 
@@ -165,7 +164,6 @@ def accepted_answer(answer: RequestAnswer, pool: str, verb: str) -> ChangeAnswer
         error = ProblemError(
             HTTPStatus.CONFLICT,
             answer.reason,
-            "the detail says what would be accepted",
             refusal=answer.refusal,
         )
         error.headers[REQUEST_HEADER] = answer.request

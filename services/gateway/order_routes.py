@@ -53,9 +53,7 @@ async def _answered() -> AsyncIterator[None]:
     try:
         yield
     except AnswerError as error:
-        raise ProblemError(
-            HTTPStatus.CONFLICT, str(error), "the detail says what would be accepted"
-        ) from error
+        raise ProblemError(HTTPStatus.CONFLICT, str(error)) from error
 
 
 @get(f"{ROOT}/nodes/{{name:str}}/logs", tags=["logs"], **OPERATORS)

@@ -225,6 +225,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What to do about it."""
     refusal: str = ""
     """The code with which the fleet refused a change."""
+    code: str = ""
+    """The same, or the code of any other problem: docs/troubleshooting.md has them all."""
 
 
 def instance_view(record: InstanceRecord) -> InstanceView:

@@ -6,9 +6,9 @@ A real pool-manager decides, over the in-memory bus; its pools are such that mos
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import httpx
 import msgspec
@@ -19,18 +19,21 @@ from prometheus_client import CollectorRegistry
 
 from schemas import subjects
 from schemas.duration import decode_hook
+from schemas.enums import Refusal
 from schemas.messages import encode
 from schemas.node_records import NodeRecord, node_key
 from schemas.operations import CHANGE, CHANGES
+from schemas.operator_requests import CompletedRequest
 from schemas.pool_events import RequestRefused, ScaleRefused
 from schemas.pool_records import PoolRecord, pool_key
+from schemas.refusal_catalogue import CATALOGUE, REFUSALS, STORED, exit_code
 from schemas.settings import BudgetSpec, PluginSettings, PoolSpec, Settings
 from schemas.topology import EVENTS, NODES, POOLS
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
 from services.bus.topology_setup import set_up
-from services.fleet_client.fleet_client import FleetClient, RequestAnswer
+from services.fleet_client.fleet_client import FleetClient, RequestAnswer, UnansweredError
 from services.gateway.authentication import Access
 from services.gateway.authenticators.chain import AuthenticatorChain
 from services.gateway.caller_rate import CallerRate
@@ -42,11 +45,12 @@ from services.mcp_server.tool_arguments import PlannedChange
 from services.mcp_server.tool_caller import BusCaller, ToolAccess
 from services.pool_manager.service import build
 from services.primitives.clock import SystemClock
-from services.primitives.errors import NavarchError
+from services.primitives.errors import AnswerError, NavarchError
 from services.runtime.consumer_loop import ConsumerLoop
 from services.runtime.process import Context
 from services.runtime.process_metrics import Instruments
 from services.runtime.tracing import Tracing
+from tests.golden import refusals_table
 
 REQUESTED: Final = {
     "training": PoolSpec(min_nodes=1, max_nodes=6, budget=BudgetSpec(max_unavailable=2)),
@@ -239,3 +243,81 @@ async def test_an_example_of_the_table_is_accepted_as_it_is_published(verb: str)
         answer = await found.publish(pool, verb, change.example)
     code = answer.refusal if isinstance(answer, RequestRefused | ScaleRefused) else ""
     assert code == ("unknown-saga" if change.subject == "saga" else ""), answer
+
+
+REFUSED_BY: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
+    "invalid-request": ("apply", "new", {"spec": {"colour": "red"}}),
+    "unknown-verb": ("dance", "training", {}),
+    "unknown-pool": ("scale", "gone", {"nodes": 1}),
+    "unknown-node": ("drain", "training", {"node": "training-9"}),
+    "unknown-saga": ("cancel", "training", {"saga": "drain-training-1-9"}),
+    "above-maximum": ("scale", "training", {"nodes": 9}),
+    "below-minimum": ("scale", "training", {"nodes": 0}),
+    "saga-open": ("drain", "training", {"node": "training-3"}),
+    "budget-exhausted": ("drain", "tight", {"node": "tight-1"}),
+    "wrong-state": ("scale", "adopted", {"nodes": 1}),
+    "held": ("drain", "training", {"node": "training-1"}),
+    "observing": ("replace", "observed", {"node": "observed-1"}),
+    "superseded": ("scale", "late", {"nodes": 2}),
+}
+"""Code -> a request that is refused with it, in the fleet of the test below."""
+
+
+async def put_refusing(found: Fleet) -> None:
+    """Make pools and nodes of which requests are refused, and begin what keeps others back."""
+    now = datetime.now(UTC)
+    later = CompletedRequest(
+        sequence=1_000_000, at=now + timedelta(hours=1), verb="scale", about="size"
+    )
+    specs = {
+        "tight": PoolSpec(min_nodes=0, max_nodes=4, budget=BudgetSpec(max_unavailable=0)),
+        "observed": PoolSpec(min_nodes=0, max_nodes=4, mode="observe"),
+        "late": PoolSpec(min_nodes=0, max_nodes=4),
+    }
+    bus = found.client.bus
+    for pool, spec in specs.items():
+        done = (later,) if pool == "late" else ()
+        record = PoolRecord(name=pool, spec=spec, desired=1, completed_requests=done)
+        await bus.put(POOLS, pool_key(pool), encode(record))
+        node = NodeRecord(pool=pool, node=f"{pool}-1", state="active")
+        await bus.put(NODES, node_key(pool, node.node), encode(node))
+    held = {"node": "training-1", "for": "2h", "reason": "bisecting"}
+    for verb, body in (("drain", {"node": "training-3"}), ("hold", held)):
+        assert not hasattr(await found.publish("training", verb, body), "refusal")
+
+
+async def test_every_code_of_the_catalogue_occurs_on_the_bus() -> None:
+    """A code that no request is answered with would be no more than a word."""
+    assert REFUSALS.keys() == set(get_args(Refusal))
+    # A node that is not active has a saga within a moment: test_terminate_requests.py has one.
+    assert REFUSED_BY.keys() == REFUSALS.keys() - {"not-active"}
+    assert {each for change in CHANGES for each in change.refusals} == {*REFUSALS} - {
+        "unknown-verb"
+    }
+    async with fleet() as found:
+        await put_refusing(found)
+        for code, (verb, pool, body) in REFUSED_BY.items():
+            answer = await found.publish(pool, verb, body)
+            assert getattr(answer, "refusal", "") == code, (code, answer)
+
+
+async def test_a_problem_has_the_code_and_the_remedy_of_the_catalogue() -> None:
+    """The code is the fleet's where it decided, and else that of the status."""
+    async with fleet() as found:
+        for path, body, code in (
+            ("/pools/adopted/scale", {"nodes": 1}, "wrong-state"),
+            ("/pools/training/scale", {"nodes": -1}, "invalid-call"),
+            ("/pools/gone/scale", {"nodes": 1}, "unknown-name"),
+        ):
+            problem = (await found.http.post(f"/api/v1{path}", json=body)).json()
+            known = CATALOGUE[code]
+            assert (problem["code"], problem["status"]) == (code, known.status)
+            assert problem.get("refusal", "") == (code if code in REFUSALS else "")
+    assert exit_code(UnansweredError("no answer")) == STORED
+    assert exit_code(AnswerError("refused", "held")) == exit_code(NavarchError("x")) == 1
+
+
+def test_the_page_has_the_catalogue_as_it_is() -> None:
+    """`python -m tests.golden` writes it."""
+    written = refusals_table.PAGE.read_text(encoding="utf-8")
+    assert written == refusals_table.page(written)
