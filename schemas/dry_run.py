@@ -1,4 +1,4 @@
-"""Dry runs: what a request about a node would do, without doing it."""
+"""Dry runs say what a request would do, and change nothing."""
 
 import msgspec
 
@@ -11,8 +11,11 @@ class DryRunRequest(
     """Requests a dry run of one request (`query.dry_run`)."""
 
     verb: str
-    """drain, replace, reset-gpu, reboot, terminate, cordon or uncordon."""
-    node: str
+    """Any verb of `schemas.operations.REQUESTS`."""
+    node: str = ""
+    """The node, of a request about one: its pool is found by it."""
+    pool: str = ""
+    """The pool of any other request."""
     request: msgspec.Raw = msgspec.Raw(b"{}")
     """The request's other fields, as they would be published."""
 
@@ -53,12 +56,17 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
     """Describes what the request would do."""
 
     verb: str
-    node: str
+    node: str = ""
+    """Empty for a request that is about no single node."""
     pool: str
     accepted: bool
     refusal: Refusal | None = None
     reason: str = ""
     """Why it would be refused, and what would be accepted."""
+    nodes: int | None = None
+    """The desired size that the request would set; `desired` is the size until then."""
+    note: str = ""
+    """A consequence that the operator may not expect."""
     saga: str = ""
     gates: tuple[Gate, ...] = ()
     steps: tuple[DryRunStep, ...] = ()

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from schemas.enums import ProviderErrorKind
-from schemas.messages import Codec, Message
+from schemas.messages import Codec, Message, last_word
 from schemas.value_limits import Int, Name, Seconds
 
 
@@ -118,13 +118,7 @@ class OrderAnswered(
     reason: str = ""
 
 
-FACTS: dict[type[FleetEvent], str] = {
-    ConsumerLag: "lag",
-    UnknownError: "unknown-error",
-    ServiceFailure: "service-failure",
-    HttpChange: "http-change",
-    OrderAnswered: "order-answered",
-}
+FACTS: dict[type[FleetEvent], str] = {each: last_word(each) for each in FleetEvent.__subclasses__()}
 """Event class -> last token of its subject."""
 
 fleet_codec = Codec(FACTS)

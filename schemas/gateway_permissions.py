@@ -5,6 +5,7 @@ from typing import Final
 
 from schemas import subjects
 from schemas.account_rules import Account, Rules
+from schemas.operations import ORDERS
 from schemas.topology import (
     ALERTS,
     EVENTS,
@@ -19,11 +20,8 @@ from schemas.topology import (
 
 QUERIES: Final = (
     *("nodes", "node", "pools", "sagas", "budget", "dry-run", "instances", "offerings", "policy"),
-    *("hardware", "sweep-plan", "job-nodes", "workload-check"),
-)
-ORDERS: Final = (
-    *("acknowledge-alert", "hardware-add", "hardware-forget", "readmit", "sweep-now"),
-    "work-done",
+    *("hardware", "job-nodes"),
+    *(each.name for each in ORDERS if each.is_query),
 )
 COMMANDS: Final = ("diagnose", "logs", "ping")
 """Of agents."""
@@ -47,7 +45,7 @@ def gateway(
             *(subjects.failures_query(each) for each in services),
             *(subjects.service_logs(each) for each in services),
             subjects.GATEWAY_LOGS,
-            *(subjects.order(each, user) for each in ORDERS),
+            *(subjects.order(each.name, user) for each in ORDERS if not each.is_query),
             f"{subjects.ROOT}.pool.*.request.*.{user}",
             *(f"{subjects.ROOT}.node.*.*.command.{each}" for each in COMMANDS),
             *facts,

@@ -153,6 +153,11 @@ def message_type(cls: type[Message]) -> str:
     return tag
 
 
+def last_word(cls: type[Message]) -> str:
+    """Return the last token of the subject of an event of this class: its type's last word."""
+    return message_type(cls).rpartition(".")[2].replace("_", "-")
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A record is the value of a bucket's key. Add-only, like messages."""
 

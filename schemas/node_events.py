@@ -7,7 +7,7 @@ import msgspec
 from schemas.enums import Action, AttemptOutcome, FaultKind, HealthStatus, NoticeEffect, SagaKind
 from schemas.gpu_samples import GpuSample
 from schemas.machine_identity import MachineIdentity
-from schemas.messages import Codec, Message, publisher
+from schemas.messages import Codec, Message, last_word, publisher
 from schemas.node_work import RemainingWork
 from schemas.value_limits import Address, Float, Identifier, Int, Name, Seconds, Token, UtcTime
 
@@ -412,39 +412,12 @@ class Telemetry(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.even
     sampled_at: UtcTime | None = None
 
 
+NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = tuple(NodeEvent.__subclasses__())
 FACTS: dict[type[NodeEvent], str] = {
-    Fault: "fault",
-    Registered: "registered",
-    ProviderNotice: "provider-notice",
-    BootChecked: "boot-checked",
-    Verdict: "verdict",
-    Lost: "lost",
-    Returned: "returned",
-    Admitted: "admitted",
-    MachineRefused: "machine-refused",
-    Promoted: "promoted",
-    Cordoned: "cordoned",
-    Uncordoned: "uncordoned",
-    NodeHeld: "held",
-    Released: "released",
-    WorkRemains: "work-remains",
-    CheckpointRequested: "checkpoint-requested",
-    WorkLeft: "work-left",
-    WorkloadState: "workload-state",
-    WorkGangs: "work-gangs",
-    WorkFailed: "work-failed",
-    Drained: "drained",
-    Terminated: "terminated",
-    Remediated: "remediated",
-    Repaired: "repaired",
-    CredentialsIssued: "credentials-issued",
-    CredentialsRefused: "credentials-refused",
-    BusAccess: "bus-access",
-    SetupRan: "setup-ran",
+    each: last_word(each) for each in NODE_EVENT_TYPES if each is not Telemetry
 }
 """Event class -> last token of its subject."""
 FACTS_OF_AGENTS: Final = tuple(fact for kind, fact in FACTS.items() if publisher(kind) == "agent")
 FACTS_OF_SERVICES: Final = tuple(each for each in FACTS.values() if each not in FACTS_OF_AGENTS)
-NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = (*FACTS, Telemetry)
 
 node_codec = Codec(NODE_EVENT_TYPES)

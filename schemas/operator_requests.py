@@ -119,30 +119,6 @@ class RemoveRequest(Request, frozen=True, kw_only=True):
     """At most 500 characters."""
 
 
-REQUESTS: dict[str, type[Request]] = {
-    "scale": ScaleRequest,
-    "resume": NamesRequest,
-    "suspend": NamesRequest,
-    "apply": ApplyRequest,
-    "remove": RemoveRequest,
-    "cordon": NodeRequest,
-    "uncordon": NodeRequest,
-    "drain": DrainRequest,
-    "replace": DrainRequest,
-    "reset-gpu": DrainRequest,
-    "reboot": DrainRequest,
-    "terminate": DrainRequest,
-    "hold": HoldRequest,
-    "release": NodeRequest,
-    "cancel": SagaRequest,
-    "retry": SagaRequest,
-    "proceed": SagaRequest,
-    "breaker-open": BreakerRequest,
-    "breaker-close": BreakerRequest,
-}
-"""Verb -> payload."""
-
-
 class CompletedRequest(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A request that was carried out; earlier ones about the same thing are superseded."""
 

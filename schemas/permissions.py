@@ -21,6 +21,7 @@ from schemas import (
 )
 from schemas.account_rules import NODE_TAG, POOL_TAG, Account, Rules, acknowledgements
 from schemas.messages import publisher
+from schemas.operations import CHECK_WORKLOAD, REPORT_WORK_DONE, SWEEP, orders_of
 from schemas.stream_specs import DurableSpec
 from schemas.topology import (
     BUCKETS,
@@ -55,7 +56,7 @@ SCHEDULER: Final = "scheduler"
 """Role of a workload system: it may say that work has left a node, and nothing else."""
 SINK_READER: Final = "sink-reader"
 """Role of a program that reads what event sinks of type `subject` are sent, and nothing else."""
-WORK_DONE: Final = "work-done"
+WORK_DONE: Final = REPORT_WORK_DONE.name
 CLI: Final = "cli"
 """Name of the inbox of `navarch` on a bus without accounts."""
 USER_NAME: Final = "{{name()}}"
@@ -99,30 +100,17 @@ ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
     # It has instances recorded that a store which was rolled back does not know.
     "pool-manager": (
         f"$JS.API.STREAM.PURGE.{SAGAS.name}",
-        subjects.order("sweep-now", "pool-manager"),
+        subjects.order(SWEEP.name, "pool-manager"),
     ),
     # Providers' APIs announce what no agent reads.
     "provisioner": (NODE_COMMANDS, subjects.node_event_wildcard("provider-notice")),
 }
 """Service -> subjects that do not follow from the types and the topology."""
 ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {
-    "provisioner": (
-        subjects.ENROLL,
-        subjects.ENROLL_POD,
-        subjects.order_wildcard("sweep-now"),
-        subjects.order_wildcard("readmit"),
-    ),
-    "pool-manager": (
-        subjects.order_wildcard("hardware-add"),
-        subjects.order_wildcard("hardware-forget"),
-    ),
-    "notifier": (
-        subjects.order_wildcard("acknowledge-alert"),
-        subjects.order_wildcard(WORK_DONE),
-    ),
+    "provisioner": (subjects.ENROLL, subjects.ENROLL_POD)
 }
-"""Service -> requests it answers beside queries."""
-TRIES: Final = subjects.query("workload-check")
+"""Service -> requests it answers beside queries and orders."""
+TRIES: Final = subjects.query(CHECK_WORKLOAD.name)
 """Cordons a node and uncordons it at once, so operators may ask it, too."""
 SERVICE_QUERIES: Final = (
     subjects.query("adopt-node"),
@@ -298,6 +286,7 @@ def _service(name: str) -> Rules:
             subjects.QUERIES,
             subjects.service_logs(name),
             *ALSO_ANSWERED.get(name, ()),
+            *map(subjects.order_wildcard, orders_of(name)),
         ),
     )
 

@@ -3,7 +3,7 @@
 from typing import Final, Literal
 
 from schemas.enums import Action, BreakerCause, IncidentScope, LaunchRefusal, Refusal
-from schemas.messages import Codec, Message
+from schemas.messages import Codec, Message, last_word
 from schemas.proposed_removals import RemovalGate
 from schemas.value_limits import Float, Int, Seconds, Token, UtcTime
 
@@ -382,63 +382,8 @@ class LaunchWaiting(
     """Time of the next attempt, by this launch or another."""
 
 
-POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
-    Scaled,
-    ScaleRefused,
-    RequestAccepted,
-    RequestRefused,
-    PoolRemoved,
-    BreakerOpened,
-    BreakerHalfOpened,
-    BreakerClosed,
-    QuarantineFull,
-    OnDemandShort,
-    Incident,
-    SagaOpened,
-    WouldStart,
-    NodesDrifted,
-    NodeRefused,
-    NodeReplaced,
-    SagaFailed,
-    SagaCancelled,
-    SagaIsStuck,
-    SagaOverdue,
-    OperatorNeeded,
-    InstanceLeaked,
-    RemovalAnswered,
-    InstanceIdCorrected,
-    LaunchRefused,
-    LaunchWaiting,
-)
-
-FACTS: dict[type[PoolEvent], str] = {
-    Scaled: "scaled",
-    ScaleRefused: "scale-refused",
-    RequestAccepted: "request-accepted",
-    RequestRefused: "request-refused",
-    PoolRemoved: "pool-removed",
-    BreakerOpened: "breaker-opened",
-    BreakerHalfOpened: "breaker-half-opened",
-    BreakerClosed: "breaker-closed",
-    QuarantineFull: "quarantine-full",
-    OnDemandShort: "on-demand-short",
-    Incident: "incident",
-    SagaOpened: "saga-opened",
-    WouldStart: "would-start",
-    NodesDrifted: "nodes-drifted",
-    NodeRefused: "node-refused",
-    NodeReplaced: "node-replaced",
-    SagaFailed: "saga-failed",
-    SagaCancelled: "saga-cancelled",
-    SagaIsStuck: "saga-stuck",
-    SagaOverdue: "saga-overdue",
-    OperatorNeeded: "operator-needed",
-    InstanceLeaked: "instance-leaked",
-    RemovalAnswered: "removal-answered",
-    InstanceIdCorrected: "instance-id-corrected",
-    LaunchRefused: "launch-refused",
-    LaunchWaiting: "launch-waiting",
-}
+POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = tuple(PoolEvent.__subclasses__())
+FACTS: dict[type[PoolEvent], str] = {each: last_word(each) for each in POOL_EVENT_TYPES}
 """Event class -> last token of its subject."""
 
 pool_codec = Codec(POOL_EVENT_TYPES)

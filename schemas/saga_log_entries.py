@@ -8,7 +8,7 @@ last sequence of the saga's subjects, so that of two writers one is refused and 
 from typing import Any, Final
 
 from schemas.enums import SagaKind
-from schemas.messages import Codec, Message
+from schemas.messages import Codec, Message, last_word
 from schemas.saga_params import SagaParams
 from schemas.value_limits import SagaToken, Token, UtcTime
 
@@ -148,20 +148,9 @@ class TimerDue(Message, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1
 
 
 STATUSES: Final[dict[type[SagaEntry], str]] = {
-    SagaStarted: "started",
-    SagaUnwinding: "unwinding",
-    SagaDone: "done",
-    SagaUnwound: "unwound",
-    SagaStuck: "stuck",
-    SagaRetried: "retried",
-    StepStarted: "started",
-    StepOverdue: "overdue",
-    StepSucceeded: "succeeded",
-    StepFailed: "failed",
-    StepExpired: "expired",
-    UndoStarted: "undo-started",
-    UndoSucceeded: "undo-succeeded",
-    UndoFailed: "undo-failed",
+    each: last_word(each).removeprefix("step-")
+    for each in (*SagaEntry.__subclasses__(), *StepEntry.__subclasses__())
+    if each is not StepEntry
 }
 """Entry class -> last token of its subject."""
 

@@ -1,4 +1,4 @@
-"""Runs `navarch`: an error is one sentence on stderr, with exit code 1."""
+"""Runs `navarch`: an error is one sentence on stderr, with the exit code of its kind."""
 
 import logging
 import sys
@@ -23,8 +23,10 @@ def main() -> None:
     try:
         command_line(*sys.argv[1:2])(prog_name="navarch")
     except (NavarchError, InvalidNameError) as error:
+        from schemas.refusal_catalogue import exit_code  # noqa: PLC0415
+
         sys.stderr.write(f"navarch: {escape(str(error))}\n")
-        sys.exit(1)
+        sys.exit(exit_code(error))
     except DecodeError as error:
         text = (
             f"what is stored cannot be read: {escape(str(error))}; navarch status says what it is"

@@ -7,27 +7,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import msgspec
-
 from schemas import subjects
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
-from schemas.alert_records import Alert, AlertAcknowledge, OpenAlertRecord
-from schemas.dry_run import DryRunRequest
+from schemas.alert_records import OpenAlertRecord
 from schemas.evidence_bundles import EvidenceBundle, KeptEvidence
 from schemas.fleet_queries import NodeView, Query
-from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
+from schemas.hardware_denylist import HardwareRecord
 from schemas.log_excerpts import LogExcerpt, LogRequest
-from schemas.messages import encode
-from schemas.node_disconnections import ReadmitRequest
-from schemas.node_events import BusAccess
 from schemas.node_work import JobNodes
-from schemas.operator_requests import NodeRequest
 from schemas.permissions import ADMIN, CLI, OPERATOR, inbox, user_inbox
 from schemas.settings import HealthSpec, NatsSettings
-from schemas.sweeps import SweepAnswer, SweepRequest
 from schemas.topology import EVENTS, EVIDENCE
-from schemas.work_done import WorkDone, WorkDoneAccepted
-from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
 from services.bus.nats.connection_expiry import expiries, expiring
 from services.bus.nats.connection_options import SERVICE, ConnectOptions
 from services.bus.nats.credentials_file import name_of, role_and_key
@@ -168,33 +158,9 @@ class BusFleet(FleetClient):
         """The open alerts, the most severe first."""
         return await service_orders.open_alerts(self.bus)
 
-    async def acknowledge_alert(self, request: AlertAcknowledge) -> Alert:
-        """Take on an open alert."""
-        return await service_orders.acknowledge_alert(self, request)
-
     async def cost(self, pool: str, start: datetime, label: str) -> CostReport:
         """Return what instances have cost since a time."""
         return await fleet_cost(self, pool, start, datetime.now(UTC), label, lambda _: True)
-
-    async def change_hardware(self, request: HardwareAdd | HardwareForget) -> list[HardwareRecord]:
-        """Add hardware to the denylist, or take it off."""
-        return await service_orders.change_hardware(self, request)
-
-    async def readmit(self, node: NodeView) -> BusAccess:
-        """Have a disconnected node's credentials accepted again."""
-        return await service_orders.readmit(self, ReadmitRequest(pool=node.pool, node=node.id))
-
-    async def sweep(self, request: SweepRequest, *, dry_run: bool) -> SweepAnswer:
-        """Resolve differences between providers and records, or say what that would do."""
-        return await service_orders.sweep(self, request, dry_run=dry_run)
-
-    async def check_workload(self, request: WorkloadCheckRequest) -> WorkloadCheckAnswer:
-        """Have the notifier try a pool's workload system."""
-        return await service_orders.check_workload(self, request)
-
-    async def work_done(self, request: WorkDone) -> WorkDoneAccepted:
-        """Say that the work has left a node."""
-        return await service_orders.work_done(self, request)
 
     async def node_logs(self, node: NodeView, request: LogRequest) -> LogExcerpt:
         """Return the newest log lines of a node's agent."""
@@ -216,11 +182,6 @@ class BusFleet(FleetClient):
     ) -> Diagnosis:
         """Have a node's agent test its host."""
         return await diagnose(self, node, request, seconds_max)
-
-    async def dry_run(self, verb: str, request: NodeRequest) -> bytes:
-        """Return what a request about a node would do, as JSON."""
-        query = DryRunRequest(verb=verb, node=request.node, request=msgspec.Raw(encode(request)))
-        return await self.query("dry-run", query)
 
 
 if TYPE_CHECKING:

@@ -6,23 +6,25 @@ import msgspec
 
 from schemas.dry_run import DryRun
 from schemas.duration import format_duration
-from schemas.operator_requests import NodeRequest
+from schemas.messages import encode
+from schemas.operator_requests import Request
 from services.cli import console
 from services.cli.fleet_connection import FleetAccess
 from services.cli.text import tables
-from services.fleet_client.query_answers import decode_answer
 from services.fleet_client.saga_progress import WAITS
 from services.operator_text.safe_text import escape_line
 
 
 async def dry_runs(
-    fleet: FleetAccess, verb: str, requests: Sequence[NodeRequest], output: console.Format
+    fleet: FleetAccess,
+    verb: str,
+    requests: Sequence[tuple[str, Request]],
+    output: console.Format,
 ) -> None:
-    """Query the pool-manager about each request, and print what it would do."""
-    found = [await fleet.dry_run(verb, request) for request in requests]
-    results = [decode_answer(DryRun, each, "dry-run") for each in found]
+    """Query the pool-manager about each request to a pool, and print what it would do."""
+    results = [await fleet.dry_run(pool, verb, request) for pool, request in requests]
     if output.is_data:
-        documents = [msgspec.Raw(each) for each in found]
+        documents = [msgspec.Raw(encode(each)) for each in results]
         console.write_data(output, documents[0] if len(documents) == 1 else documents)
     else:
         console.write("\n\n".join(map(page, results)))
@@ -32,7 +34,12 @@ def page(result: DryRun) -> str:
     """Return a dry run as text."""
     would = "would be accepted" if result.accepted else f"would be refused ({result.refusal})"
     because = f": {result.reason}" if result.reason else ""
-    lines = [escape_line(f"{result.verb} {result.node} {would}{because}. Nothing was changed.")]
+    about = result.node or result.pool
+    lines = [escape_line(f"{result.verb} {about} {would}{because}. Nothing was changed.")]
+    if result.nodes is not None:
+        lines.append(f"Desired size: {result.nodes}.")
+    if result.note:
+        lines.append(escape_line(f"Note: {result.note}."))
     rate = f" of {result.disruptions_limit}" if result.disruptions_limit >= 0 else ""
     lines.append(
         f"Budget: {result.unavailable} of {result.desired} {result.counted} are out of service, "

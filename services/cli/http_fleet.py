@@ -8,35 +8,32 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
 from schemas import subjects
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
-from schemas.alert_records import Alert, AlertAcknowledge, OpenAlertRecord
+from schemas.alert_records import OpenAlertRecord
+from schemas.dry_run import DryRun
 from schemas.evidence_bundles import EvidenceBundle, KeptEvidence
 from schemas.fleet_queries import FleetBudgetView, NodeView, Query
-from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
+from schemas.hardware_denylist import HardwareRecord
 from schemas.log_excerpts import LogExcerpt, LogRequest
 from schemas.messages import encode
 from schemas.names import InvalidNameError
-from schemas.node_events import BusAccess
 from schemas.node_work import JobNodes
 from schemas.offering_records import OfferingsQuery, OfferingView
-from schemas.operator_requests import DrainRequest, NodeRequest
+from schemas.operation_bodies import DIAGNOSE_SECONDS_MAX
+from schemas.operations import CHANGE, ServiceOrder
+from schemas.operator_requests import Request
 from schemas.pool_events import pool_codec
 from schemas.settings import HealthSpec
-from schemas.sweeps import SweepAnswer, SweepRequest
-from schemas.work_done import WorkDone, WorkDoneAccepted
-from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
 from services.bus.port import Stored
-from services.cli.change_calls import change_call, drain_fields, seconds_text
 from services.cli.fleet_discovery import NEEDS_BUS
 from services.fleet_client.cost_report import CostReport
 from services.fleet_client.fleet_client import (
     HEALTH_FILTERS,
-    Request,
     RequestAnswer,
     ends_saga,
     no_pool,
@@ -50,16 +47,16 @@ from services.fleet_client.repair_report import RepairReport
 from services.fleet_client.saga_progress import Progress
 from services.fleet_client.saga_summaries import SagaSummary, no_name, no_saga
 from services.fleet_client.why_answer import WhyAnswer
-from services.gateway.change_bodies import DIAGNOSE_SECONDS_MAX
 from services.gateway.views import (
+    ChangeAnswer,
     EventView,
     FleetStatus,
     InstanceView,
     PoolStatus,
     StoredPlace,
 )
-from services.http_client import gateway_calls as calls
 from services.http_client.api_call import (
+    ApiCall,
     ChangeRefusedError,
     FleetUnavailableError,
     GatewayError,
@@ -67,10 +64,11 @@ from services.http_client.api_call import (
     NotFoundError,
 )
 from services.http_client.api_clients import AsyncNavarch
-from services.http_client.gateway_calls import DryRunVerb
+from services.http_client.operation_calls import change_call, dry_run, order_call
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import AnswerError, NavarchError
 
+T = TypeVar("T")
 PAGE: Final = 1_000
 ROWS_MAX: Final = 10_000
 EVER: Final = "30d"
@@ -314,44 +312,9 @@ class HttpFleet:
         """The open alerts, the most severe first."""
         return await self._client.list_alerts()
 
-    async def acknowledge_alert(self, request: AlertAcknowledge) -> Alert:
-        """Take on an open alert."""
-        with _as_over_bus():
-            return await self._client.acknowledge_alert(request.key, reason=request.reason)
-
     async def cost(self, pool: str, start: datetime, label: str) -> CostReport:
         """Return what instances have cost since a time."""
         return await self._client.get_cost(pool=pool, since=_since(start), by_label=label)
-
-    async def change_hardware(self, request: HardwareAdd | HardwareForget) -> list[HardwareRecord]:
-        """Add hardware to the denylist, or take it off."""
-        with _as_over_bus():
-            if isinstance(request, HardwareForget):
-                return await self._client.forget_hardware(request.kind, request.value)
-            return await self._client.add_hardware(
-                request.kind, request.value, reason=request.reason, node=request.node
-            )
-
-    async def readmit(self, node: NodeView) -> BusAccess:
-        """Have a disconnected node's credentials accepted again."""
-        with _as_over_bus():
-            return await self._client.readmit_node(node.id)
-
-    async def sweep(self, request: SweepRequest, *, dry_run: bool) -> SweepAnswer:
-        """Resolve differences between providers and records, or say what that would do."""
-        ask = self._client.plan_sweep if dry_run else self._client.sweep_instances
-        with _as_over_bus():
-            return await ask(adopt=request.adopt, terminate=request.terminate)
-
-    async def check_workload(self, request: WorkloadCheckRequest) -> WorkloadCheckAnswer:
-        """Have the notifier try a pool's workload system."""
-        with _as_over_bus():
-            return await self._client.check_workload(request.pool, node=request.node or "")
-
-    async def work_done(self, request: WorkDone) -> WorkDoneAccepted:
-        """Say that the work has left a node."""
-        with _as_over_bus():
-            return await self._client.report_work_done(request.node, saga=request.saga)
 
     async def node_logs(self, node: NodeView, request: LogRequest) -> LogExcerpt:
         """Return the newest log lines of a node's agent."""
@@ -382,18 +345,16 @@ class HttpFleet:
                 "or name the bus with --nats-url"
             )
         with _as_over_bus():
-            return await self._client.diagnose_node(
-                node.id, request, wait=seconds_text(seconds_max)
-            )
+            return await self._client.diagnose_node(node.id, request, wait=f"{seconds_max}s")
 
     async def request(self, pool: str, verb: str, request: Request) -> RequestAnswer:
         """Send a request to a pool and wait for the event that answers it."""
         try:
-            answer = await self._client.send(change_call(pool, verb, request))
+            answer = await self._client.send(_call(pool, verb, request))
         except ChangeRefusedError as error:
             problem = error.problem
             text = f"refused ({problem.refusal}): {escape_line(problem.detail)}"
-            raise AnswerError(text) from error
+            raise AnswerError(text, problem.refusal) from error
         event = pool_codec.decode(msgspec.json.encode(answer.event))
         if not isinstance(event, RequestAnswer):
             raise NavarchError(
@@ -402,12 +363,20 @@ class HttpFleet:
             )
         return event
 
-    async def dry_run(self, verb: str, request: NodeRequest) -> bytes:
-        """Return what a request about a node would do, as JSON."""
-        drain = drain_fields(request) if isinstance(request, DrainRequest) else {}
-        named = cast("DryRunVerb", verb)
-        call = calls.dry_run_node(request.node, named, reason=request.reason, **drain)
-        return encode(await self._client.send(call))
+    async def dry_run(self, pool: str, verb: str, request: Request) -> DryRun:
+        """Return what a request would do; nothing is changed."""
+        return await self._client.send(dry_run(_call(pool, verb, request)))
+
+    async def perform(self, order: ServiceOrder[T], request: msgspec.Struct) -> T:
+        """Have a service perform an order at once; its answer."""
+        with _as_over_bus():
+            return await self._client.send(order_call(order, request))
+
+
+def _call(pool: str, verb: str, request: Request) -> ApiCall[ChangeAnswer]:
+    if not CHANGE[verb].path:
+        raise NavarchError(f"{verb} {NEEDS_BUS}")
+    return change_call(pool, CHANGE[verb], request)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from schemas import subjects
+from schemas.dry_run import DryRun, DryRunRequest
 from schemas.fleet_queries import (
     CurrentFailure,
     Expiry,
@@ -21,16 +22,8 @@ from schemas.fleet_queries import (
 from schemas.messages import decoder, encode
 from schemas.names import TOKEN
 from schemas.node_events import FACTS, Drained, WorkRemains
-from schemas.operator_requests import (
-    ApplyRequest,
-    BreakerRequest,
-    HoldRequest,
-    NamesRequest,
-    NodeRequest,
-    RemoveRequest,
-    SagaRequest,
-    ScaleRequest,
-)
+from schemas.operations import ServiceOrder
+from schemas.operator_requests import HoldRequest, NodeRequest, Request
 from schemas.permissions import SERVICES
 from schemas.pool_events import (
     PoolEvent,
@@ -84,20 +77,13 @@ ENDS: Final = frozenset({"done", "unwound", "stuck"})
 _pools = decoder(PoolRecord)
 
 NodeRequests = NodeRequest | HoldRequest
-Request = (
-    NodeRequests
-    | NamesRequest
-    | ScaleRequest
-    | SagaRequest
-    | BreakerRequest
-    | ApplyRequest
-    | RemoveRequest
-)
 RequestAnswer = RequestAccepted | RequestRefused | Scaled | ScaleRefused
 
 
 class UnansweredError(NavarchError):
     """A request is stored, and its answer has not come in time."""
+
+    code: Final = "unanswered"
 
 
 class FleetClient:
@@ -272,6 +258,18 @@ class FleetClient:
         after = await self.bus.last_sequence(EVENTS.name)
         return await self.send(pool, verb, mine, after=after)
 
+    async def dry_run(self, pool: str, verb: str, request: Request) -> DryRun:
+        """Return what a request would do; nothing is changed."""
+        node = getattr(request, "node", "")
+        asked = DryRunRequest(pool=pool, verb=verb, node=node, request=msgspec.Raw(encode(request)))
+        return decode_answer(DryRun, await self.query("dry-run", asked), "dry-run")
+
+    async def perform(self, order: ServiceOrder[T], request: msgspec.Struct) -> T:
+        """Have a service perform an order at once; its answer."""
+        ask = self.query if order.is_query else self.order
+        data = await ask(order.name, request, timeout_seconds=order.seconds_max, who=order.service)
+        return decode_answer(order.answer, data, order.name, order.service)
+
     async def send(
         self, pool: str, verb: str, request: Request, *, after: int, msg_id: str = ""
     ) -> RequestAnswer:
@@ -287,7 +285,7 @@ class FleetClient:
             raise NavarchError(ROLE_NEEDED) from error
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                return await self._answer(pool, msg_id or request.request, after)
+                return await self.answer(pool, msg_id or request.request, after)
         except TimeoutError as error:
             raise UnansweredError(
                 f"no answer to this {verb} request within {ANSWER_SECONDS_MAX:g} s: is the "
@@ -304,7 +302,8 @@ class FleetClient:
                     return found
         return None
 
-    async def _answer(self, pool: str, request: str, after: int) -> RequestAnswer:
+    async def answer(self, pool: str, request: str, after: int) -> RequestAnswer:
+        """Wait for the answer, after a sequence, to a request whose ID begins so."""
         following = self.bus.follow(EVENTS.name, answer_filters(pool), "new", after=after)
         async with aclosing(as_generator(following)) as events:
             async for stored in events:
@@ -431,5 +430,6 @@ async def _decoded(items: Sequence[msgspec.Raw]) -> list[NodeView]:
 def require_accepted(answer: RequestAnswer) -> PoolEvent:
     """Return the answer; raise AnswerError if it is a refusal."""
     if isinstance(answer, RequestRefused | ScaleRefused):
-        raise AnswerError(f"refused ({answer.refusal}): {escape_line(answer.reason)}")
+        text = f"refused ({answer.refusal}): {escape_line(answer.reason)}"
+        raise AnswerError(text, answer.refusal)
     return answer

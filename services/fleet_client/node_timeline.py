@@ -10,6 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from schemas import subjects
+from schemas.event_texts import Tone
 from schemas.fleet_events import FACTS, HttpChange, OrderAnswered
 from schemas.messages import Invalid, Message, UnknownType
 from schemas.node_events import Fault
@@ -18,7 +19,7 @@ from schemas.pool_events import RequestAccepted, RequestRefused, Scaled, ScaleRe
 from schemas.saga_log_entries import SagaStarted, saga_codec
 from schemas.stored_messages import decode_stored
 from services.bus.port import Stored
-from services.operator_text.event_text import Tone, describe_stored
+from services.operator_text.event_text import describe_stored
 
 AUDIT_FILTERS: Final = (
     *(

@@ -8,23 +8,16 @@ import msgspec
 
 from schemas import subjects
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
-from schemas.alert_records import SEVERITIES, Alert, AlertAcknowledge, OpenAlertRecord
+from schemas.alert_records import SEVERITIES, OpenAlertRecord
 from schemas.fleet_queries import NodeView
-from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from schemas.log_excerpts import LogExcerpt, LogRequest
 from schemas.messages import LimitedDecoder, decoder, encode
-from schemas.node_disconnections import ReadmitRequest
-from schemas.node_events import BusAccess
 from schemas.node_work import JOB_NODES, JobNodes, JobNodesQuery
-from schemas.permissions import GATEWAY, WORK_DONE
-from schemas.sweeps import SweepAnswer, SweepRequest
+from schemas.permissions import GATEWAY
 from schemas.topology import ALERTS
-from schemas.work_done import WorkDone, WorkDoneAccepted
-from schemas.workload_checks import WORKLOAD_CHECK, WorkloadCheckAnswer, WorkloadCheckRequest
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus
 from services.fleet_client.fleet_client import ROLE_NEEDED, FleetClient
-from services.fleet_client.instance_reader import PROVISIONER
 from services.fleet_client.query_answers import decode_answer
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import AnswerError, NavarchError, NotPermitted, Unavailable
@@ -41,11 +34,8 @@ READ_ROLE: Final = (
 
 _excerpt: Final = LimitedDecoder(LogExcerpt)
 _diagnosis: Final = msgspec.json.Decoder(Diagnosis)
-SWEEP_SECONDS_MAX: Final = 110.0
-"""Listing one provider may take a minute."""
 JOB_SECONDS_MAX: Final = 30.0
 """A workload system may take 20 s to answer."""
-CHECK_SECONDS_MAX: Final = 60.0
 NOTIFIER: Final = "notifier"
 
 _records = decoder(OpenAlertRecord)
@@ -143,48 +133,6 @@ async def open_alerts(bus: Bus) -> list[OpenAlertRecord]:
     records = [each for _, each in readable(await bus.entries(ALERTS), _records)]
     lasting = [each for each in records if each.opened is not None and each.ended is None]
     return sorted(lasting, key=_urgency)
-
-
-async def acknowledge_alert(fleet: FleetClient, request: AlertAcknowledge) -> Alert:
-    """Take on an open alert."""
-    data = await fleet.order("acknowledge-alert", request, who=NOTIFIER)
-    return decode_answer(Alert, data, "acknowledge-alert", NOTIFIER)
-
-
-async def change_hardware(
-    fleet: FleetClient, request: HardwareAdd | HardwareForget
-) -> list[HardwareRecord]:
-    """Add hardware to the denylist, or take it off."""
-    name = "hardware-add" if isinstance(request, HardwareAdd) else "hardware-forget"
-    return decode_answer(list[HardwareRecord], await fleet.order(name, request), "hardware")
-
-
-async def readmit(fleet: FleetClient, request: ReadmitRequest) -> BusAccess:
-    """Have a node's credentials accepted again."""
-    data = await fleet.order("readmit", request, who=PROVISIONER)
-    return decode_answer(BusAccess, data, "readmit", PROVISIONER)
-
-
-async def sweep(fleet: FleetClient, request: SweepRequest, *, dry_run: bool) -> SweepAnswer:
-    """Resolve differences between providers and records, or say what that would do."""
-    name = "sweep-plan" if dry_run else "sweep-now"
-    ask = fleet.query if dry_run else fleet.order
-    data = await ask(name, request, timeout_seconds=SWEEP_SECONDS_MAX, who=PROVISIONER)
-    return decode_answer(SweepAnswer, data, name, PROVISIONER)
-
-
-async def check_workload(fleet: FleetClient, request: WorkloadCheckRequest) -> WorkloadCheckAnswer:
-    """Have the notifier try a pool's workload system."""
-    data = await fleet.query(
-        WORKLOAD_CHECK, request, timeout_seconds=CHECK_SECONDS_MAX, who=NOTIFIER
-    )
-    return decode_answer(WorkloadCheckAnswer, data, WORKLOAD_CHECK, NOTIFIER)
-
-
-async def work_done(fleet: FleetClient, request: WorkDone) -> WorkDoneAccepted:
-    """Say that the work has left a node."""
-    data = await fleet.order(WORK_DONE, request, who=NOTIFIER)
-    return decode_answer(WorkDoneAccepted, data, WORK_DONE, NOTIFIER)
 
 
 async def job_nodes(fleet: FleetClient, job: str, pools: Sequence[str]) -> JobNodes:

@@ -18,7 +18,7 @@ from litestar.openapi.spec import (
     SecurityScheme,
 )
 
-from services.gateway.change_bodies import BODIES
+from schemas.operation_bodies import BODIES
 from services.gateway.change_routes import CHANGE_ROUTES
 from services.gateway.fleet_routes import FLEET_ROUTES
 from services.gateway.history_routes import EVENT_ROUTES, HISTORY_ROUTES, STREAM_ROUTES

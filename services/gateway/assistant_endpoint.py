@@ -16,8 +16,9 @@ from litestar.handlers import ASGIRouteHandler
 from litestar.types import Message, Receive, Scope, Send
 
 from schemas.fleet_events import HttpChange
+from schemas.operator_requests import Request
 from schemas.value_limits import NAME_CHARS_MAX
-from services.fleet_client.fleet_client import FleetClient, Request, UnansweredError
+from services.fleet_client.fleet_client import FleetClient, UnansweredError
 from services.gateway.access_tokens import Principal
 from services.gateway.change_requests import ASSISTANTS, REASON_CHARS_MAX, ChangeRequests
 from services.gateway.problems import PROTECTION, REQUEST_HEADER, ProblemError
@@ -60,13 +61,13 @@ class HttpToolCaller:
         if not self.principal.may(CHANGES):
             reason = f"this needs the role {CHANGES}; {self.name} has {self.principal.role}"
             await self._record(about, "forbidden", reason)
-            raise AnswerError(reason)
+            raise AnswerError(reason, "not-permitted")
         try:
             answer = await self.changes.send(self.principal, pool, verb, request)
         except ProblemError as error:
             request_id = error.headers.get(REQUEST_HEADER, "")
             await self._record(about, "refused", str(error), request_id)
-            raise AnswerError(f"refused ({error.refusal}): {error}") from error
+            raise AnswerError(f"refused ({error.refusal}): {error}", error.refusal) from error
         except UnansweredError as error:
             await self._record(about, "unanswered", str(error))
             raise

@@ -10,17 +10,15 @@ from typing import Any, Final, TypeVar
 import msgspec
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from schemas.dry_run import DryRun, DryRunRequest
 from schemas.duration import decode_hook
 from schemas.fleet_events import HttpChange
 from schemas.messages import encode
-from schemas.operator_requests import NodeRequest
+from schemas.operator_requests import Request
 from schemas.pool_events import RequestAccepted, RequestRefused, ScaleRefused
 from schemas.topology import EVENTS
 from schemas.value_limits import NAME_CHARS_MAX
 from services.bus.port import Bus
-from services.fleet_client.fleet_client import FleetClient, Request, RequestAnswer
-from services.fleet_client.query_answers import decode_answer
+from services.fleet_client.fleet_client import FleetClient, RequestAnswer
 from services.gateway.access_tokens import Principal
 from services.gateway.problems import REASON, REQUEST_HEADER, ProblemError
 from services.gateway.views import ChangeAnswer
@@ -109,7 +107,7 @@ def http_change(request: Any, start: Any, id_: str, now: datetime) -> HttpChange
     )
 
 
-def make_request(kind: type[R], **fields: Any) -> R:
+def make_request(kind: type[R], /, **fields: Any) -> R:
     """Make a request as the pool-manager reads it; a problem where a field is not valid."""
     try:
         return msgspec.convert(fields, kind, dec_hook=decode_hook)
@@ -156,14 +154,8 @@ class ChangeRequests:
             raise ProblemError(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 f"the Idempotency-Key {key!r} belongs to another request",
-                "send a new key with each new request",
             )
         return accepted_answer(answer, pool, verb)
-
-    async def dry_run(self, verb: str, request: NodeRequest) -> DryRun:
-        """Return what a request would do; nothing is changed."""
-        query = DryRunRequest(verb=verb, node=request.node, request=msgspec.Raw(encode(request)))
-        return decode_answer(DryRun, await self._fleet.query("dry-run", query), "dry-run")
 
 
 def accepted_answer(answer: RequestAnswer, pool: str, verb: str) -> ChangeAnswer:
@@ -172,7 +164,6 @@ def accepted_answer(answer: RequestAnswer, pool: str, verb: str) -> ChangeAnswer
         error = ProblemError(
             HTTPStatus.CONFLICT,
             answer.reason,
-            "the detail says what would be accepted",
             refusal=answer.refusal,
         )
         error.headers[REQUEST_HEADER] = answer.request

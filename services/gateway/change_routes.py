@@ -1,9 +1,11 @@
-"""POST: changes of nodes, pools and sagas, as requests on the bus."""
+"""POST: changes of nodes, pools and sagas, as `schemas.operations` declares them."""
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
+import msgspec
 from litestar import post
 from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
@@ -13,35 +15,18 @@ from litestar.params import (
     HeaderParameter,
     JSONBody,
     Parameter,
-    QueryParameter,
 )
 
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.dry_run import DryRun
 from schemas.duration import TEXT_PATTERN, parse_duration
 from schemas.names import pool_name
-from schemas.operator_requests import (
-    ApplyRequest,
-    BreakerRequest,
-    DrainRequest,
-    HoldRequest,
-    NodeRequest,
-    RemoveRequest,
-    SagaRequest,
-    ScaleRequest,
-)
+from schemas.operation_bodies import DIAGNOSE_SECONDS_MAX, DIAGNOSE_SECONDS_MIN
+from schemas.operations import CHANGES, Change, Operation
+from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.service_orders import diagnose
+from services.gateway.access_tokens import Principal
 from services.gateway.authentication import ROLE
-from services.gateway.change_bodies import (
-    DIAGNOSE_SECONDS_MAX,
-    DIAGNOSE_SECONDS_MIN,
-    BreakerBody,
-    DrainBody,
-    HoldBody,
-    ReasonBody,
-    ScaleBody,
-    UpBody,
-)
 from services.gateway.change_requests import ChangeRequests, make_request
 from services.gateway.fleet_routes import Caller, Fleet, visible_node, visible_pool, visible_saga
 from services.gateway.problems import CHANGE_PROBLEMS, ROOT, ProblemError, not_found
@@ -52,14 +37,6 @@ KEY_CHARS_MAX: Final = 200
 
 Changes = NamedDependency[ChangeRequests]
 Name = FromPath[str]
-DryRunFlag = FromQuery[bool]
-NoDryRun = Annotated[
-    bool,
-    QueryParameter(
-        description="There is none of this change: true is refused.",
-        schema_extra={"enum": [False]},
-    ),
-]
 Wait = Annotated[
     str, Parameter(description="A second to ten minutes.", schema_extra={"pattern": TEXT_PATTERN})
 ]
@@ -85,104 +62,87 @@ def change_route(path: str, verb: str, role: str = "operator") -> Callable[[Any]
     )
 
 
-def _node_route(verb: str) -> HTTPRouteHandler:
-    async def change(
-        fleet: Fleet,
-        changes: Changes,
-        principal: Caller,
-        name: Name,
-        data: JSONBody[ReasonBody | None] = None,
-        key: Key = "",
-        dry_run: DryRunFlag = False,
+async def _place(
+    fleet: FleetClient, principal: Principal, change: Change, name: str
+) -> tuple[str, dict[str, str]]:
+    """Return the pool that a change is requested of, and what it is about there."""
+    match change.subject:
+        case "node":
+            node = await visible_node(fleet, principal, name)
+            return node.pool, {"node": node.id}
+        case "saga":
+            found = (await visible_saga(fleet, principal, name)).saga
+            return found.pool, {"saga": found.saga}
+        case _ if change.creates:
+            if not principal.sees(pool_name(name)):
+                raise not_found("pool", name, f"{ROOT}/pools")
+            return name, {}
+        case _:
+            return (await visible_pool(fleet, principal, name)).name, {}
+
+
+def _route(change: Change) -> HTTPRouteHandler:
+    async def handle(
+        fleet: FleetClient,
+        changes: ChangeRequests,
+        principal: Principal,
+        data: msgspec.Struct | None = None,
+        key: str = "",
+        *,
+        dry_run: bool = False,
+        **path: str,
     ) -> ChangeAnswer | DryRun:
-        node = await visible_node(fleet, principal, name)
-        reason = data.reason if data else ""
-        request = make_request(NodeRequest, node=node.id, reason=reason)
+        [name] = path.values()
+        pool, about = await _place(fleet, principal, change, name)
+        request = make_request(change.request, **given_fields(data), **about)
         if dry_run:
-            return await changes.dry_run(verb, request)
-        return await changes.send(principal, node.pool, verb, request, key)
+            return await fleet.dry_run(pool, change.name, request)
+        return await changes.send(principal, pool, change.name, request, key)
 
-    change.__name__, change.__doc__ = f"{verb}_node", f"Request `{verb}` of a node."
-    return change_route(f"/nodes/{{name:str}}/{verb}", verb)(change)
-
-
-def _drain_route(verb: str) -> HTTPRouteHandler:
-    async def change(
-        fleet: Fleet,
-        changes: Changes,
-        principal: Caller,
-        name: Name,
-        data: JSONBody[DrainBody | None] = None,
-        key: Key = "",
-        dry_run: DryRunFlag = False,
-    ) -> ChangeAnswer | DryRun:
-        node = await visible_node(fleet, principal, name)
-        fields = (data or DrainBody()).fields()
-        request = make_request(DrainRequest, node=node.id, **fields)
-        if dry_run:
-            return await changes.dry_run(verb, request)
-        return await changes.send(principal, node.pool, verb, request, key)
-
-    change.__name__ = f"{verb.replace('-', '_')}_node"
-    change.__doc__ = f"Request `{verb}` of a node."
-    return change_route(f"/nodes/{{name:str}}/{verb}", verb)(change)
+    more = {"changes": Changes, "key": Key, "dry_run": FromQuery[bool]}
+    defaults = {"key": "", "dry_run": False}
+    return operation_route(handle, change, more, defaults, ChangeAnswer | DryRun)
 
 
-def _saga_route(verb: str) -> HTTPRouteHandler:
-    async def change(
-        fleet: Fleet,
-        changes: Changes,
-        principal: Caller,
-        saga: Name,
-        data: JSONBody[ReasonBody | None] = None,
-        key: Key = "",
-        dry_run: NoDryRun = False,
-    ) -> ChangeAnswer:
-        found = (await visible_saga(fleet, principal, saga)).saga
-        refuse_dry_run(verb, dry_run=dry_run)
-        reason = data.reason if data else ""
-        request = make_request(SagaRequest, saga=found.saga, reason=reason)
-        return await changes.send(principal, found.pool, verb, request, key)
+def operation_route(
+    handle: Any,
+    operation: Operation,
+    more: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    answer: Any,
+) -> HTTPRouteHandler:
+    """Make the POST of an operation; `more`: its parameters beside the path and the body.
 
-    change.__name__, change.__doc__ = f"{verb}_saga", f"Request `{verb}` of a saga."
-    return change_route(f"/sagas/{{saga:str}}/{verb}", verb)(change)
-
-
-def _breaker_route(verb: str) -> HTTPRouteHandler:
-    async def change(
-        fleet: Fleet,
-        changes: Changes,
-        principal: Caller,
-        name: Name,
-        data: JSONBody[BreakerBody],
-        key: Key = "",
-        dry_run: NoDryRun = False,
-    ) -> ChangeAnswer:
-        pool = await visible_pool(fleet, principal, name)
-        refuse_dry_run(verb, dry_run=dry_run)
-        request = make_request(BreakerRequest, reason=data.reason)
-        return await changes.send(principal, pool.name, f"breaker-{verb}", request, key)
-
-    change.__name__, change.__doc__ = f"{verb}_breaker", f"Request to {verb} the pool's breaker."
-    return change_route(f"/pools/{{name:str}}/breaker/{verb}", verb)(change)
+    The library reads parameters from the signature, so the handler is given the operation's.
+    """
+    subject = operation.subject
+    named = "saga" if subject == "saga" else "name"
+    types = {"fleet": Fleet, "principal": Caller, **({named: Name} if subject else {}), **more}
+    if (body := operation.body) is not None:
+        optional = all(not each.required for each in msgspec.structs.fields(body))
+        kind: Any = body | None if optional else body
+        types["data"] = JSONBody[kind]  # type: ignore[misc] # it is a type
+        defaults = {**defaults, "data": None} if optional else defaults
+    parameters = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=defaults.get(name, inspect.Parameter.empty),
+            annotation=each,
+        )
+        for name, each in types.items()
+    ]
+    handle.__signature__ = inspect.Signature(parameters, return_annotation=answer)
+    handle.__annotations__ = {**types, "return": answer}
+    handle.__name__, handle.__doc__ = operation.method, operation.help
+    path = operation.path.replace(f"{{{subject}}}", f"{{{named}:str}}")
+    return change_route(path, operation.name, operation.role)(handle)
 
 
-@change_route("/nodes/{name:str}/hold", "hold")
-async def hold_node(
-    fleet: Fleet,
-    changes: Changes,
-    principal: Caller,
-    name: Name,
-    data: JSONBody[HoldBody],
-    key: Key = "",
-    dry_run: NoDryRun = False,
-) -> ChangeAnswer:
-    """Keep automation off a node for a while."""
-    node = await visible_node(fleet, principal, name)
-    refuse_dry_run("hold", dry_run=dry_run)
-    fields = {"node": node.id, "for": data.for_, "reason": data.reason}
-    request = make_request(HoldRequest, **fields)
-    return await changes.send(principal, node.pool, "hold", request, key)
+def given_fields(data: msgspec.Struct | None) -> dict[str, Any]:
+    """Return what a caller has sent in the body, but for empty texts."""
+    found = msgspec.to_builtins(data) if data is not None else {}
+    return {name: each for name, each in found.items() if each != ""}
 
 
 @change_route("/nodes/{name:str}/diagnose", "diagnose")
@@ -206,57 +166,6 @@ async def diagnose_node(
         ) from error
 
 
-@change_route("/pools/{name:str}/scale", "scale")
-async def scale_pool(
-    fleet: Fleet,
-    changes: Changes,
-    principal: Caller,
-    name: Name,
-    data: JSONBody[ScaleBody],
-    key: Key = "",
-    dry_run: NoDryRun = False,
-) -> ChangeAnswer:
-    """Set the pool's desired size."""
-    pool = await visible_pool(fleet, principal, name)
-    refuse_dry_run("scale", dry_run=dry_run)
-    request = make_request(ScaleRequest, nodes=data.nodes)
-    return await changes.send(principal, pool.name, "scale", request, key)
-
-
-@change_route("/pools/{name:str}/up", "up", "admin")
-async def up_pool(
-    changes: Changes,
-    principal: Caller,
-    name: Name,
-    data: JSONBody[UpBody],
-    key: Key = "",
-    dry_run: NoDryRun = False,
-) -> ChangeAnswer:
-    """Create or change a pool, except one of the configuration."""
-    if not principal.sees(pool_name(name)):
-        raise not_found("pool", name, f"{ROOT}/pools")
-    refuse_dry_run("up", dry_run=dry_run)
-    request = make_request(ApplyRequest, spec=data.spec, nodes=data.nodes, reason=data.reason)
-    return await changes.send(principal, name, "apply", request, key)
-
-
-@change_route("/pools/{name:str}/down", "down", "admin")
-async def down_pool(
-    fleet: Fleet,
-    changes: Changes,
-    principal: Caller,
-    name: Name,
-    data: JSONBody[DrainBody | None] = None,
-    key: Key = "",
-    dry_run: NoDryRun = False,
-) -> ChangeAnswer:
-    """Remove a pool's nodes, then the pool."""
-    pool = await visible_pool(fleet, principal, name)
-    refuse_dry_run("down", dry_run=dry_run)
-    request = make_request(RemoveRequest, **(data or DrainBody()).fields())
-    return await changes.send(principal, pool.name, "remove", request, key)
-
-
 def wait_seconds(text: str) -> float:
     """Return how long a caller waits for a diagnosis; ValueError for what is too short."""
     seconds = min(parse_duration(text), DIAGNOSE_SECONDS_MAX)
@@ -266,19 +175,6 @@ def wait_seconds(text: str) -> float:
 
 
 CHANGE_ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    *map(_node_route, ("cordon", "uncordon", "release")),
-    *map(_drain_route, ("drain", "replace", "reset-gpu", "reboot", "terminate")),
-    *map(_saga_route, ("cancel", "retry", "proceed")),
-    *map(_breaker_route, ("open", "close")),
-    *(hold_node, diagnose_node, scale_pool, up_pool, down_pool),
+    *(_route(each) for each in CHANGES if each.path),
+    diagnose_node,
 )
-
-
-def refuse_dry_run(verb: str, *, dry_run: bool) -> None:
-    """Refuse a dry run that nothing computes: it must not be carried out instead."""
-    if dry_run:
-        raise ProblemError(
-            HTTPStatus.BAD_REQUEST,
-            f"there is no dry run of {verb}",
-            "dry_run is for cordon, uncordon, drain, replace, reset-gpu, reboot and terminate",
-        )

@@ -5,34 +5,30 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
+import msgspec
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import FromPath, FromQuery, JSONBody, Parameter, QueryParameter
-from msgspec.structs import replace
+from litestar.params import FromPath, FromQuery, Parameter, QueryParameter
 
-from schemas.alert_records import Alert, AlertAcknowledge
-from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from schemas.log_excerpts import LINES_MAX, REPLICA_CHARS_MAX, LogExcerpt, LogRequest
 from schemas.names import TOKEN
-from schemas.node_disconnections import ReadmitRequest
-from schemas.node_events import BusAccess
+from schemas.operation_bodies import ORPHANS_MAX
+from schemas.operations import (
+    ACKNOWLEDGE_ALERT,
+    ORDERS,
+    PLAN_SWEEP,
+    REPORT_WORK_DONE,
+    SWEEP,
+    ServiceOrder,
+)
 from schemas.permissions import GATEWAY, SERVICES
 from schemas.sweeps import SweepAnswer, SweepRequest
-from schemas.work_done import WorkDone, WorkDoneAccepted
-from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
-from services.fleet_client import service_orders
-from services.fleet_client.service_orders import node_logs, service_logs
+from services.fleet_client.fleet_client import FleetClient
+from services.fleet_client.service_orders import node_logs, open_alerts, service_logs
+from services.gateway.access_tokens import Principal
 from services.gateway.authentication import ROLE
-from services.gateway.change_bodies import (
-    ORPHANS_MAX,
-    AcknowledgeBody,
-    HardwareBody,
-    ListedHardwareBody,
-    SweepBody,
-    WorkDoneBody,
-    WorkloadCheckBody,
-)
-from services.gateway.change_routes import change_route
+from services.gateway.change_requests import make_request
+from services.gateway.change_routes import given_fields, operation_route
 from services.gateway.fleet_routes import (
     Caller,
     Fleet,
@@ -57,9 +53,7 @@ async def _answered() -> AsyncIterator[None]:
     try:
         yield
     except AnswerError as error:
-        raise ProblemError(
-            HTTPStatus.CONFLICT, str(error), "the detail says what would be accepted"
-        ) from error
+        raise ProblemError(HTTPStatus.CONFLICT, str(error)) from error
 
 
 @get(f"{ROOT}/nodes/{{name:str}}/logs", tags=["logs"], **OPERATORS)
@@ -98,82 +92,40 @@ async def get_service_logs(
         return list(await service_logs(fleet, service, request))
 
 
-@change_route("/alerts/acknowledge", "acknowledge")
-async def acknowledge_alert(
-    fleet: Fleet, principal: Caller, data: JSONBody[AcknowledgeBody]
-) -> Alert:
-    """Take on an open alert: it is not repeated, and channels stop escalating."""
-    if principal.pools:
-        known = await service_orders.open_alerts(fleet.bus)
-        own = {each.alert for each in known if each.opened and principal.sees(each.opened.pool)}
-        if data.alert not in own:
-            raise not_found("open alert", data.alert, f"{ROOT}/alerts")
-    request = AlertAcknowledge(key=data.alert, reason=data.reason, by=principal.name)
-    async with _answered():
-        return await service_orders.acknowledge_alert(fleet, request)
+async def _about(
+    fleet: FleetClient, principal: Principal, order: ServiceOrder[Any], name: str, data: Any
+) -> dict[str, Any]:
+    """Return what an order is about; a problem if the caller may not see it."""
+    if order is ACKNOWLEDGE_ALERT:
+        if principal.pools:
+            known = await open_alerts(fleet.bus)
+            own = {each.alert for each in known if each.opened and principal.sees(each.opened.pool)}
+            if data.alert not in own:
+                raise not_found("open alert", data.alert, f"{ROOT}/alerts")
+        return {}
+    if order.subject == "pool":
+        return {"pool": (await visible_pool(fleet, principal, name)).name}
+    if order.subject == "node":
+        if order is REPORT_WORK_DONE and TOKEN.match(name) and not principal.pools:
+            return {"node": name}
+        view = await visible_node(fleet, principal, name)
+        return {"node": view.id} if order is REPORT_WORK_DONE else {"pool": view.pool, "node": name}
+    require_whole_fleet(principal, "sweeps are" if order is SWEEP else "this list is")
+    return {}
 
 
-@change_route("/hardware/add", "hardware-add")
-async def add_hardware(
-    fleet: Fleet, principal: Caller, data: JSONBody[ListedHardwareBody]
-) -> list[HardwareRecord]:
-    """Add a GPU or a host to the denylist; nodes in service are not affected."""
-    require_whole_fleet(principal, "this list is")
-    request = HardwareAdd(
-        kind=data.kind, value=data.value, reason=data.reason, node=data.node, by=principal.name
-    )
-    async with _answered():
-        return await service_orders.change_hardware(fleet, request)
+def _route(order: ServiceOrder[Any]) -> HTTPRouteHandler:
+    async def handle(
+        fleet: FleetClient, principal: Principal, data: msgspec.Struct | None = None, **path: str
+    ) -> Any:
+        about = await _about(fleet, principal, order, "".join(path.values()), data)
+        names = {body: field for field, body in order.renamed.items()}
+        fields = {names.get(name, name): each for name, each in given_fields(data).items()}
+        request = make_request(order.request, **fields, **about, by=principal.name)
+        async with _answered():
+            return await fleet.perform(order, request)
 
-
-@change_route("/hardware/forget", "hardware-forget")
-async def forget_hardware(
-    fleet: Fleet, principal: Caller, data: JSONBody[HardwareBody]
-) -> list[HardwareRecord]:
-    """Take a GPU or a host off the denylist."""
-    require_whole_fleet(principal, "this list is")
-    request = HardwareForget(kind=data.kind, value=data.value, by=principal.name)
-    async with _answered():
-        return await service_orders.change_hardware(fleet, request)
-
-
-@change_route("/nodes/{name:str}/readmit", "readmit")
-async def readmit_node(fleet: Fleet, principal: Caller, name: FromPath[str]) -> BusAccess:
-    """Have a disconnected node's credentials accepted again."""
-    view = await visible_node(fleet, principal, name)
-    request = ReadmitRequest(pool=view.pool, node=view.id, by=principal.name)
-    async with _answered():
-        return await service_orders.readmit(fleet, request)
-
-
-@change_route("/pools/{name:str}/workload-check", "workload-check")
-async def check_workload(
-    fleet: Fleet,
-    principal: Caller,
-    name: FromPath[str],
-    data: JSONBody[WorkloadCheckBody | None] = None,
-) -> WorkloadCheckAnswer:
-    """Try a pool's workload system, and the rights there."""
-    pool = await visible_pool(fleet, principal, name)
-    node = data.node if data else ""
-    request = WorkloadCheckRequest(pool=pool.name, node=node or None, by=principal.name)
-    async with _answered():
-        return await service_orders.check_workload(fleet, request)
-
-
-@change_route("/nodes/{name:str}/work-done", "work-done")
-async def report_work_done(
-    fleet: Fleet,
-    principal: Caller,
-    name: FromPath[str],
-    data: JSONBody[WorkDoneBody | None] = None,
-) -> WorkDoneAccepted:
-    """Say that the work has left a node; nothing changes unless a drain waits for it."""
-    if principal.pools or not TOKEN.match(name):
-        await visible_node(fleet, principal, name)
-    request = WorkDone(node=name, saga=data.saga if data else "", by=principal.name)
-    async with _answered():
-        return await service_orders.work_done(fleet, request)
+    return operation_route(handle, order, {}, {}, order.answer)
 
 
 def _orphans(name: str, what: str) -> QueryParameter:
@@ -188,28 +140,12 @@ async def plan_sweep(
     terminate: Annotated[tuple[str, ...], _orphans("terminate", "terminate")] = (),
 ) -> SweepAnswer:
     """Compare providers with records, and get what a sweep would do; nothing is changed."""
-    body = SweepBody(adopt=adopt, terminate=terminate)
-    return await _sweep(fleet, principal, body, dry_run=True)
-
-
-@change_route("/sweep", "sweep")
-async def sweep_instances(
-    fleet: Fleet, principal: Caller, data: JSONBody[SweepBody | None] = None
-) -> SweepAnswer:
-    """Resolve differences between providers and records now."""
-    return await _sweep(fleet, principal, data or SweepBody(), dry_run=False)
+    require_whole_fleet(principal, "sweeps are")
+    async with _answered():
+        return await fleet.perform(PLAN_SWEEP, SweepRequest(adopt=adopt, terminate=terminate))
 
 
 ORDER_ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    *(get_node_logs, get_service_logs, acknowledge_alert, add_hardware, forget_hardware),
-    *(readmit_node, plan_sweep, sweep_instances, check_workload, report_work_done),
+    *(get_node_logs, get_service_logs, plan_sweep),
+    *(_route(each) for each in ORDERS if each is not PLAN_SWEEP),
 )
-
-
-async def _sweep(fleet: Fleet, principal: Caller, body: SweepBody, *, dry_run: bool) -> SweepAnswer:
-    require_whole_fleet(principal, "sweeps are")
-    request = SweepRequest(adopt=body.adopt, terminate=body.terminate)
-    if not dry_run:
-        request = replace(request, by=principal.name)
-    async with _answered():
-        return await service_orders.sweep(fleet, request, dry_run=dry_run)

@@ -11,6 +11,7 @@ from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi import ResponseSpec
 
 from schemas.names import InvalidNameError
+from schemas.refusal_catalogue import CATALOGUE, CODE_OF
 from services.fleet_client.fleet_client import UnansweredError
 from services.gateway.views import PROBLEM_TYPE, Problem
 from services.primitives.errors import AnswerError, BusError, NavarchError
@@ -27,17 +28,6 @@ PROTECTION: Final = {"Cache-Control": "private, no-cache", "X-Content-Type-Optio
 """Of every answer: no cache keeps it, and no browser guesses its type."""
 RETRY_SECONDS: Final = 2
 DETAIL_CHARS_MAX: Final = 2_000
-REMEDIES: Final = {
-    HTTPStatus.BAD_REQUEST: "correct the request; /api/v1/openapi.json describes it",
-    HTTPStatus.UNAUTHORIZED: (
-        "send `Authorization: Bearer TOKEN`; `navarch gateway token create` makes a token"
-    ),
-    HTTPStatus.NOT_FOUND: "check the name and the path; /api/v1/openapi.json lists every path",
-    HTTPStatus.METHOD_NOT_ALLOWED: "/api/v1/openapi.json lists the methods of every path",
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "send less",
-    HTTPStatus.INTERNAL_SERVER_ERROR: "this is a defect: report it with the gateway's log",
-    HTTPStatus.SERVICE_UNAVAILABLE: "repeat it; `navarch status` shows what does not work",
-}
 
 
 PROBLEMS: Final = {
@@ -71,7 +61,7 @@ class ProblemError(NavarchError):
     ) -> None:
         super().__init__(detail)
         self.status = status
-        self.remedy = remedy or REMEDIES[status]
+        self.remedy = remedy or CATALOGUE[refusal or CODE_OF[status]].remedy
         self.refusal = refusal
         self.headers: dict[str, str] = {}
 
@@ -97,6 +87,7 @@ def answer_problem(request: Request[Any, Any, Any], error: Exception) -> Respons
         detail=redacted(detail)[:DETAIL_CHARS_MAX],
         remedy=remedy,
         refusal=refusal,
+        code=refusal or CODE_OF.get(status, CODE_OF[HTTPStatus.BAD_REQUEST]),
     )
     request.scope.setdefault("state", {})[REASON] = problem.detail
     return Response(problem, status_code=status, media_type=PROBLEM_TYPE, headers=headers)
@@ -118,7 +109,7 @@ def _described(error: Exception) -> tuple[HTTPStatus, str, str, str]:
         case InvalidNameError():
             status, detail = HTTPStatus.BAD_REQUEST, str(error)
         case UnansweredError():
-            return HTTPStatus.ACCEPTED, str(error), "GET /api/v1/events shows the answer", ""
+            status, detail = HTTPStatus.ACCEPTED, str(error)
         case AnswerError():
             status, detail = HTTPStatus.BAD_REQUEST, str(error)
         case BusError() | NavarchError():
@@ -130,8 +121,8 @@ def _described(error: Exception) -> tuple[HTTPStatus, str, str, str]:
         case _:
             status, detail = HTTPStatus.INTERNAL_SERVER_ERROR, ""
             log.error("a request failed", exc_info=error)
-    remedy = REMEDIES.get(status, REMEDIES[HTTPStatus.BAD_REQUEST])
-    return status, detail or status.phrase, remedy, ""
+    code = CODE_OF.get(status, CODE_OF[HTTPStatus.BAD_REQUEST])
+    return status, detail or status.phrase, CATALOGUE[code].remedy, ""
 
 
 def _validation_text(error: ValidationException) -> str:

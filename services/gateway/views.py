@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from schemas.breaker_state import OpenIncident
+from schemas.event_texts import Tone
 from schemas.fleet_queries import CurrentFailure, Expiry, NodeView, PoolView
 from schemas.instance_records import InstanceRecord
 from schemas.pool_records import PoolRecord
@@ -14,7 +15,7 @@ from services.bus.port import Stored
 from services.fleet_client.fleet_status import FleetState
 from services.fleet_client.pool_watch import NodePlace, PoolChange
 from services.fleet_client.saga_progress import Progress
-from services.operator_text.event_text import Tone, describe_stored
+from services.operator_text.event_text import describe_stored
 
 PROBLEM_TYPE: Final = "application/problem+json"
 STREAM_TYPE: Final = "text/event-stream"
@@ -224,6 +225,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What to do about it."""
     refusal: str = ""
     """The code with which the fleet refused a change."""
+    code: str = ""
+    """The same, or the code of any other problem: docs/troubleshooting.md has them all."""
 
 
 def instance_view(record: InstanceRecord) -> InstanceView:

@@ -24,6 +24,7 @@ class GatewayError(NavarchError):
         remedy = f": {problem.remedy}" if problem.remedy else ""
         super().__init__(f"{problem.detail}{remedy}")
         self.problem = problem
+        self.code = problem.code
         self.key = key
         self.after_seconds = after_seconds
 

@@ -16,6 +16,15 @@ from schemas.fleet_queries import FleetBudgetView, NodeView, PolicyView, PoolVie
 from schemas.hardware_denylist import HardwareRecord
 from schemas.names import saga_token, token
 from schemas.offering_records import OfferingView
+from schemas.operation_bodies import (
+    BreakerBody,
+    DrainBody,
+    HoldBody,
+    ReasonBody,
+    ScaleBody,
+    UpBody,
+)
+from schemas.operations import CHANGE
 from services.fleet_client.cost_report import PoolHistory
 from services.fleet_client.fleet_use import GpuReadings, UseRow, UtilizationHistory
 from services.fleet_client.node_timeline import TimelineRow
@@ -24,14 +33,6 @@ from services.fleet_client.saga_progress import Progress
 from services.fleet_client.saga_summaries import SagaSummary
 from services.fleet_client.why_answer import WhyAnswer
 from services.gateway.access_tokens import Principal
-from services.gateway.change_bodies import (
-    BreakerBody,
-    DrainBody,
-    HoldBody,
-    ReasonBody,
-    ScaleBody,
-    UpBody,
-)
 from services.gateway.views import (
     ChangeAnswer,
     EventPage,
@@ -46,13 +47,12 @@ from services.gateway.views import (
     SagaLog,
 )
 from services.http_client.api_call import ApiCall, ApiStream
+from services.http_client.operation_calls import dry_run, operation_call
 
 API: Final = "/api/v1"
 DryRunVerb = Literal[
     "cordon", "uncordon", "release", "drain", "replace", "reset-gpu", "reboot", "terminate"
 ]
-SIMPLE_VERBS: Final = frozenset({"cordon", "uncordon", "release"})
-"""Verbs that wait for no work."""
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -291,74 +291,66 @@ def follow_pool(name: str) -> ApiStream[PoolChangeView]:
 
 def cordon_node(name: str, *, reason: str = "", key: str = "") -> ApiCall[ChangeAnswer]:
     """Place no new work on a node."""
-    return _change(f"{_node(name)}/cordon", ReasonBody(reason=reason), key)
+    return _change("cordon", name, ReasonBody(reason=reason), key)
 
 
 def uncordon_node(name: str, *, reason: str = "", key: str = "") -> ApiCall[ChangeAnswer]:
     """Allow new work on a node again; its health is judged again."""
-    return _change(f"{_node(name)}/uncordon", ReasonBody(reason=reason), key)
+    return _change("uncordon", name, ReasonBody(reason=reason), key)
 
 
 def release_node(name: str, *, reason: str = "", key: str = "") -> ApiCall[ChangeAnswer]:
     """End a hold early."""
-    return _change(f"{_node(name)}/release", ReasonBody(reason=reason), key)
+    return _change("release", name, ReasonBody(reason=reason), key)
 
 
 def drain_node(
     name: str, *, mode: str = "", timeout: str = "", reason: str = "", key: str = ""
 ) -> ApiCall[ChangeAnswer]:
     """Cordon a node and let its work leave."""
-    return _change(f"{_node(name)}/drain", _drain(mode, timeout, reason), key)
+    return _change("drain", name, _drain(mode, timeout, reason), key)
 
 
 def replace_node(
     name: str, *, mode: str = "", timeout: str = "", reason: str = "", key: str = ""
 ) -> ApiCall[ChangeAnswer]:
     """Drain and terminate a node, and launch another."""
-    return _change(f"{_node(name)}/replace", _drain(mode, timeout, reason), key)
+    return _change("replace", name, _drain(mode, timeout, reason), key)
 
 
 def reset_gpu_node(
     name: str, *, mode: str = "", timeout: str = "", reason: str = "", key: str = ""
 ) -> ApiCall[ChangeAnswer]:
     """Drain a node, reset its GPUs, and test it."""
-    return _change(f"{_node(name)}/reset-gpu", _drain(mode, timeout, reason), key)
+    return _change("reset-gpu", name, _drain(mode, timeout, reason), key)
 
 
 def reboot_node(
     name: str, *, mode: str = "", timeout: str = "", reason: str = "", key: str = ""
 ) -> ApiCall[ChangeAnswer]:
     """Drain a node, reboot it, and test it."""
-    return _change(f"{_node(name)}/reboot", _drain(mode, timeout, reason), key)
+    return _change("reboot", name, _drain(mode, timeout, reason), key)
 
 
 def terminate_node(
     name: str, *, mode: str = "", timeout: str = "", reason: str = "", key: str = ""
 ) -> ApiCall[ChangeAnswer]:
     """Drain and terminate a node; its pool is one smaller."""
-    return _change(f"{_node(name)}/terminate", _drain(mode, timeout, reason), key)
+    return _change("terminate", name, _drain(mode, timeout, reason), key)
 
 
 def dry_run_node(
     name: str, verb: DryRunVerb, *, mode: str = "", timeout: str = "", reason: str = ""
 ) -> ApiCall[DryRun]:
     """Return what a change of a node would do; nothing is changed."""
-    body: msgspec.Struct = ReasonBody(reason=reason)
-    if verb not in SIMPLE_VERBS:
-        body = _drain(mode, timeout, reason)
-    return ApiCall(
-        path=f"{_node(name)}/{token(verb, 'verb')}",
-        answer=DryRun,
-        query={"dry_run": True},
-        method="POST",
-        body=body,
-        key="",
-    )
+    drains = CHANGE[verb].body is DrainBody
+    body = _drain(mode, timeout, reason) if drains else ReasonBody(reason=reason)
+    return dry_run(_change(verb, name, body, ""))
 
 
 def hold_node(name: str, *, for_: str, reason: str, key: str = "") -> ApiCall[ChangeAnswer]:
     """Keep automation off a node for a while (`2h`)."""
-    return _change(f"{_node(name)}/hold", HoldBody(for_=for_, reason=reason), key)
+    return _change("hold", name, HoldBody(for_=for_, reason=reason), key)
 
 
 def diagnose_node(
@@ -377,46 +369,46 @@ def diagnose_node(
 
 def scale_pool(name: str, nodes: int, *, key: str = "") -> ApiCall[ChangeAnswer]:
     """Set the pool's desired size."""
-    return _change(f"{_pool(name)}/scale", ScaleBody(nodes=nodes), key)
+    return _change("scale", name, ScaleBody(nodes=nodes), key)
 
 
 def open_breaker(name: str, *, reason: str, key: str = "") -> ApiCall[ChangeAnswer]:
     """Start no remediation in a pool until its breaker is closed."""
-    return _change(f"{_pool(name)}/breaker/open", BreakerBody(reason=reason), key)
+    return _change("breaker-open", name, BreakerBody(reason=reason), key)
 
 
 def close_breaker(name: str, *, reason: str, key: str = "") -> ApiCall[ChangeAnswer]:
     """Allow remediation in a pool again."""
-    return _change(f"{_pool(name)}/breaker/close", BreakerBody(reason=reason), key)
+    return _change("breaker-close", name, BreakerBody(reason=reason), key)
 
 
 def up_pool(
     name: str, spec: dict[str, Any], *, nodes: int | None = None, reason: str = "", key: str = ""
 ) -> ApiCall[ChangeAnswer]:
     """Create or change a pool, except one of the configuration; `spec`: as under `pools:`."""
-    return _change(f"{_pool(name)}/up", UpBody(spec=spec, nodes=nodes, reason=reason), key)
+    return _change("apply", name, UpBody(spec=spec, nodes=nodes, reason=reason), key)
 
 
 def down_pool(
     name: str, *, mode: str = "", timeout: str = "", reason: str = "", key: str = ""
 ) -> ApiCall[ChangeAnswer]:
     """Remove a pool's nodes, then the pool."""
-    return _change(f"{_pool(name)}/down", _drain(mode, timeout, reason), key)
+    return _change("remove", name, _drain(mode, timeout, reason), key)
 
 
 def cancel_saga(saga: str, *, reason: str = "", key: str = "") -> ApiCall[ChangeAnswer]:
     """Unwind a saga, if it has not passed its pivot."""
-    return _change(f"{_saga(saga)}/cancel", ReasonBody(reason=reason), key)
+    return _change("cancel", saga, ReasonBody(reason=reason), key)
 
 
 def retry_saga(saga: str, *, reason: str = "", key: str = "") -> ApiCall[ChangeAnswer]:
     """Continue a stuck saga after its cause is fixed."""
-    return _change(f"{_saga(saga)}/retry", ReasonBody(reason=reason), key)
+    return _change("retry", saga, ReasonBody(reason=reason), key)
 
 
 def proceed_saga(saga: str, *, reason: str = "", key: str = "") -> ApiCall[ChangeAnswer]:
     """Stop waiting for a drain, even if work still runs."""
-    return _change(f"{_saga(saga)}/proceed", ReasonBody(reason=reason), key)
+    return _change("proceed", saga, ReasonBody(reason=reason), key)
 
 
 def _node(name: str) -> str:
@@ -435,5 +427,5 @@ def _drain(mode: str, timeout: str, reason: str) -> DrainBody:
     return DrainBody(mode=mode, timeout=timeout, reason=reason)
 
 
-def _change(path: str, body: msgspec.Struct, key: str) -> ApiCall[ChangeAnswer]:
-    return ApiCall(path=path, answer=ChangeAnswer, method="POST", body=body, key=key)
+def _change(verb: str, name: str, body: msgspec.Struct, key: str) -> ApiCall[ChangeAnswer]:
+    return operation_call(CHANGE[verb], name, ChangeAnswer, body, key=key)

@@ -13,16 +13,7 @@ from schemas.log_excerpts import LogExcerpt
 from schemas.names import token
 from schemas.node_events import BusAccess
 from schemas.node_work import JobNodes
-from schemas.sweeps import SweepAnswer
-from schemas.work_done import WorkDoneAccepted
-from schemas.workload_checks import WorkloadCheckAnswer
-from services.fleet_client.cost_report import CostReport
-from services.fleet_client.service_orders import (
-    CHECK_SECONDS_MAX,
-    JOB_SECONDS_MAX,
-    SWEEP_SECONDS_MAX,
-)
-from services.gateway.change_bodies import (
+from schemas.operation_bodies import (
     AcknowledgeBody,
     HardwareBody,
     ListedHardwareBody,
@@ -30,7 +21,23 @@ from services.gateway.change_bodies import (
     WorkDoneBody,
     WorkloadCheckBody,
 )
+from schemas.operations import (
+    ACKNOWLEDGE_ALERT,
+    ADD_HARDWARE,
+    CHECK_WORKLOAD,
+    FORGET_HARDWARE,
+    PLAN_SWEEP,
+    READMIT,
+    REPORT_WORK_DONE,
+    SWEEP,
+)
+from schemas.sweeps import SweepAnswer
+from schemas.work_done import WorkDoneAccepted
+from schemas.workload_checks import WorkloadCheckAnswer
+from services.fleet_client.cost_report import CostReport
+from services.fleet_client.service_orders import JOB_SECONDS_MAX
 from services.http_client.api_call import ApiCall
+from services.http_client.operation_calls import operation_call
 
 API: Final = "/api/v1"
 EVER: Final = "30d"
@@ -76,7 +83,7 @@ def get_service_logs(
 def acknowledge_alert(alert: str, *, reason: str = "") -> ApiCall[Alert]:
     """Take on an open alert, by its key."""
     body = AcknowledgeBody(alert=alert, reason=reason)
-    return ApiCall(path=f"{API}/alerts/acknowledge", answer=Alert, method="POST", body=body)
+    return operation_call(ACKNOWLEDGE_ALERT, "", Alert, body)
 
 
 def add_hardware(
@@ -84,59 +91,40 @@ def add_hardware(
 ) -> ApiCall[list[HardwareRecord]]:
     """Add a GPU or a host to the denylist; nodes in service are not affected."""
     body = ListedHardwareBody(kind=kind, value=value, reason=reason, node=node)
-    path = f"{API}/hardware/add"
-    return ApiCall(path=path, answer=list[HardwareRecord], method="POST", body=body)
+    return operation_call(ADD_HARDWARE, "", list[HardwareRecord], body)
 
 
 def forget_hardware(kind: HardwareKind, value: str) -> ApiCall[list[HardwareRecord]]:
     """Take a GPU or a host off the denylist."""
     body = HardwareBody(kind=kind, value=value)
-    path = f"{API}/hardware/forget"
-    return ApiCall(path=path, answer=list[HardwareRecord], method="POST", body=body)
+    return operation_call(FORGET_HARDWARE, "", list[HardwareRecord], body)
 
 
 def readmit_node(name: str) -> ApiCall[BusAccess]:
     """Have a disconnected node's credentials accepted again."""
-    path = f"{API}/nodes/{token(name, 'node')}/readmit"
-    return ApiCall(path=path, answer=BusAccess, method="POST")
+    return operation_call(READMIT, name, BusAccess, None)
 
 
 def check_workload(name: str, *, node: str = "") -> ApiCall[WorkloadCheckAnswer]:
     """Try a pool's workload system, and the rights there."""
-    return ApiCall(
-        path=f"{API}/pools/{token(name, 'pool')}/workload-check",
-        answer=WorkloadCheckAnswer,
-        method="POST",
-        body=WorkloadCheckBody(node=node),
-        more_seconds=CHECK_SECONDS_MAX,
-    )
+    return operation_call(CHECK_WORKLOAD, name, WorkloadCheckAnswer, WorkloadCheckBody(node=node))
 
 
 def report_work_done(name: str, *, saga: str = "") -> ApiCall[WorkDoneAccepted]:
     """Say that the work has left a node; nothing changes unless a drain waits for it."""
-    path = f"{API}/nodes/{token(name, 'node')}/work-done"
-    body = WorkDoneBody(saga=saga)
-    return ApiCall(path=path, answer=WorkDoneAccepted, method="POST", body=body)
+    return operation_call(REPORT_WORK_DONE, name, WorkDoneAccepted, WorkDoneBody(saga=saga))
 
 
 def plan_sweep(*, adopt: Sequence[str] = (), terminate: Sequence[str] = ()) -> ApiCall[SweepAnswer]:
     """Compare providers with records, and get what a sweep would do; nothing is changed."""
-    return ApiCall(
-        path=f"{API}/sweep",
-        answer=SweepAnswer,
-        query={"adopt": adopt, "terminate": terminate},
-        more_seconds=SWEEP_SECONDS_MAX,
-    )
+    query = {"adopt": adopt, "terminate": terminate}
+    path, more = f"{API}{PLAN_SWEEP.path}", PLAN_SWEEP.seconds_max
+    return ApiCall(path=path, answer=SweepAnswer, query=query, more_seconds=more)
 
 
 def sweep_instances(
     *, adopt: Sequence[str] = (), terminate: Sequence[str] = ()
 ) -> ApiCall[SweepAnswer]:
     """Resolve differences between providers and records now."""
-    return ApiCall(
-        path=f"{API}/sweep",
-        answer=SweepAnswer,
-        method="POST",
-        body=SweepBody(adopt=tuple(adopt), terminate=tuple(terminate)),
-        more_seconds=SWEEP_SECONDS_MAX,
-    )
+    body = SweepBody(adopt=tuple(adopt), terminate=tuple(terminate))
+    return operation_call(SWEEP, "", SweepAnswer, body)

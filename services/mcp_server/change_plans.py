@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from schemas.messages import encode
-from services.fleet_client.fleet_client import Request
+from schemas.operator_requests import Request
 from services.primitives.errors import NavarchError
 
 PLAN_SECONDS_MAX: Final = 300.0

@@ -8,7 +8,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from services.fleet_client.fleet_client import FleetClient, Request, require_accepted
+from schemas.operator_requests import Request
+from services.fleet_client.fleet_client import FleetClient, require_accepted
 from services.mcp_server.change_plans import ChangePlans
 
 HISTORIES_MAX: Final = 2

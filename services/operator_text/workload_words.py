@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final
 
 from schemas.node_events import (
     CheckpointRequested,
     WorkFailed,
-    WorkGangs,
-    WorkLeft,
     WorkloadState,
     WorkRemains,
 )
@@ -18,30 +16,6 @@ from services.operator_text.quantities import local_time, rough_time
 
 NAMED_MAX: Final = 5
 """Jobs named in one sentence."""
-_Words = tuple[str, str, Literal["bad", "plain"]]
-
-
-def drain_event_words(event: WorkRemains | CheckpointRequested | WorkLeft) -> _Words:
-    """Return what a drain waits for, has asked or was called back about."""
-    match event:
-        case WorkRemains():
-            return "drain", work_words(event, event.time), "plain"
-        case CheckpointRequested():
-            return "checkpoint", checkpoint_words(event), "plain"
-        case WorkLeft():
-            by = f" by {event.by}" if event.by else ""
-            return "work left", f"the workload system called back{by}", "plain"
-
-
-def workload_event_words(event: WorkloadState | WorkGangs | WorkFailed) -> _Words:
-    """Return what a workload system says unasked."""
-    match event:
-        case WorkloadState():
-            return "workload system", state_words(event), "plain" if event.ready else "bad"
-        case WorkGangs():
-            return "jobs on several nodes", ", ".join(event.gangs) or "none", "plain"
-        case WorkFailed():
-            return "job failed", failed_work_words(event), "bad"
 
 
 def work_words(event: WorkRemains, at: datetime) -> str:

@@ -1,7 +1,7 @@
-"""Makes and removes pools that people ask for: the shell of `applying`.
+"""Makes and removes pools that operators request: the shell of `requests.pool_apply`.
 
-What they say of a pool is read_request by the code that reads the configuration; it may name the
-providers of the configuration, and none of this process's environment.
+The code that reads the configuration reads such a pool, too; it may name the providers of the
+configuration, and no variable of this process's environment.
 """
 
 from pathlib import Path
@@ -12,6 +12,7 @@ from schemas.operator_requests import ApplyRequest, RemoveRequest
 from schemas.settings import REMEDIATOR_PLUGINS, Settings
 from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.autoscaling.autoscaler_plugins import Found
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.remediator import BUILT_IN
 from services.pool_manager.pool_store import Store
 from services.pool_manager.requests import pool_apply
@@ -47,24 +48,10 @@ class PoolRequests:
 
     async def answer(self, asked: QueuedRequest) -> RequestDecision:
         """Decide and write; the answer is to be published then."""
-        configured = asked.pool in self._settings.pools
-        request = _read(asked)
 
         async def attempt() -> RequestDecision:
-            snapshot, now = await self._store.snapshot(asked.pool), self._clock.now()
-            if isinstance(request, RemoveRequest):
-                answer = pool_apply.removed(asked, request, snapshot, now, configured=configured)
-            else:
-                wanted = self._wanted(asked.pool, request)
-                answer = pool_apply.applied(
-                    asked,
-                    wanted,
-                    snapshot,
-                    now,
-                    configured=configured,
-                    mode=self._settings.mode,
-                    removal=None if snapshot else await self._store.removal(asked.pool),
-                )
+            snapshot = await self._store.snapshot(asked.pool)
+            answer = await self.decide(asked, snapshot)
             if answer.record is None:
                 return answer
             if snapshot is not None:
@@ -74,6 +61,22 @@ class PoolRequests:
             return answer
 
         return await retry_conflicts(attempt, f"pool {asked.pool}")
+
+    async def decide(self, asked: QueuedRequest, snapshot: PoolSnapshot | None) -> RequestDecision:
+        """Decide about a pool as it is in the snapshot, and write nothing."""
+        configured, now = asked.pool in self._settings.pools, self._clock.now()
+        request = _read(asked)
+        if isinstance(request, RemoveRequest):
+            return pool_apply.removed(asked, request, snapshot, now, configured=configured)
+        return pool_apply.applied(
+            asked,
+            self._wanted(asked.pool, request),
+            snapshot,
+            now,
+            configured=configured,
+            mode=self._settings.mode,
+            removal=None if snapshot else await self._store.removal(asked.pool),
+        )
 
     def _wanted(self, pool: str, request: ApplyRequest | str) -> ParsedApply:
         if isinstance(request, str):

@@ -9,7 +9,6 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from schemas import subjects
-from schemas.dry_run import DryRunRequest
 from schemas.fleet_budget import FleetBudgetRecord
 from schemas.fleet_queries import (
     FleetBudgetView,
@@ -37,8 +36,6 @@ from services.pool_manager.planner.sizing import on_demand_floor
 from services.pool_manager.planner.sizing.open_sagas import room_for_launches, room_for_sagas
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 from services.pool_manager.pool_store import Store
-from services.pool_manager.reconciler import saga_params
-from services.pool_manager.requests.request_dry_run import dry_run
 from services.primitives.clock import Clock
 from services.settings.drain_warnings import drain_warning
 
@@ -293,7 +290,6 @@ class Queries:
             subjects.query("pools"): self._pools,
             subjects.query("sagas"): self._sagas,
             subjects.query("budget"): self._budget,
-            subjects.query("dry-run"): self._rehearse,
         }
 
     async def _nodes(self, data: bytes, _: Headers) -> bytes:
@@ -337,18 +333,6 @@ class Queries:
                 found = msgspec.structs.replace(view, last_heartbeat=_moment(beat))
                 return msgspec.json.encode(found)
         raise UnknownNameError(f"there is no node {query.node!r}; see navarch list")
-
-    async def _rehearse(self, data: bytes, _: Headers) -> bytes:
-        """What a request would come to; nothing is written."""
-        asked = msgspec.json.decode(data, type=DryRunRequest)
-        await self._store.nodes.caught_up()
-        for record in self._store.nodes.records.values():
-            if record.node == asked.node:
-                snapshot = await self._store.snapshot(record.pool)
-                if snapshot is not None:
-                    result = dry_run(asked, snapshot, saga_params, self._clock.now())
-                    return msgspec.json.encode(result)
-        raise UnknownNameError(f"there is no node {asked.node!r}; see navarch list")
 
     async def _pools(self, data: bytes, _: Headers) -> bytes:
         query = _read(data)

@@ -27,6 +27,7 @@ from services.pool_manager.autoscaling.autoscaler_plugins import Finder, check_a
 from services.pool_manager.autoscaling.autoscaling_loop import Autoscaling
 from services.pool_manager.configured_pools import ConfiguredPools
 from services.pool_manager.decision_log import log_event
+from services.pool_manager.dry_runs import DryRuns
 from services.pool_manager.hardware_store import HardwareList
 from services.pool_manager.heartbeat_reader import HeartbeatTimes
 from services.pool_manager.idle_watch import IdleWatch
@@ -216,6 +217,9 @@ class PoolManager:
                     self._context.settings,
                     self._configured.warning,
                     HeartbeatTimes(self._bus, self._clock),
+                ).endpoints(),
+                **DryRuns(
+                    self._clock, self.store, self._pools, self._coordinator.state
                 ).endpoints(),
                 **self._hardware.endpoints(),
                 **self._adoption.endpoints(),

@@ -99,6 +99,11 @@ class Reject(NavarchError):  # noqa: N818
 class AnswerError(NavarchError):
     """A query or a request was refused."""
 
+    def __init__(self, text: str, code: str = "refused") -> None:
+        """Keep the code of `schemas.refusal_catalogue`."""
+        super().__init__(text)
+        self.code = code
+
 
 class ConfigurationError(NavarchError):
     """A setting is wrong: what, where, and what to write instead."""

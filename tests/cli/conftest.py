@@ -17,8 +17,8 @@ from schemas.dry_run import DryRun, DryRunRequest, Gate
 from schemas.duration import decode_hook
 from schemas.fleet_queries import HealthEvent, NodeView, Page, PoolView, Query
 from schemas.messages import encode
+from schemas.operations import REQUESTS
 from schemas.operator_requests import (
-    REQUESTS,
     ApplyRequest,
     BreakerRequest,
     HoldRequest,
@@ -47,6 +47,7 @@ FAULT = HealthEvent(
     result="unhealthy",
     rule="fatal-xid",
 )
+NODES_MAX = 4
 NODES = (
     NodeView(id="training-1", pool="training", status="active", health="healthy", gpu_count=8),
     NodeView(
@@ -149,6 +150,8 @@ async def _dry_run(data: bytes, _: Mapping[str, str]) -> bytes:
         "reason": "replace-training-2-1 is under way",
     }
     more = refused if asked.node == "training-2" else {}
+    if (nodes := msgspec.json.decode(asked.request or b"{}").get("nodes", 0)) > NODES_MAX:
+        more = {"refusal": "above-maximum", "reason": f"{nodes} nodes asked for"}
     found = DryRun(
         verb=asked.verb,
         node=asked.node,

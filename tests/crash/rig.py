@@ -20,7 +20,7 @@ import msgspec
 from schemas import subjects
 from schemas.messages import decoder, encode
 from schemas.node_records import NodeRecord
-from schemas.operator_requests import REQUESTS
+from schemas.operations import REQUESTS
 from schemas.pool_events import FACTS, NodeReplaced, PoolEvent, pool_codec
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, NODES, SAGAS

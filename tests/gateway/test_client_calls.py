@@ -9,6 +9,8 @@ import pytest
 
 from schemas.agent_commands import DiagnoseRequest
 from schemas.dry_run import DryRun
+from schemas.operation_bodies import DrainBody, ReasonBody
+from schemas.operations import CHANGE, CHANGES
 from services.gateway.api_description import DESCRIBED_ROUTES, api_description
 from services.http_client import AsyncNavarch, Navarch, gateway_calls, order_calls
 from services.http_client.api_call import ApiCall, ApiStream
@@ -109,7 +111,7 @@ def test_a_call_is_as_described(name: str) -> None:
     assert (method, path) == (call.method, call.path) == (least.method, least.path)
 
     query = parameters(operation, "query")
-    # Of dry runs there is one call of their own.
+    # Of a dry run there is a call of its own.
     assert query.keys() - {"dry_run"} == call.query.keys()
     hints = get_type_hints(call_of(name))
     renamed = {"label": "labels", "type": "kinds"}
@@ -157,16 +159,20 @@ def test_an_answer_is_as_described(name: str) -> None:
     assert (schema.get("type") == "array") == bool(get_args(answer))
 
 
-def test_a_dry_run_is_of_every_change_that_has_one() -> None:
-    """And of no other: its verbs are those whose answer may be a dry run."""
+def test_a_dry_run_is_of_every_change() -> None:
+    """The client's own call is for the changes of a node that need no more than a reason."""
     dry = {
-        path.rpartition("/")[2]: (method, path)
-        for method, path, operation in OPERATIONS.values()
-        if "DryRun" in str(operation["responses"]["200"])
+        each
+        for each, (*_, found) in OPERATIONS.items()
+        if "DryRun" in str(found["responses"]["200"])
     }
-    assert set(get_args(DryRunVerb)) == dry.keys()
-    for verb, (method, path) in dry.items():
-        call = gateway_calls.dry_run_node("name", verb)  # type: ignore[arg-type]
+    assert dry == {each.method for each in CHANGES if each.path}
+    verbs = get_args(DryRunVerb)
+    plain = {each.name for each in CHANGES if each.body in (ReasonBody, DrainBody)}
+    assert set(verbs) == {each for each in plain if CHANGE[each].subject == "node"}
+    for verb in verbs:
+        method, path, _ = OPERATIONS[CHANGE[verb].method]
+        call = gateway_calls.dry_run_node("name", verb)
         assert (method, path) == (call.method, call.path.replace("name", "{name}"))
         assert (call.query, call.answer) == ({"dry_run": True}, DryRun)
 

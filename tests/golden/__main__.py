@@ -1,6 +1,6 @@
 """`python -m tests.golden`: write the golden messages that are missing, and what pages show.
 
-It writes docs/events.md and the table of docs/metrics.md.
+It writes docs/events.md, and the tables of docs/metrics.md and docs/troubleshooting.md.
 
 A golden is written once and then kept: a release wrote it, and every later release must read it.
 `--again NAME` overwrites one with an example, which is right only before its type was released.
@@ -10,6 +10,7 @@ A golden is written once and then kept: a release wrote it, and every later rele
 import argparse
 import sys
 
+from tests.golden import refusals_table
 from tests.golden.catalogue import HAND_MADE, everything, read_sources, write_sources
 from tests.golden.document import DOCUMENT, document
 from tests.golden.examples import example
@@ -38,6 +39,10 @@ def main() -> None:
     sys.stdout.write(f"wrote {DOCUMENT}\n")
     PAGE.write_text(page(PAGE.read_text("utf-8")), encoding="utf-8")
     sys.stdout.write(f"wrote {PAGE}\n")
+    refusals_table.PAGE.write_text(
+        refusals_table.page(refusals_table.PAGE.read_text("utf-8")), encoding="utf-8"
+    )
+    sys.stdout.write(f"wrote {refusals_table.PAGE}\n")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from schemas.instance_records import InstanceRecord
 from schemas.messages import Message, encode
 from schemas.node_events import node_codec
 from schemas.node_records import HeartbeatRecord, NodeRecord
-from schemas.operator_requests import REQUESTS
+from schemas.operations import REQUESTS
 from schemas.permissions import SERVICES
 from schemas.pool_events import pool_codec
 from schemas.saga_log_entries import StepEntry, StepStarted, StepSucceeded, saga_codec, timer_codec

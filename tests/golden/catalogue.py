@@ -18,7 +18,7 @@ from schemas import step_data
 from schemas.fleet_queries import NodeView, Page, PoolView, Query, QueryError
 from schemas.hardware_denylist import HardwareAdd, HardwareForget
 from schemas.messages import Message, Record, message_type
-from schemas.operator_requests import REQUESTS
+from schemas.operations import REQUESTS
 
 HERE: Final = Path(__file__).parent
 SOURCES: Final = HERE / "sources.json"

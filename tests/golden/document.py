@@ -23,7 +23,6 @@ from schemas import (
     gpu_samples,
     health_records,
     node_events,
-    operator_requests,
     pool_events,
     pool_records,
     saga_log_entries,
@@ -31,6 +30,9 @@ from schemas import (
     subjects,
 )
 from schemas.dead_letters import DeadLetter
+from schemas.event_alerts import ALERTS, ENDS
+from schemas.event_subjects import FACTS
+from schemas.event_texts import EVENT_TEXTS
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
 from schemas.lease_records import (
@@ -44,6 +46,7 @@ from schemas.lease_records import (
 )
 from schemas.messages import Record, message_type
 from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
+from schemas.operations import CHANGES
 from schemas.stream_specs import StreamSpec
 from schemas.topology import BUCKETS, DURABLES, OBJECT_BUCKETS, STREAMS
 from tests.golden.catalogue import ANSWER_TYPES, HERE, STEP_TYPES
@@ -264,11 +267,13 @@ def _requests() -> Iterator[str]:
         "typing error does not pass as a default. The answer is a fact about the pool: `scaled` "
         "or `scale-refused`, `request-accepted` or `request-refused`, with `request` echoed.\n"
     )
-    for verb, kind in operator_requests.REQUESTS.items():
+    for change in CHANGES:
+        verb = change.name
+        yield from _struct(change.request, f"requests/{verb}", "###", title=f"`{verb}`")
+        refusals = ", ".join(f"`{each}`" for each in change.refusals)
+        yield f"{change.help} It may be refused with {refusals}.\n"
         subject = subjects.pool_request("training", verb)
-        yield from _struct(kind, f"requests/{verb}", "###", title=f"`{verb}`")
-        body = {"nodes": 5} if verb == "scale" else {"node": "training-3"}
-        text = msgspec.json.format(msgspec.json.encode(body), indent=0).decode()
+        text = msgspec.json.format(msgspec.json.encode(change.example), indent=0).decode()
         yield f"```\nnats pub {subject} '{text}'\n```\n"
     yield "## Questions and answers\n"
     for kind in ANSWER_TYPES:
@@ -351,7 +356,18 @@ def _message(kind: type[Any], subject: str) -> Iterator[str]:
     yield f"{_doc(kind)}\n"
     yield f"- type `{name}`"
     yield f"- subject `{shown(subject)}`"
-    yield f"- taken by {_readers(subject)}\n"
+    yield f"- taken by {_readers(subject)}"
+    if texts := EVENT_TEXTS.get(kind):
+        titles = dict.fromkeys(f"*{each.title}* ({each.tone})" for each in texts)
+        yield f"- shown as {', '.join(titles)}"
+    for rule in ALERTS.get(kind, ()):
+        if rule.severity is not None:
+            ends = dict.fromkeys(FACTS[each.event] for each in ENDS if rule.key in each.keys)
+            until = ", ".join(f"`{each}`" for each in ends) or "silence"
+            when = ", ".join(f"`{name}`" for name in rule.when)
+            depends = f", by {when}" if when else ""
+            yield f"- alerts: {rule.severity}{depends}, under `{rule.key}`, until {until}"
+    yield ""
     yield from _fields(kind)
     yield from _example(f"messages/{name}")
 

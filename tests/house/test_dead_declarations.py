@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from schemas.operations import CHANGES
 from tests.house.modules import ROOT, modules
 
 PRODUCT: Final = ("agent", "schemas", "services")
@@ -25,6 +26,7 @@ OVERRIDES: Final = frozenset(
         "emit",  # logging
         "pytestmark",
         "health_check_interval",  # accepted in older files, and ignored
+        *(each.method for each in CHANGES),  # programs that use the Python client
     }
 )
 """Called or read by a library."""

@@ -83,7 +83,7 @@ async def test_dry_run_reports_each_gate_separately(
     refusal: str | None,
     stops: list[str],
 ) -> None:
-    """With the same words as the refusal itself."""
+    """The words are those of the refusal itself."""
     async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
         [name] = await eventually(settled(bus, 1))
     peers.calls.clear()

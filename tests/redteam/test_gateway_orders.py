@@ -3,15 +3,15 @@
 import msgspec
 import pytest
 
-from schemas import subjects
-from schemas.gateway_permissions import ORDERS
+from schemas import operations, subjects
 from schemas.hardware_denylist import HardwareForget, HardwareRecord
 from schemas.permissions import GATEWAY
 from services.bus.nats.nats_bus import NatsBus
 from services.fleet_client.fleet_client import FleetClient
-from services.fleet_client.service_orders import change_hardware
 from tests.gateway.order_answers import Orders
 from tests.support.secured import Secured
+
+ORDERS = [each.name for each in operations.ORDERS if not each.is_query]
 
 
 async def test_the_gateway_orders_as_itself_and_hears_no_order(secured: Secured) -> None:
@@ -41,7 +41,7 @@ async def test_the_service_sees_for_whom_the_gateway_orders(secured: Secured) ->
     await manager.serve("pool-manager", "a small one", {name: orders.endpoints()[name]})
     gateway = await NatsBus.connect(secured.options(GATEWAY))
     request = HardwareForget(kind="gpu", value="GPU-1", by="bob")
-    [record] = await change_hardware(FleetClient(gateway, user=GATEWAY), request)
+    [record] = await FleetClient(gateway, user=GATEWAY).perform(operations.FORGET_HARDWARE, request)
     for each in (manager, gateway):
         await each.close()
 

@@ -15,7 +15,7 @@ from msgspec import inspect
 from schemas import agent_commands, node_disconnections
 from schemas.duration import decode_hook
 from schemas.messages import Invalid, Message, Record, UnknownType, decoder, encode
-from schemas.operator_requests import REQUESTS
+from schemas.operations import REQUESTS
 from schemas.sweeps import SweepRequest
 from schemas.workload_checks import WorkloadCheckRequest
 from tests.golden.catalogue import Golden, everything

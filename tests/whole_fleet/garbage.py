@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from schemas import fleet_events, node_events, pool_events, subjects
 from schemas.dead_letters import DeadLetter
 from schemas.messages import message_type
-from schemas.operator_requests import REQUESTS
+from schemas.operations import REQUESTS
 from schemas.saga_log_entries import STATUSES, StepStarted, TimerDue
 from schemas.stream_specs import MESSAGE_BYTES_MAX, DurableSpec
 from schemas.topology import DURABLES, EVENTS, INTAKE, STREAMS

@@ -26,7 +26,8 @@ from schemas.lease_records import (
 from schemas.messages import Message, Record, decoder
 from schemas.node_records import HeartbeatRecord, NodeRecord
 from schemas.offering_records import BlockRecord, PlacementRecord, PricesRecord
-from schemas.operator_requests import REQUESTS, ApplyRequest, RemoveRequest, Request
+from schemas.operations import REQUESTS
+from schemas.operator_requests import ApplyRequest, RemoveRequest, Request
 from schemas.pool_records import PoolRecord, RemovedPool
 from schemas.saga_log_entries import STATUSES, WHOLE, SagaStarted, TimerDue
 from schemas.topology import (

@@ -9,6 +9,7 @@ import typer
 from msgspec.structs import replace
 
 from schemas.alert_records import Alert, AlertAcknowledge, OpenAlertRecord
+from schemas.operations import ACKNOWLEDGE_ALERT
 from services.cli import console
 from services.cli.command_options import Config, Output, command_group
 from services.cli.fleet_connection import FleetAccess, everyday_command
@@ -55,7 +56,7 @@ async def acknowledge(
     Channels that have it get that as news, PagerDuty and Opsgenie stop escalating, and it is not
     repeated unless its severity changes.
     """
-    alert = await fleet.acknowledge_alert(AlertAcknowledge(key=key, reason=reason))
+    alert = await fleet.perform(ACKNOWLEDGE_ALERT, AlertAcknowledge(key=key, reason=reason))
     console.write(f"{alert.key}: acknowledged by {alert.acknowledged_by}")
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
+from schemas.operations import ADD_HARDWARE, FORGET_HARDWARE
 from services.cli import console
 from services.cli.command_options import Output, command_group
 from services.cli.fleet_connection import FleetAccess, everyday_command
@@ -40,7 +41,7 @@ async def add(
     Nodes in service are not affected.
     """
     request = HardwareAdd(kind=kind, value=value, reason=reason, node=node)
-    _write(await fleet.change_hardware(request), output)
+    _write(await fleet.perform(ADD_HARDWARE, request), output)
 
 
 @commands.command("forget")
@@ -60,7 +61,8 @@ async def forget(
         raise typer.BadParameter("name KIND and IDENTITY, or --node NODE")
     forgotten: list[HardwareRecord] = []
     for request in await _chosen(fleet, kind, value, node):
-        forgotten += await fleet.change_hardware(request)
+        found = await fleet.perform(FORGET_HARDWARE, request)
+        forgotten += found
     _write(forgotten, output)
 
 

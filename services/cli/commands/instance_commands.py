@@ -10,6 +10,8 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
+from schemas.node_disconnections import ReadmitRequest
+from schemas.operations import PLAN_SWEEP, READMIT, SWEEP
 from schemas.sweeps import SweepRequest
 from services.cli import console
 from services.cli.command_options import Node, Output, Pool
@@ -62,7 +64,7 @@ async def leaked(
         console.write_table(instances_text.LEAKED_HEADERS, rows)
     console.write(instances_text.leaks_summary(records, now))
     with suppress(NavarchError):  # a provisioner that does not answer hides no leak
-        plan = await fleet.sweep(SweepRequest(), dry_run=True)
+        plan = await fleet.perform(PLAN_SWEEP, SweepRequest())
         if held := instances_text.held_lines(plan):
             rows = instances_text.sweep_rows(msgspec.structs.replace(plan, lines=held))
             console.write_table(instances_text.SWEEP_HEADERS, rows)
@@ -90,7 +92,7 @@ async def sweep(
     """
     request = SweepRequest(adopt=tuple(adopt or ()), terminate=tuple(terminate or ()))
     await _check_orphans(fleet, set(request.adopt), set(request.terminate))
-    answer = await fleet.sweep(request, dry_run=dry_run)
+    answer = await fleet.perform(PLAN_SWEEP if dry_run else SWEEP, request)
     if output.is_data:
         console.write_data(output, answer)
         return
@@ -108,7 +110,7 @@ async def readmit(
 ) -> None:
     """Have a disconnected node's credentials accepted again."""
     view, _ = await find_node(fleet, node)
-    answer = await fleet.readmit(view)
+    answer = await fleet.perform(READMIT, ReadmitRequest(pool=view.pool, node=view.id))
     if output.is_data:
         console.write_data(output, answer)
         return
@@ -126,7 +128,7 @@ async def _check_orphans(fleet: FleetAccess, adopt: set[str], terminate: set[str
     found = await fleet.instances("", terminated=False)
     unknown = (adopt | terminate) - {each.instance for each in found if each.state == "orphaned"}
     if unknown and not unknown & adopt:
-        plan = await fleet.sweep(SweepRequest(), dry_run=True)
+        plan = await fleet.perform(PLAN_SWEEP, SweepRequest())
         shown = [each for each in plan.lines if each.verb in REMOVABLE]
         unknown -= {name for each in shown for name in (each.instance, each.provider_id)}
     if unknown:

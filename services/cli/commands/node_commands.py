@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from schemas.duration import parse_duration
+from schemas.operations import CHANGE
 from schemas.operator_requests import DrainRequest, HoldRequest, NodeRequest
 from services.cli import dry_run_output
 from services.cli.command_options import (
@@ -66,7 +67,7 @@ async def release(
     await request_nodes(fleet, "release", nodes, request, output)
 
 
-def _node_command(verb: str, text: str) -> Callable[..., None]:
+def _node_command(verb: str) -> Callable[..., None]:
     async def command(
         fleet: FleetAccess,
         nodes: Nodes,
@@ -83,11 +84,11 @@ def _node_command(verb: str, text: str) -> Callable[..., None]:
             fleet, verb, nodes, request, output, wait=wait, wait_timeout=wait_timeout
         )
 
-    command.__doc__ = text
+    command.__doc__ = CHANGE[verb].help
     return everyday_command(command)
 
 
-def _drain_command(verb: str, text: str) -> Callable[..., None]:
+def _drain_command(verb: str) -> Callable[..., None]:
     async def command(
         fleet: FleetAccess,
         nodes: Nodes,
@@ -108,17 +109,15 @@ def _drain_command(verb: str, text: str) -> Callable[..., None]:
                 fleet, verb, nodes, request, output, wait=wait, wait_timeout=wait_timeout
             )
             return
-        requests = [request(each.id) for each in await find_nodes(fleet, nodes)]
+        found = await find_nodes(fleet, nodes)
+        requests = [(each.pool, request(each.id)) for each in found]
         await dry_run_output.dry_runs(fleet, verb, requests, output)
 
-    command.__doc__ = text
+    command.__doc__ = CHANGE[verb].help
     return everyday_command(command)
 
 
-cordon = _node_command("cordon", "Stop placing new work on a node.")
-uncordon = _node_command("uncordon", "Allow new work on a node again; its health is judged again.")
-drain = _drain_command("drain", "Cordon a node and let its work leave.")
-replace = _drain_command("replace", "Drain and terminate a node, and launch another.")
-reset_gpu = _drain_command("reset-gpu", "Drain a node, reset its GPUs, and test it.")
-reboot = _drain_command("reboot", "Drain a node, reboot it, and test it.")
-terminate = _drain_command("terminate", "Drain and terminate a node; its pool is one smaller.")
+cordon, uncordon = map(_node_command, ("cordon", "uncordon"))
+drain, replace, reset_gpu, reboot, terminate = map(
+    _drain_command, ("drain", "replace", "reset-gpu", "reboot", "terminate")
+)

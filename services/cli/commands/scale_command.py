@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from schemas.operator_requests import ScaleRequest
-from services.cli import console, progress_board
-from services.cli.command_options import Output, Wait, WaitTimeout
+from services.cli import console, dry_run_output, progress_board
+from services.cli.command_options import DryRun, Output, Wait, WaitTimeout
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.live_names import complete_pool
 from services.cli.node_requests import waiting
@@ -22,11 +22,16 @@ async def scale(
     ],
     nodes: Annotated[int, typer.Argument(min=0, help="The desired size.", show_default=False)],
     *,
+    dry_run: DryRun = False,
     wait: Wait = False,
     wait_timeout: WaitTimeout = "",
     output: Output = console.Format.TABLE,
 ) -> None:
     """Set the desired size of a pool."""
+    if dry_run:
+        requests = [(pool, ScaleRequest(nodes=nodes))]
+        await dry_run_output.dry_runs(fleet, "scale", requests, output)
+        return
     answer = await fleet.request(pool, "scale", ScaleRequest(nodes=nodes))
     console.write_message(require_accepted(answer), output)
     if wait:

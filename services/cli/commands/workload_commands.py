@@ -4,6 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
+from schemas.operations import CHECK_WORKLOAD, REPORT_WORK_DONE
 from schemas.work_done import WorkDone
 from schemas.workload_checks import WorkloadCheckRequest
 from services.cli import console
@@ -31,7 +32,7 @@ async def check(
     """
     await fleet.check_pool(pool)
     request = WorkloadCheckRequest(pool=pool, node=node or None, by=requester())
-    answer = await fleet.check_workload(request)
+    answer = await fleet.perform(CHECK_WORKLOAD, request)
     if output.is_data:
         console.write_data(output, answer)
     else:
@@ -64,7 +65,7 @@ async def done(
     For workload systems: the drain asks at once instead of at its next interval. It changes nothing
     unless that saga waits for the node. It may be repeated.
     """
-    answer = await fleet.work_done(WorkDone(node=node, saga=saga))
+    answer = await fleet.perform(REPORT_WORK_DONE, WorkDone(node=node, saga=saga))
     if output.is_data:
         console.write_data(output, answer)
     else:

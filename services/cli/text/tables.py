@@ -10,11 +10,12 @@ from itertools import chain
 from typing import Any, Final
 
 from schemas.duration import format_duration
+from schemas.event_texts import Tone
 from schemas.fleet_queries import CurrentFailure, GpuView, NodeView, PoolView
 from services.fleet_client.advice_text import advice_sentence, is_notable
 from services.fleet_client.fleet_status import SAGAS_ASKED_MAX
 from services.fleet_client.node_timeline import TimelineRow
-from services.operator_text.event_text import EventDescription, Tone
+from services.operator_text.event_text import EventDescription
 from services.operator_text.quantities import local_time_text
 from services.operator_text.safe_text import escape, escape_line
 

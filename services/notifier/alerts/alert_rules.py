@@ -1,46 +1,39 @@
-"""Decides which events alert operators, how urgently, under which key, and what ends an alert.
-
-Pure.
+"""Makes alerts of events, and ends them, by the rules that `schemas.event_alerts` declares. Pure.
 
 The text is `services.operator_text.event_text`. A condition and its end have the same key, so that
 a channel can match the end with the beginning and recognise repetitions. Every alert ends: by an
 event that `ended_keys` names, or when nothing more was heard of it for `quiet_seconds`.
 """
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final, get_args
+from functools import cache
+from typing import Final
 
 from schemas import node_events as n
 from schemas import pool_events as p
 from schemas import subjects
 from schemas.alert_records import Alert, OpenAlertRecord, Severity
 from schemas.duration import format_duration
-from schemas.enums import PROGRAM_CODES, AlertKind
+from schemas.enums import AlertKind
+from schemas.event_alerts import (
+    ALERTS,
+    ENDS,
+    NODE_KEYS,
+    QUIET_SECONDS,
+    QUIET_SECONDS_DEFAULT,
+    AlertEnd,
+    AlertRule,
+)
+from schemas.event_subjects import FACTS
 from schemas.fault_signature import SILENCE, called
-from schemas.fleet_events import FACTS as FLEET_FACTS
-from schemas.fleet_events import ConsumerLag, FailureKind, ServiceFailure, UnknownError
 from schemas.fleet_queries import CurrentFailure
 from schemas.messages import Message
 from schemas.node_records import NodeRecord
-from services.operator_text.event_text import describe
+from services.operator_text.event_text import describe, holds, rendered
 
 STORE_KEY: Final = "store-unwritable/"
 """Begins the keys of alerts about streams that take no writes."""
-HOUR: Final = 3600.0
-QUIET_SECONDS: Final[dict[str, float]] = {
-    "saga-failed": HOUR,
-    "launch": HOUR,
-    "admission": 3 * HOUR,
-    "machine": 3 * HOUR,
-    "unknown-error": 24 * HOUR,
-    **{each: 25 * 60.0 for each in get_args(FailureKind) if each != "store-unwritable"},
-}
-"""Kind of a key -> after so long without another event the alert ends. A failed saga and a refused
-launch are tried again within ten minutes, a pool whose new nodes were refused after an hour; a
-second machine that is still there is reported once an hour. What
-fails in a service is reported each eleven minutes; else the process that reported it has died, and
-its successor found nothing."""
-QUIET_SECONDS_DEFAULT: Final = 7 * 24 * HOUR
 TEXT_CHARS_MAX: Final = 4_000
 TITLE_CHARS_MAX: Final = 300
 UNKNOWN_AFTER: Final = timedelta(minutes=15)
@@ -50,10 +43,10 @@ UNKNOWN_AFTER: Final = timedelta(minutes=15)
 def alert_of(event: Message) -> Alert | None:
     """Make the alert that an event begins or repeats; None where operators need none."""
     rule = _rule(event)
-    if rule is None:
+    if rule is None or rule.severity is None:
         return None
-    severity, kind, key, node = rule
-    return _alert(event, severity, kind, key, node)
+    node = getattr(event, rule.node) if rule.node else ""
+    return _alert(event, rule.severity, rule.kind, _key(rule.key, event, rule.node), node)
 
 
 def end_of(event: Message, begun: Alert) -> Alert:
@@ -164,112 +157,35 @@ def end_of_store_alert(begun: Alert, now: datetime) -> Alert:
     return _resolved(begun, title, "It stores again.", f"end-{begun.event}", now)
 
 
-Rule = tuple[Severity, AlertKind, str, str]
-"""Severity, kind, key and node of an alert."""
+def _rule(event: Message) -> AlertRule | None:
+    """Return the rule of an event; None where operators need no alert."""
+    rules = ALERTS.get(type(event), ())
+    rule = next((each for each in rules if holds(each.when, event)), None)
+    return rule if rule is not None and rule.severity is not None else None
 
 
-def _rule(event: Message) -> Rule | None:  # noqa: C901, PLR0912 - one case an event
-    match event:
-        case n.Verdict(pool=pool, node=node):
-            severity = _verdict_severity(event)
-            return (severity, "verdict", f"health/{pool}/{node}", node) if severity else None
-        case n.Lost(pool=pool, node=node):
-            return "critical", "lost", f"lost/{pool}/{node}", node
-        case n.MachineRefused(pool=pool, node=node):
-            return "critical", "machine-refused", f"machine/{pool}/{node}", node
-        case p.BreakerOpened(breaker_cause="wave", by=""):
-            return None  # the incident alerts already
-        case p.BreakerOpened(pool=pool, by=by):
-            return "warning" if by else "critical", "breaker-opened", f"breaker/{pool}", ""
-        case p.QuarantineFull(status="opened", pool=pool):
-            return "critical", "quarantine-full", f"quarantine/{pool}", ""
-        case p.OnDemandShort(status="opened", pool=pool):
-            return "warning", "on-demand-short", f"on-demand/{pool}", ""
-        case p.Incident(status="opened", pool=pool, incident=incident):
-            return _incident_severity(event), "incident", f"incident/{pool}/{incident}", ""
-        case p.SagaIsStuck(saga=saga):
-            return "critical", "saga-stuck", f"saga/{saga}", ""
-        case p.SagaFailed(pool=pool, node_gone=True, new_node=node):
-            return "warning", "saga-failed", _failed_key(pool, ""), node
-        case p.SagaFailed(pool=pool, node=node):
-            return "warning", "saga-failed", _failed_key(pool, node), node or event.new_node
-        case p.SagaOverdue(saga=saga, node=node):
-            return "warning", "saga-overdue", f"saga/{saga}", node
-        case p.OperatorNeeded(pool=pool, node=node):
-            return "critical", "operator-needed", f"operator/{pool}/{node}", node
-        case p.NodeRefused(remedy=""):
-            return None  # the failed saga alerts already
-        case p.NodeRefused(pool=pool, node=node):
-            return "critical", "node-refused", f"admission/{pool}", node
-        case p.InstanceLeaked(pool=pool, instance=instance):
-            return "critical", "instance-leaked", f"leak/{pool}/{instance}", instance
-        case p.LaunchRefused(pool=pool, node=node):
-            return "warning", "launch-refused", f"launch/{pool}", node
-        case ConsumerLag(status="lagging", durable=durable):
-            return "critical", "lag", f"lag/{durable}", ""
-        case UnknownError(provider=provider, code=code):
-            return "warning", "unknown-error", f"unknown-error/{provider}/{code}", ""
-        case ServiceFailure(failure="store-unwritable"):
-            return None  # alerted without the store
-        case ServiceFailure(status="failing", failure=failure, about=about):
-            return "critical", "service-failure", f"{failure}/{about}", ""
-        case _:
-            return None
+def _key(template: str, event: Message, node: str) -> str:
+    """Return a key; `node`: the field that names the node."""
+    named = template.replace("{node}", f"{{{node or 'node'}}}")
+    return rendered(named, event)
 
 
-def _failed_key(pool: str, node: str) -> str:
-    """One alert for all attempts: of a node, or of a pool's launches."""
-    return f"saga-failed/{pool}/{node}" if node else f"saga-failed/{pool}"
+def ended_keys(event: Message) -> tuple[str, ...]:
+    """Return the keys of the alerts that an event ends."""
+    return tuple(
+        _key(key, event, end.node)
+        for end in _ends().get(type(event), ())
+        if holds(end.when, event) and not (end.unless and end.unless(event))
+        for key in end.keys
+    )
 
 
-def ended_keys(event: Message) -> tuple[str, ...]:  # noqa: C901, PLR0912 - one case an event
-    """The keys of the alerts that an event ends."""
-    match event:
-        case n.Verdict(status="healthy", pool=pool, node=node):
-            return (
-                f"health/{pool}/{node}",
-                f"operator/{pool}/{node}",
-                _failed_key(pool, node),
-            )
-        case n.Returned(pool=pool, node=node):
-            return f"lost/{pool}/{node}", f"operator/{pool}/{node}"
-        case n.Terminated(pool=pool, node=node, saga=saga):
-            # The saga that replaces the node ends these alerts itself, once the gap is closed.
-            of_node = () if saga.startswith(f"replace-{node}-") else keys_of_node(pool, node)
-            return *of_node, f"leak/{pool}/{node}", *_of_saga(saga)
-        case p.NodeReplaced(pool=pool, old_node=node, saga=saga):
-            return *keys_of_node(pool, node), f"saga/{saga}"
-        case p.OperatorNeeded(pool=pool, node=node, removed=True):
-            return tuple(
-                key for key in keys_of_node(pool, node) if key != f"operator/{pool}/{node}"
-            )
-        case n.Admitted(pool=pool, saga=saga):
-            return f"admission/{pool}", f"launch/{pool}", _failed_key(pool, ""), *_of_saga(saga)
-        case n.Uncordoned(pool=pool, node=node, saga=saga):
-            return _failed_key(pool, node), *_of_saga(saga)
-        case n.Cordoned(saga=saga) | n.Drained(saga=saga) | n.Promoted(saga=saga):
-            return _of_saga(saga)
-        case p.SagaFailed(saga=saga) | p.SagaCancelled(saga=saga):
-            gone = keys_of_node(event.pool, event.node) if event.node_gone else ()
-            return *gone, *_of_saga(saga)
-        case n.Remediated(saga=saga):
-            return _of_saga(saga)
-        case p.BreakerClosed(pool=pool):
-            return (f"breaker/{pool}",)
-        case p.QuarantineFull(status="closed", pool=pool):
-            return (f"quarantine/{pool}",)
-        case p.OnDemandShort(status="closed", pool=pool):
-            return (f"on-demand/{pool}",)
-        case p.Incident(status="closed", pool=pool, incident=incident):
-            return (f"incident/{pool}/{incident}",)
-        case ConsumerLag(status="caught-up", durable=durable):
-            return (f"lag/{durable}",)
-        case ServiceFailure(failure="store-unwritable"):
-            return ()  # another service may still be refused
-        case ServiceFailure(status="recovered", failure=failure, about=about):
-            return (f"{failure}/{about}",)
-        case _:
-            return ()
+@cache
+def _ends() -> Mapping[type[Message], Sequence[AlertEnd]]:
+    found: dict[type[Message], list[AlertEnd]] = {}
+    for each in ENDS:
+        found.setdefault(each.event, []).append(each)
+    return found
 
 
 def ends_pool(event: Message) -> str:
@@ -279,49 +195,27 @@ def ends_pool(event: Message) -> str:
 
 def keys_of_node(pool: str, node: str) -> tuple[str, ...]:
     """Return the keys of the alerts about a node's condition."""
-    kinds = ("health", "lost", "operator", "saga-failed", "machine")
-    return tuple(f"{kind}/{pool}/{node}" for kind in kinds)
-
-
-def _of_saga(saga: str) -> tuple[str, ...]:
-    """A stuck or overdue saga that goes on is neither."""
-    return (f"saga/{saga}",) if saga else ()
+    return tuple(each.format(pool=pool, node=node) for each in NODE_KEYS)
 
 
 def ending_subjects(event: Message) -> tuple[str, ...]:
     """Return where the events that end the alert about this one are published."""
-    facts: tuple[str, ...] = ("verdict", "terminated", "returned", "uncordoned")
-    match event:
-        case n.Verdict(pool=pool, node=node) | n.Lost(pool=pool, node=node):
-            pass
-        case p.OperatorNeeded(pool=pool, node=node) | n.MachineRefused(pool=pool, node=node):
-            pass
-        case p.SagaFailed(pool=pool, node=node, node_gone=False) if node:
-            pass
-        case p.InstanceLeaked(pool=pool, instance=node):
-            facts = ("terminated",)
-        case p.SagaFailed(pool=pool) | p.LaunchRefused(pool=pool) | p.NodeRefused(pool=pool):
-            return (subjects.node_event_in(pool, "admitted"),)
-        case p.SagaIsStuck(pool=pool) | p.SagaOverdue(pool=pool):
-            progress = ("cordoned", "drained", "terminated", "admitted", "uncordoned", "promoted")
-            ends = ("node-replaced", "saga-failed", "saga-cancelled")
-            return (
-                *(subjects.node_event_in(pool, fact) for fact in (*progress, "remediated")),
-                *(subjects.pool_event(pool, fact) for fact in ends),
-            )
-        case p.BreakerOpened(pool=pool):
-            return (subjects.pool_event(pool, "breaker-closed"),)
-        case p.QuarantineFull(pool=pool) | p.OnDemandShort(pool=pool) | p.Incident(pool=pool):
-            return (subjects.pool_event(pool, p.FACTS[type(event)]),)
-        case ConsumerLag() | ServiceFailure():
-            return (subjects.fleet_event(FLEET_FACTS[type(event)]),)
-        case _:
-            return ()
-    ends = ("node-replaced", "saga-failed", "saga-cancelled")
-    return (
-        *(subjects.node_event(pool, node, fact) for fact in facts),
-        *(subjects.pool_event(pool, fact) for fact in ends),
-    )
+    rule = _rule(event)
+    if rule is None:
+        return ()
+    kinds = dict.fromkeys(each.event for each in ENDS if rule.key in each.keys)
+    pool = getattr(event, "pool", "")
+    node = getattr(event, rule.node, "") if "{node}" in rule.key else ""
+    return tuple(_subject(FACTS[kind], kind, pool, node) for kind in kinds)
+
+
+def _subject(fact: str, kind: type[Message], pool: str, node: str) -> str:
+    if issubclass(kind, n.NodeEvent):
+        found = subjects.node_event if node else None
+        return found(pool, node, fact) if found else subjects.node_event_in(pool, fact)
+    if issubclass(kind, p.PoolEvent):
+        return subjects.pool_event(pool, fact)
+    return subjects.fleet_event(fact)
 
 
 def _fault(event: Message) -> str:
@@ -332,19 +226,3 @@ def _fault(event: Message) -> str:
             return SILENCE
         case _:
             return ""
-
-
-def _verdict_severity(event: n.Verdict) -> Severity | None:
-    match event.status:
-        case "unhealthy":
-            return "critical"
-        case "degraded":
-            return "warning"
-        case _:
-            return None
-
-
-def _incident_severity(event: p.Incident) -> Severity:
-    # A failing program is its owner's concern; any other common fault is the operator's.
-    program = event.scope == "job" and event.kind == "xid" and event.code in PROGRAM_CODES
-    return "warning" if program else "critical"

@@ -1,4 +1,4 @@
-"""What a request about a node would come to, from the very decisions that answer it. Pure."""
+"""Describes what a request would do, from the very decision that answers it. Pure."""
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -8,7 +8,7 @@ import msgspec
 
 from schemas.dry_run import DryRun, DryRunOffering, DryRunRequest, DryRunStep, Gate
 from schemas.node_records import NodeRecord
-from schemas.pool_events import RequestAccepted, RequestRefused
+from schemas.pool_events import RequestAccepted, RequestRefused, Scaled, ScaleRefused
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_params import SagaParams
 from services.pool_manager.planner import rack_units
@@ -16,8 +16,7 @@ from services.pool_manager.planner.disruption_budget import Allowance, allowance
 from services.pool_manager.planner.node_counts import busy, takes_out_no_more
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety import eligibility, incidents
-from services.pool_manager.requests.request_decisions import decide
-from services.pool_manager.requests.request_replies import QueuedRequest
+from services.pool_manager.requests.request_replies import QueuedRequest, RequestDecision
 from services.pool_manager.sagas import DEFINITIONS, ON_REQUEST
 from services.saga.definition import Definition
 
@@ -26,27 +25,63 @@ ASKED: Final = "dry-run"
 """In place of the request's id: nothing that carries it is ever written."""
 
 
-def dry_run(
-    request: DryRunRequest, snapshot: PoolSnapshot, params_of: Params, now: datetime
-) -> DryRun:
-    """Decide as if it were requested, and return what would begin."""
+def rehearsed(request: DryRunRequest, pool: str, now: datetime) -> QueuedRequest:
+    """Return the request as it would be queued."""
     fields = msgspec.json.decode(request.request or b"{}", type=dict[str, Any])
-    asked = QueuedRequest(
+    about = {"node": request.node} if request.node else {}
+    return QueuedRequest(
         id=ASKED,
         time=now,
-        pool=snapshot.record.name,
+        pool=pool,
         verb=request.verb,
-        payload=msgspec.json.encode({**fields, "node": request.node}),
+        payload=msgspec.json.encode({**fields, **about}),
     )
-    answer = decide(asked, snapshot, now)
-    allowed = allowance(snapshot.record, snapshot.nodes, snapshot.others, now)
-    node = snapshot.nodes.by_name.get(request.node)
+
+
+def dry_run(
+    request: DryRunRequest,
+    asked: QueuedRequest,
+    answer: RequestDecision,
+    snapshot: PoolSnapshot | None,
+    params_of: Params,
+    now: datetime,
+) -> DryRun:
+    """Return what would begin by the decision about a request."""
+    event = answer.event
     result = DryRun(
         verb=request.verb,
         node=request.node,
-        pool=snapshot.record.name,
-        accepted=isinstance(answer.event, RequestAccepted),
-        gates=tuple(_gates(request.verb, node, snapshot, allowed, now)) if node else (),
+        pool=asked.pool,
+        accepted=isinstance(event, RequestAccepted | Scaled),
+        note=event.note if isinstance(event, RequestAccepted) else "",
+    )
+    if snapshot is not None:
+        result = _with_budget(result, snapshot, now)
+    if isinstance(event, RequestRefused | ScaleRefused):
+        return msgspec.structs.replace(result, refusal=event.refusal, reason=event.reason)
+    if isinstance(event, Scaled):
+        return msgspec.structs.replace(result, nodes=event.nodes)
+    if snapshot is None or not request.node:
+        desired = answer.record.desired if answer.record is not None else None
+        return msgspec.structs.replace(result, nodes=desired)
+    saga = event.saga if isinstance(event, RequestAccepted) else ""
+    opened = answer.record.open.get(saga) if answer.record is not None else None
+    if opened is None or answer.record is None:
+        reason = "there is nothing to do"
+        if answer.hold is not None or answer.entry is not None:
+            reason = ""
+        elif saga:
+            reason = f"{saga} is under way already"
+        return msgspec.structs.replace(result, reason=reason)
+    return _with_saga(result, saga, opened, params_of(snapshot.fleet, answer.record, opened))
+
+
+def _with_budget(result: DryRun, snapshot: PoolSnapshot, now: datetime) -> DryRun:
+    allowed = allowance(snapshot.record, snapshot.nodes, snapshot.others, now)
+    node = snapshot.nodes.by_name.get(result.node)
+    return msgspec.structs.replace(
+        result,
+        gates=tuple(_gates(result.verb, node, snapshot, allowed, now)) if node else (),
         unavailable=allowed.unavailable,
         unavailable_limit=allowed.level,
         disruptions=allowed.disruptions,
@@ -54,15 +89,6 @@ def dry_run(
         desired=rack_units.units(snapshot.record, snapshot.record.desired),
         counted=rack_units.called(snapshot.record),
     )
-    if isinstance(answer.event, RequestRefused):
-        event = answer.event
-        return msgspec.structs.replace(result, refusal=event.refusal, reason=event.reason)
-    saga = answer.event.saga if isinstance(answer.event, RequestAccepted) else ""
-    opened = answer.record.open.get(saga) if answer.record is not None else None
-    if opened is None or answer.record is None:
-        reason = f"{saga} is under way already" if saga else "there is nothing to do"
-        return msgspec.structs.replace(result, reason=reason)
-    return _with_saga(result, saga, opened, params_of(snapshot.fleet, answer.record, opened))
 
 
 def _with_saga(result: DryRun, saga: str, opened: OpenSaga, params: SagaParams) -> DryRun:

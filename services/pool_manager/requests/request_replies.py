@@ -10,19 +10,8 @@ from schemas import subjects
 from schemas.duration import decode_hook
 from schemas.enums import Refusal
 from schemas.messages import Invalid, Message
-from schemas.operator_requests import (
-    REQUESTS,
-    ApplyRequest,
-    BreakerRequest,
-    DrainRequest,
-    HoldRequest,
-    NamesRequest,
-    NodeRequest,
-    RemoveRequest,
-    Request,
-    SagaRequest,
-    ScaleRequest,
-)
+from schemas.operations import CHANGE
+from schemas.operator_requests import NodeRequest, Request
 from schemas.permissions import in_name_of
 from schemas.pool_events import PoolEvent, RequestAccepted, RequestRefused, ScaleRefused
 from schemas.pool_records import PoolRecord
@@ -32,18 +21,6 @@ from services.pool_manager.planner.safety.holds import NodeHold
 
 DETAIL_CHARS_MAX: Final = 300
 SENDER_ID_CHARS_MAX: Final = 200
-EXAMPLES: Final[dict[type[Request], str]] = {
-    ScaleRequest: '{"nodes": 5}',
-    NamesRequest: '{"names": ["<name>"]}',
-    NodeRequest: '{"node": "<name>"}',
-    DrainRequest: '{"node": "<name>", "mode": "deadline", "timeout": "10m"}',
-    SagaRequest: '{"saga": "<id>"}',
-    HoldRequest: '{"node": "<name>", "for": "2h", "reason": "<why>"}',
-    BreakerRequest: '{"reason": "<why>"}',
-    ApplyRequest: ('{"spec": {"provider": "local", "instance_type": "simulated", "max_nodes": 2}}'),
-    RemoveRequest: '{"reason": "<why>"}',
-}
-"""What to write instead of what cannot be read."""
 
 
 class QueuedRequest(
@@ -62,7 +39,7 @@ class QueuedRequest(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestDecision:
-    """What comes of a request: the event, and the pool's record with whatever it opened."""
+    """Holds the event that answers a request, and the pool's record with what it opened."""
 
     event: PoolEvent
     record: PoolRecord | None = None
@@ -113,19 +90,21 @@ def read_stored_request(stored: Stored, *, is_open: bool) -> QueuedRequest | Inv
 
 
 def read_request(asked: QueuedRequest) -> Request:
-    """What was typed; RefusedError says what to write instead."""
-    kind = REQUESTS.get(asked.verb)
-    if kind is None:
-        raise RefusedError("unknown-verb", f"{asked.verb!r} is none of {', '.join(REQUESTS)}")
+    """Return the request; RefusedError says what to write instead."""
+    change = CHANGE.get(asked.verb)
+    if change is None:
+        raise RefusedError("unknown-verb", f"{asked.verb!r} is none of {', '.join(CHANGE)}")
     try:
-        found: Request = msgspec.json.decode(asked.payload, type=kind, dec_hook=decode_hook)
+        found: Request = msgspec.json.decode(
+            asked.payload, type=change.request, dec_hook=decode_hook
+        )
         return (
             found
             if asked.by is None
             else msgspec.structs.replace(found, by=in_name_of(asked.by, found.by))
         )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        example = EXAMPLES[kind]
+        example = msgspec.json.encode(change.example).decode()
         detail = str(error)[:DETAIL_CHARS_MAX]
         raise RefusedError("invalid-request", f"{detail}; write {example}") from error
 
@@ -157,7 +136,7 @@ def accepted(
 def refused(
     asked: QueuedRequest, payload: Request | None, error: RefusedError, now: datetime
 ) -> PoolEvent:
-    """The event of a refusal."""
+    """Return the event of a refusal."""
     request = payload.request if payload else _sender_id(asked.payload)
     by = payload.by if payload else asked.by or ""
     if asked.verb == "scale":
@@ -200,7 +179,7 @@ def _sender_id(payload: bytes) -> str:
 
 
 def describe_request(asked: QueuedRequest, payload: Request, reason: str) -> str:
-    """Who asked what and why, as a saga's log quotes it."""
+    """Say who asked what and why, as a saga's log quotes it."""
     return f"{asked.verb} asked by {payload.by or 'an operator'}" + (
         f": {reason}" if reason else ""
     )

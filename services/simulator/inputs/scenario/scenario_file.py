@@ -13,7 +13,7 @@ import msgspec
 from schemas.duration import Duration
 from schemas.launch_offers import Offering
 from schemas.names import InvalidNameError, token
-from schemas.operator_requests import REQUESTS
+from schemas.operations import REQUESTS
 from schemas.settings import Settings
 from services.pool_manager.autoscaling.autoscaler_plugins import check_autoscaling
 from services.primitives.errors import ConfigurationError, ConfigurationErrors

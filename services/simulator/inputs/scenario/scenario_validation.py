@@ -9,7 +9,7 @@ import msgspec
 from schemas.duration import decode_hook
 from schemas.event_subjects import facts
 from schemas.launch_offers import Offering
-from schemas.operator_requests import REQUESTS
+from schemas.operations import REQUESTS
 from services.operator_text.quantities import first_of
 from services.settings.yaml_document import Path_
 from services.simulator.engine import fault_kinds

@@ -49,10 +49,6 @@ class DrainBody(ReasonBody, frozen=True, kw_only=True):
     timeout: Timeout = ""
     """`10m`; empty: the pool's."""
 
-    def fields(self) -> dict[str, Any]:
-        """Return the fields as the request has them."""
-        return {"reason": self.reason, "mode": self.mode, "timeout": self.timeout or None}
-
 
 class HoldBody(_Body, frozen=True, kw_only=True):
     """Keep automation off a node."""
