@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from schemas import subjects
 from schemas.enums import NodeState
 from schemas.fleet_queries import CurrentFailure
+from schemas.machine_identity import MachineIdentity, NodeMachines
 from schemas.messages import encode
-from schemas.node_events import Registered
 from schemas.node_records import NodeRecord
 from schemas.pool_events import InstanceIdCorrected, pool_codec
 from schemas.topology import EVENTS, NODES
@@ -22,7 +22,6 @@ from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.providers.fake import FakeProvider
 from services.provisioner.removal.sweeper import Sweeper
-from services.runtime.event_publisher import publish_event
 from services.saga.participant import StepFailure
 from tests.provisioner.provisioner_parts import (
     QUICK,
@@ -215,25 +214,34 @@ async def test_the_undo_of_a_launch_with_another_nodes_id_leaves_that_node_alone
 
 
 @pytest.mark.parametrize(
-    ("address", "kinds"), [("", ["instance-unclear"]), ("10.0.0.7", ["instance-unclear"])]
+    ("reported", "expected"),
+    [
+        pytest.param({}, "", id="nothing"),
+        pytest.param({"address": "10.0.0.7"}, "", id="an address that none has"),
+        pytest.param({"provider_id": "fake-000009"}, "", id="an ID that none has"),
+        pytest.param({"provider_id": "fake-000001"}, "fake-000002", id="the ID of the first"),
+    ],
 )
-async def test_of_two_machines_of_one_name_none_is_terminated_where_neither_is_known(
-    bus: NatsBus, address: str, kinds: list[str]
+async def test_of_two_machines_of_one_name_that_is_the_node_whose_agent_says_so(
+    bus: NatsBus, reported: dict[str, str], expected: str
 ) -> None:
-    """An operator is asked; an address that none of them has proves nothing."""
+    """The other one goes by proof; where none is known to be the node, an operator is asked."""
     await record_fleet(bus)
     real, reports = fake(idempotent=False), Reports()
     await steps(bus, real).provision(provision("web-1"))
     await real.provision(request("web-1"))
     await in_service(bus, "web-1")
-    registered = Registered(
-        id="registered-1", time=NOW, pool="web", node="web-1", instance="web-1", address=address
+    heard = MachineIdentity(since=NOW, heard_at=NOW, registered_at=NOW, **reported)
+    node = NodeRecord(
+        pool="web", node="web-1", state="active", identity=NodeMachines(machine=heard)
     )
-    await publish_event(bus, registered)
+    await bus.put(NODES, "web.web-1", encode(node))
+    await serve_pool_manager(bus)
     sweeper = sweeping(bus, real, reports)
     for _ in range(2):
         await sweeper.sweep()
-    assert (reports.kinds, real.calls("terminate")) == (kinds, [])
+    assert reports.kinds == ([] if expected else ["instance-unclear"])
+    assert real.calls("terminate") == [expected] * bool(expected)
 
 
 async def test_a_node_that_is_removed_while_its_ids_change_does_not_live_on(bus: NatsBus) -> None:

@@ -30,9 +30,9 @@ from services.provisioner.instances.instance_decisions import (
 )
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider import Instance
+from services.provisioner.removal.removal_orders import orphan_remedy
 from services.provisioner.removal.remover import Remover
 from services.provisioner.removal.sweep_actions import LEFT, SweepAction
-from services.provisioner.removal.sweep_report import orphan_remedy
 
 log = logging.getLogger(__name__)
 

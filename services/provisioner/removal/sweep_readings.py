@@ -6,14 +6,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from schemas import subjects
 from schemas.instance_records import InstanceRecord
+from schemas.machine_identity import MachineIdentity
 from schemas.messages import decoder
-from schemas.node_events import Registered, node_codec
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord, RemovedPool, pool_key, removed_key
-from schemas.topology import EVENTS, INSTANCES, NODES, POOLS
-from services.bus.bucket_mirror import readable
+from schemas.topology import INSTANCES, NODES, POOLS
+from services.bus.bucket_mirror import readable, readable_record
 from services.bus.port import Bus, Entry
 from services.primitives.clock import Clock
 from services.provisioner.provider_client.provider import Instance
@@ -65,15 +64,13 @@ class SweepReadings:
                 records[key] = compared
         return records, running
 
-    async def addresses(self, keys: Iterable[str]) -> dict[str, str]:
-        """Return the address that the agent of each node reported last, if it reported any."""
-        found: dict[str, str] = {}
+    async def machines(self, keys: Iterable[str]) -> dict[str, MachineIdentity]:
+        """Return which machine each node is, by what agents have registered under its name."""
+        found: dict[str, MachineIdentity] = {}
         for key in keys:
-            pool, _, node = key.partition(".")
-            subject = subjects.node_event(pool, node, "registered")
-            stored = await self._bus.last(EVENTS.name, subject)
-            event = node_codec.decode(stored.data) if stored is not None else None
-            found |= {key: event.address} if isinstance(event, Registered) else {}
+            node = readable_record(await self._bus.get(NODES, key), _node)
+            if node is not None and node.identity is not None:
+                found[key] = node.identity.machine
         return found
 
     async def admitted(

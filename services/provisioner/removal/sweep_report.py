@@ -5,6 +5,7 @@ from typing import Final
 
 from schemas.sweeps import SweepLine, SweepVerb
 from services.provisioner.removal.proposals import GATED, Held, unnamed_remedy
+from services.provisioner.removal.removal_orders import orphan_remedy
 from services.provisioner.removal.sweep_actions import REMOVALS, SweepAction, SweepKind
 
 OBSERVES: Final = "its pool is in observe mode (`mode: observe`)"
@@ -70,14 +71,6 @@ def report(
             outcome_of.get(id(each), ""),
         )
         for each in actions
-    )
-
-
-def orphan_remedy(name: str) -> str:
-    """The commands that resolve an orphan."""
-    return (
-        f"`navarch sweep --adopt {name}` makes it a node of its pool, "
-        f"`navarch sweep --terminate {name}` removes it"
     )
 
 
