@@ -189,6 +189,8 @@ def _rule(event: Message) -> Rule | None:  # noqa: C901, PLR0912 - one case an e
             return "warning", "saga-failed", _failed_key(pool, node), node or event.new_node
         case p.SagaOverdue(saga=saga, node=node):
             return "warning", "saga-overdue", f"saga/{saga}", node
+        case p.OperatorNeeded(flapping=True, pool=pool, node=node):
+            return "critical", "operator-needed", f"flapping/{pool}/{node}", node
         case p.OperatorNeeded(pool=pool, node=node):
             return "critical", "operator-needed", f"operator/{pool}/{node}", node
         case p.NodeRefused(remedy=""):
@@ -240,7 +242,7 @@ def ended_keys(event: Message) -> tuple[str, ...]:  # noqa: C901, PLR0912 - one 
         case n.Admitted(pool=pool, saga=saga):
             return f"admission/{pool}", f"launch/{pool}", _failed_key(pool, ""), *_of_saga(saga)
         case n.Uncordoned(pool=pool, node=node, saga=saga):
-            return _failed_key(pool, node), *_of_saga(saga)
+            return _failed_key(pool, node), f"flapping/{pool}/{node}", *_of_saga(saga)
         case n.Cordoned(saga=saga) | n.Drained(saga=saga) | n.Promoted(saga=saga):
             return _of_saga(saga)
         case p.SagaFailed(saga=saga) | p.SagaCancelled(saga=saga):
@@ -273,7 +275,7 @@ def ends_pool(event: Message) -> str:
 
 def keys_of_node(pool: str, node: str) -> tuple[str, ...]:
     """Return the keys of the alerts about a node's condition."""
-    kinds = ("health", "lost", "operator", "saga-failed", "machine")
+    kinds = ("health", "lost", "operator", "saga-failed", "machine", "flapping")
     return tuple(f"{kind}/{pool}/{node}" for kind in kinds)
 
 

@@ -22,9 +22,10 @@ from schemas.node_events import (
     WorkGangs,
     WorkloadState,
 )
-from schemas.node_records import GANGS_MAX, NodeRecord, WorkloadView
+from schemas.node_records import GANGS_MAX, LOSSES_MAX, NodeRecord, WorkloadView
 from schemas.saga_params import LaunchSpec
 from services.pool_manager.planner import cloud_notices, node_identity
+from services.pool_manager.planner.announced_restarts import silent_until
 
 FOUND: Final[dict[str, Any]] = {
     "lost": False,
@@ -84,10 +85,11 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
         case Lost():
             if record.lost or _stale(record, event.time):
                 return record
+            silent = change(record, lost=True, lost_at=stored_at)
+            ours = record.saga or event.credentials_expired or silent_until(silent) is not None
             return change(
-                record,
-                lost=True,
-                lost_at=stored_at,
+                silent,
+                losses=record.losses if ours else (*record.losses, stored_at)[-LOSSES_MAX:],
                 return_due=True,
                 provider_state="disconnected" if event.credentials_expired else "",
                 liveness_at=event.time,

@@ -47,7 +47,7 @@ PROOF_SECONDS_MAX: Final = 30.0
 UNPROVEN: Final[tuple[RemovalGate, ...]] = ("occupied", "unread", "records")
 """Gates that hold a proof's order until its provider has accepted it once."""
 PUBLISHED_MAX: Final = 10_000
-"""Remembered event IDs of observed instances; forgetting them publishes the events again."""
+"""Remembered event IDs; forgetting them publishes the events again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,19 +266,15 @@ class Remover:
     async def publish_observed(self, provider: str, instance: Instance, why: str) -> None:
         """Publish an instance that would be removed if its pool were not in observe mode."""
         log.warning("would remove", extra={"instance": instance.name, "reason": why})
-        event_id = f"observed-{provider}-{instance.provider_id}"
-        if not TOKEN.match(instance.pool) or event_id in self._published:
-            return
-        reason = f"{why}; it would be removed, but the mode is observe"
-        await self._publish_leak(event_id, provider, instance, reason)
-        if len(self._published) >= PUBLISHED_MAX:
-            self._published.clear()
-        self._published.add(event_id)
+        if TOKEN.match(instance.pool):
+            event_id = f"observed-{provider}-{instance.provider_id}"
+            reason = f"{why}; it would be removed, but the mode is observe"
+            await self._publish_leak(event_id, provider, instance, reason)
 
     async def publish_orphan(self, record: InstanceRecord) -> None:
-        """Publish an instance that only an operator's command adopts or terminates."""
+        """Publish an instance that only an operator's command adopts or terminates: each day."""
         await self._publish_leak(
-            f"orphaned-{record.provider}-{record.provider_id}",
+            f"orphaned-{record.provider}-{record.provider_id}-{self._clock.now():%Y-%m-%d}",
             record.provider,
             instance_decisions.instance_of(record),
             record.error,
@@ -293,6 +289,8 @@ class Remover:
         reason: str,
         record: InstanceRecord | None = None,
     ) -> None:
+        if event_id in self._published:
+            return
         event = InstanceLeaked(
             id=event_id,
             time=self._clock.now(),
@@ -305,6 +303,9 @@ class Remover:
             dollars_per_hour=(record or instance).dollars_per_hour,
         )
         await publish_event(self._bus, event)
+        if len(self._published) >= PUBLISHED_MAX:
+            self._published.clear()
+        self._published.add(event_id)
 
     async def remove_unnamed(self, provider: str, instance: Instance, by: Authority) -> bool:
         """Have an instance go that can have no record; an operator sees whether it did."""
