@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from schemas.messages import encode
 from schemas.node_records import HeartbeatRecord, NodeRecord
 from schemas.pool_records import PoolRecord, pool_key
-from schemas.saga_log_entries import StepSucceeded
+from schemas.saga_log_entries import SagaStarted, StepSucceeded
+from schemas.saga_params import SagaParams
 from schemas.settings import PoolSpec
 from schemas.sweeps import SweepRequest
 from schemas.termination_orders import Authority
@@ -23,6 +24,7 @@ from services.primitives.clock import SystemClock
 from services.primitives.errors import Retry
 from services.provisioner.instances.instance_decisions import (
     instances_of,
+    intended_record,
     mark_listed,
     mark_terminating,
 )
@@ -357,3 +359,30 @@ async def test_the_grants_of_a_pool_are_counted_over_restarts_of_the_pool_manage
     await second.sweep()
     assert len(await provider.list()) == 2
     assert {each.gate for each in second.proposals.held.values()} == {"rate"}
+
+
+@pytest.mark.parametrize(
+    ("about", "expected"),
+    [
+        pytest.param("", "terminated", id="no log"),
+        pytest.param("web-9", "terminated", id="its ID was given again, for another node"),
+        pytest.param("web-1", "intended", id="its saga is open"),
+    ],
+)
+async def test_a_launch_that_neither_nodes_nor_a_saga_knows_is_ended(
+    bus: NatsBus, about: str, expected: str
+) -> None:
+    """A store that was set back has forgotten both, and left the record of the launch."""
+    await record_fleet(bus)
+    intended = intended_record("web", "web-1", launch(), "scale-up-web-1", NOW - timedelta(hours=1))
+    await InstanceStore(bus).create(intended)
+    if about:
+        params = SagaParams(pool="web", new_node=about)
+        begun = SagaStarted(
+            id="begun", time=NOW, saga="scale-up-web-1", kind="scale-up", params=params
+        )
+        await append(bus, begun, 0, {})
+    sweeper = sweeping(bus, fake())
+    for _ in range(2):
+        await sweeper.sweep()
+    assert (await recorded(bus)).state == expected

@@ -111,7 +111,7 @@ class SweepInput:
     living: frozenset[str]
     """Keys of nodes that NODES knows as not terminated."""
     departed: frozenset[str] = frozenset()
-    """Keys of nodes that NODES knows as terminated."""
+    """Keys of nodes that NODES knows as terminated, or that nothing launches any more."""
     canonical: Mapping[str, str] = field(default_factory=dict)
     """Key of a record -> its ID in the form in which its provider lists it, where that differs."""
     machines: Mapping[str, MachineIdentity] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.removal.kept_instances import is_kept
 from services.provisioner.removal.sweep_decisions import is_of_fleet, is_unrecorded
 from services.provisioner.time_limits import TimeLimits
+from services.saga.saga_log import read_state
 
 _node: Final = decoder(NodeRecord)
 _pool: Final = decoder(PoolRecord)
@@ -27,7 +28,10 @@ _removed: Final = decoder(RemovedPool)
 
 
 class NodesSeen(NamedTuple):
-    """Nodes in service, those that are gone, and those whose instance has no record."""
+    """Nodes in service, those that are gone or forgotten, and those whose instance lacks a record.
+
+    A node that is to be launched is forgotten where neither NODES nor an open saga knows it.
+    """
 
     living: frozenset[str] = frozenset()
     departed: frozenset[str] = frozenset()
@@ -149,7 +153,17 @@ class SweepReadings:
             for entry, node in (readable(entries, _node) if adopts else ())
             if entry.key not in left_alone and is_unrecorded(node, records.get(entry.key))
         }
-        return NodesSeen(living, frozenset(known - living), unrecorded)
+        intended = [
+            key for key in keys - known if key in records and records[key].state == "intended"
+        ]
+        launching = {key for key in intended if await self._is_launching(records[key])}
+        forgotten = frozenset(intended) - launching
+        return NodesSeen(living, frozenset(known - living) | forgotten, unrecorded)
+
+    async def _is_launching(self, record: InstanceRecord) -> bool:
+        """Return whether the saga that launches an instance is open; its ID may be given again."""
+        state = await read_state(self._bus, record.saga) if record.saga else None
+        return state is not None and not state.ended and state.params.new_node == record.instance
 
 
 def _in_service(value: bytes) -> bool:
