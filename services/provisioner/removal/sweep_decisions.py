@@ -7,7 +7,7 @@ or terminates it.
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -91,7 +91,21 @@ def decide_sweep(seen: SweepInput) -> tuple[SweepAction, ...]:
             at = record.surplus[0].provider
             actions.append(SweepAction("retry-surplus", key, at, one, why))
     actions += [_decide_unrecorded(seen, key, node) for key, node in seen.unrecorded.items()]
-    return tuple(_commanded(each, seen.terminate) for each in actions if each is not None)
+    owners = {
+        (each.provider, seen.canonical.get(key, each.provider_id)): key
+        for key, each in seen.records.items()
+        if each.state == "running" and each.provider_id
+    }
+    found = (_spared(each, owners) for each in actions if each is not None)
+    return tuple(_commanded(each, seen.terminate) for each in found)
+
+
+def _spared(action: SweepAction, owners: Mapping[tuple[str, str], str]) -> SweepAction:
+    """Return an action that removes no instance which runs by the record of another name."""
+    owner = owners.get((action.provider, action.instance.provider_id), action.key)
+    if action.kind not in REMOVALS or owner == action.key:
+        return action
+    return replace(action, kind="note-unclear", why=f"the record of {owner} has its ID")
 
 
 def _commanded(action: SweepAction, terminate: Collection[str]) -> SweepAction:
