@@ -48,6 +48,7 @@ from tests.provisioner.provisioner_parts import (
     request,
     serve_pool_manager,
     start_step,
+    step_handlers,
     steps,
     terminate,
 )
@@ -386,3 +387,37 @@ async def test_a_launch_that_neither_nodes_nor_a_saga_knows_is_ended(
     for _ in range(2):
         await sweeper.sweep()
     assert (await recorded(bus)).state == expected
+
+
+class Ahead(SystemClock):
+    """A clock that is ahead."""
+
+    by = timedelta()
+
+    def now(self) -> datetime:
+        """Return the time by then."""
+        return super().now() + self.by
+
+
+async def test_a_provider_that_lies_for_hours_ends_the_machine_at_last(bus: NatsBus) -> None:
+    """Each removal is accepted and none happens: it leaks after half an hour, and goes."""
+    await record_fleet(bus)
+    lying, clock = Lying(fake()), Ahead()
+    calls = providers(lying)  # type: ignore[arg-type]
+    limits = dataclasses.replace(QUICK, leak_after_seconds=1800.0, accepted_within_seconds=0.1)
+    parts = step_handlers(bus, calls, limits, clock=clock)
+    await parts.provision(provision("web-1"))
+    await start_step(bus, terminate("web-1"))
+    await parts.terminate(terminate("web-1"))
+    sweeper = Sweeper(bus, clock, InstanceStore(bus), calls, parts.remover, limits)
+    states = []
+    for minutes in (10, 31, 240):
+        clock.by = timedelta(minutes=minutes)
+        await sweeper.sweep()
+        states.append((await recorded(bus)).state)
+    assert states == ["terminating", "leaked", "leaked"]
+    lying.lies = False
+    await sweeper.sweep()
+    found = await recorded(bus)
+    assert found.authority is not None
+    assert (found.state, found.authority.kind, await lying.list()) == ("terminated", "saga", [])
