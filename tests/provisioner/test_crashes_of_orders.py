@@ -70,9 +70,9 @@ async def prepared(bus: NatsBus) -> FakeProvider:
 
 @pytest.mark.parametrize("beats", [False, True], ids=["silent", "heard after the crash"])
 async def test_killed_at_each_call_of_an_order_by_proof(bus: NatsBus, *, beats: bool) -> None:
-    """The machine goes; but one that is heard before its provider was asked stands for good."""
+    """The machine goes; but one that is heard before its provider was asked stays for good."""
     provider = await prepared(bus)
-    moment, stood, went = 0, 0, 0
+    moment, stayed, went = 0, 0, 0
     while moment < MOMENTS_MAX:
         moment += 1
         node = f"web-{moment}"
@@ -88,7 +88,7 @@ async def test_killed_at_each_call_of_an_order_by_proof(bus: NatsBus, *, beats: 
         listed = {each.provider_id for each in await provider.list()}
         assert (made.provider_id in listed) is (beats and left), moment
         assert provider.calls("terminate").count(made.provider_id) <= 2
-        stood, went = stood + (beats and left), went + (not left)
+        stayed, went = stayed + (beats and left), went + (not left)
         for each in listed:
             await provider.terminate(each)
         await bus.delete(HEARTBEATS, f"web.{node}")
@@ -96,7 +96,7 @@ async def test_killed_at_each_call_of_an_order_by_proof(bus: NatsBus, *, beats: 
         await sweeper_on(bus, provider, Life(0)).sweep()
         if not killed:
             break
-    assert (moment > 10, went > 0, bool(stood) is beats) == (True, True, True)
+    assert (moment > 10, went > 0, bool(stayed) is beats) == (True, True, True)
     assert moment < MOMENTS_MAX
 
 

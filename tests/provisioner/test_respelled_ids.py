@@ -294,7 +294,7 @@ class Renamed:
 @pytest.mark.parametrize("both", [False, True], ids=["renamed", "listed twice"])
 @pytest.mark.parametrize("spelling", ["{}", "arn:aws:ec2/{}"])
 @pytest.mark.parametrize("heard", [False, True], ids=["ID not reported", "ID reported"])
-async def test_a_healthy_machine_that_is_listed_under_a_free_name_stands(
+async def test_a_healthy_machine_that_is_listed_under_a_free_name_stays(
     bus: NatsBus, spelling: str, *, both: bool, heard: bool
 ) -> None:
     """Changed tags prove nothing: the records, or its agent, say that it is another node's."""
