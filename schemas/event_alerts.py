@@ -19,6 +19,7 @@ HEALTH: Final = "health/{pool}/{node}"
 LOST: Final = "lost/{pool}/{node}"
 OPERATOR: Final = "operator/{pool}/{node}"
 MACHINE: Final = "machine/{pool}/{node}"
+FLAPPING: Final = "flapping/{pool}/{node}"
 FAILED: Final = "saga-failed/{pool}/{node}"
 FAILED_LAUNCHES: Final = "saga-failed/{pool}"
 LEAK: Final = "leak/{pool}/{node}"
@@ -32,7 +33,7 @@ INCIDENT: Final = "incident/{pool}/{incident}"
 LAG: Final = "lag/{durable}"
 ERROR: Final = "unknown-error/{provider}/{code}"
 FAILURE: Final = "{failure}/{about}"
-NODE_KEYS: Final = (HEALTH, LOST, OPERATOR, FAILED, MACHINE)
+NODE_KEYS: Final = (HEALTH, LOST, OPERATOR, FAILED, MACHINE, FLAPPING)
 """Keys of the alerts about a node's condition."""
 
 
@@ -85,7 +86,10 @@ ALERTS: Final[Mapping[type[Message], Sequence[AlertRule]]] = {
         _alert("warning", "saga-failed", FAILED_LAUNCHES, "new_node"),
     ],
     p.SagaOverdue: [_alert("warning", "saga-overdue", SAGA, "node")],
-    p.OperatorNeeded: [_alert("critical", "operator-needed", OPERATOR, "node")],
+    p.OperatorNeeded: [
+        _alert("critical", "operator-needed", FLAPPING, "node", flapping=True),
+        _alert("critical", "operator-needed", OPERATOR, "node"),
+    ],
     p.NodeRefused: [
         _none("node-refused", remedy=False),  # the failed saga alerts already
         _alert("critical", "node-refused", ADMISSION, "node"),
@@ -139,7 +143,7 @@ ENDS: Final[Sequence[AlertEnd]] = [
     _end(p.SagaFailed, *NODE_KEYS, node_gone=True),
     _end(p.SagaCancelled, *NODE_KEYS, node_gone=True),
     _end(n.Admitted, ADMISSION, LAUNCH, FAILED_LAUNCHES),
-    _end(n.Uncordoned, FAILED),
+    _end(n.Uncordoned, FAILED, FLAPPING),
     # A stuck or overdue saga that goes on is neither.
     *(
         _end(each, SAGA, saga=True)

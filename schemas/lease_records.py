@@ -22,6 +22,16 @@ class OpeningsRecord(Record, frozen=True, kw_only=True):
     openings: Int = 0
 
 
+class RemovalGrantsRecord(Record, frozen=True, kw_only=True):
+    """LEASES `pool-manager.removals.<pool>`: machines whose removal was granted lately.
+
+    Replicas share it, so that the limit of a pool holds for all of them and over restarts.
+    """
+
+    granted: dict[str, UtcTime] = {}
+    """Provider and ID -> when."""
+
+
 class RateLimitRecord(Record, frozen=True, kw_only=True):
     """LEASES `provisioner.pace-<name>`: the next slot of a rate limit that replicas share.
 

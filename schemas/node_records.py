@@ -19,6 +19,8 @@ from schemas.node_events import GpuIdentity
 from schemas.saga_params import LaunchSpec
 from schemas.value_limits import Address, Identifier, Int, Name, Token, UtcTime
 
+LOSSES_MAX: Final = 16
+"""Losses of contact that a node's record has."""
 GANGS_MAX: Final = 4
 """Gangs that a node's record has."""
 DRAINED_BEFORE_SECONDS: Final = 5.0
@@ -110,6 +112,9 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     down_reason: str = ""
     """Of a lost node: why its instance does not run, as its provider reports; empty: unknown, or it
     runs."""
+    losses: tuple[UtcTime, ...] = ()
+    """When it was lost, the last at the end; without those of repairs and announced restarts, and
+    of before it was last uncordoned."""
     return_due: bool = False
     """`lost` was published, and no `returned` since: also once its agent has registered again."""
     liveness_at: UtcTime | None = None

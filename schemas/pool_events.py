@@ -314,6 +314,8 @@ class OperatorNeeded(
     """Why it is left to an operator, and what to do."""
     cordoned: bool = False
     """Whether the node is out of service until then."""
+    flapping: bool = False
+    """It loses contact and returns, again and again."""
     removed: bool = False
     """The node itself is gone, and no other has its name: a successor is missing."""
 

@@ -4,12 +4,13 @@ from typing import Final, Literal
 
 import msgspec
 
-from schemas.value_limits import Identifier, Name, Token, UtcTime
+from schemas.value_limits import Address, Identifier, Name, Token, UtcTime
 
 PROPOSE_REMOVAL: Final = "propose-removal"
 
-RemovalGate = Literal["", "observe", "breaker", "rate", "occupied", "unread", "no-pool"]
+RemovalGate = Literal["", "observe", "breaker", "rate", "occupied", "unread", "records", "no-pool"]
 """What holds a removal. occupied: work may be on it. unread: what would show that cannot be read.
+records: they began, or were restored, after the machine was made, and prove nothing about it.
 no-pool: only an operator's command removes it. Empty: nothing holds it."""
 
 
@@ -25,6 +26,7 @@ class RemovalProposal(
     provider_id: Identifier
     beside: Identifier = ""
     """The machine of that name that is known to be the node; empty: none is."""
+    address: Address = ""
     created_at: UtcTime | None = None
     reason: Name = ""
 

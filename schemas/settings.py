@@ -15,6 +15,7 @@ from schemas.event_sink_settings import EventSinkSpec
 from schemas.export_settings import MetricsSettings, TracingSettings
 from schemas.file_path import PATH_MARK as PATH_MARK
 from schemas.file_path import FilePath as FilePath
+from schemas.flapping_settings import FlappingSpec
 from schemas.gateway_settings import GatewaySettings
 from schemas.instance_type_catalogue import InstanceTypes, Price
 from schemas.lag_settings import LagSettings
@@ -122,6 +123,7 @@ class HealthSpec(Setting, frozen=True, kw_only=True):
     lost_after: Duration = Duration(300)
     """How long a node may be silent before it is replaced; three times that where the provider
     cannot report its instance, and at once where the provider reports it gone."""
+    flapping: FlappingSpec = FlappingSpec()
     incident: IncidentSpec = IncidentSpec()
     cordon_scope: Literal["node", "gpu"] = "node"
     """gpu: only the GPU gets no new work where its fault's rule and the notifiers allow that."""

@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from schemas.proposed_removals import RemovalProposal
 from schemas.value_limits import Identifier, Int, Name, UtcTime
 
 AuthorityKind = Literal["saga", "launch", "operator", "proof"]
@@ -27,6 +28,10 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The operator."""
     at: UtcTime | None = None
     """When it was decided; None: by an earlier release."""
+    proof: RemovalProposal | None = None
+    """Of `proof`: what was proposed. It is asked again before each call, until one is accepted."""
+    accepted_at: UtcTime | None = None
+    """Of `proof`: when the provider accepted it. Before that, a sign of life takes it back."""
 
     def __str__(self) -> str:
         """Write `saga replace-web-1`, `operator ada`."""

@@ -4,8 +4,6 @@ The pool-manager answers, as it has the nodes, the sagas and the gates. It reads
 from after the proposal, which begins after the list that showed the machine.
 """
 
-import logging
-from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
@@ -13,30 +11,37 @@ from typing import Final
 import msgspec
 
 from schemas import subjects
-from schemas.messages import encode
-from schemas.node_events import Registered, node_codec
+from schemas.instance_records import InstanceRecord
+from schemas.lease_records import RemovalGrantsRecord
+from schemas.messages import decoder, encode
 from schemas.pool_events import RemovalAnswered
-from schemas.pool_records import removed_key
-from schemas.proposed_removals import PROPOSE_REMOVAL, RemovalProposal
-from schemas.topology import EVENTS, POOLS
+from schemas.pool_records import FLEET_KEY, FleetRecord, removed_key
+from schemas.proposed_removals import PROPOSE_REMOVAL, RemovalAnswer, RemovalProposal
+from schemas.topology import EVENTS, INSTANCES, LEASES, NODES, POOLS, SAGAS
+from services.bus.bucket_mirror import readable, readable_record
 from services.bus.port import Bus, Endpoint, Headers
+from services.bus.record_bucket import RecordBucket
 from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.node_use_reader import NodeUseReader
 from services.pool_manager.planner.safety.removal_gates import (
     WINDOW,
     ProposalFacts,
     decide_removal,
+    with_grant,
 )
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
+from services.primitives.errors import UnreadableRecord
 from services.runtime.event_publisher import publish_event
-
-log = logging.getLogger(__name__)
 
 WORK_SECONDS_MAX: Final = 5.0
 """For the workload system's answer about one machine."""
+PROVING: Final = (EVENTS.name, f"KV_{NODES.name}", f"KV_{INSTANCES.name}", SAGAS.name)
+"""Streams that prove nothing about a machine which is older than they are."""
 
 _proposal: Final = msgspec.json.Decoder(RemovalProposal)
+_fleet: Final = decoder(FleetRecord)
+_instance: Final = decoder(InstanceRecord)
 
 
 class RemovalProposals:
@@ -48,8 +53,13 @@ class RemovalProposals:
         self._store = store
         self._heartbeats = HeartbeatReader(bus)
         self._use = NodeUseReader(bus, clock, self._heartbeats)
-        self._granted: defaultdict[str, list[datetime]] = defaultdict(list)
-        """Pool -> when removals were granted."""
+        self._grants = RecordBucket(
+            bus,
+            LEASES,
+            RemovalGrantsRecord,
+            lambda _: int(WINDOW.total_seconds()),
+            replaceable=True,
+        )
 
     def endpoints(self) -> Mapping[str, Endpoint]:
         """Return the endpoint by its subject."""
@@ -57,15 +67,23 @@ class RemovalProposals:
 
     async def _answer(self, data: bytes, _: Headers) -> bytes:
         proposal = _proposal.decode(data)
-        answer = decide_removal(proposal, await self._facts(proposal))
-        now = self._clock.now()
-        if not answer.gate:
-            recent = [each for each in self._granted[proposal.pool] if each > now - WINDOW]
-            self._granted[proposal.pool] = [*recent, now]
+        facts = await self._facts(proposal)
+        answer = RemovalAnswer()
+
+        def decide(found: RemovalGrantsRecord | None) -> RemovalGrantsRecord | None:
+            nonlocal answer
+            earlier = found.granted if found is not None else {}
+            answer = decide_removal(proposal, facts, earlier)
+            if answer.gate:
+                return None
+            return RemovalGrantsRecord(granted=with_grant(earlier, proposal, facts.now))
+
+        # The grant is stored before it is answered: what is not answered only counts too much.
+        await self._grants.change(f"pool-manager.removals.{proposal.pool}", decide)
         about = f"{proposal.provider}-{proposal.provider_id}"
         event = RemovalAnswered(
             id=f"removal-{about}-{answer.gate or 'granted'}",
-            time=now,
+            time=facts.now,
             pool=proposal.pool,
             instance=proposal.node,
             provider=proposal.provider,
@@ -80,7 +98,6 @@ class RemovalProposals:
         pool, name = proposal.pool, proposal.node
         found = await self._store.pool(pool)
         removed = found is None and await self._bus.get(POOLS, removed_key(pool)) is not None
-        node = await self._store.fresh_node(pool, name)
         unread, busy = "", False
         if not self._store.trusted:
             unread = "records of nodes that were lost are being rebuilt"
@@ -89,16 +106,43 @@ class RemovalProposals:
             known = name in work.idle or name in work.absent
             busy = name in work.busy
             unread = "" if known or busy else work.unknown or "the workload system is not known"
+        try:
+            node = await self._store.fresh_node(pool, name)
+            holders = [
+                each.instance
+                for _, each in readable(await self._bus.entries(INSTANCES), _instance)
+                if each.state == "running"
+                and (each.provider, each.provider_id) == (proposal.provider, proposal.provider_id)
+            ]
+        except UnreadableRecord as error:
+            node, holders, unread = None, [], str(error)
+        await self._store.nodes.caught_up()
         stored = await self._bus.last(EVENTS.name, subjects.node_event(pool, name, "registered"))
-        event = node_codec.decode(stored.data) if stored is not None else None
+        beat = await self._heartbeats.last(pool, name)
+        began, since = await self._records()
         return ProposalFacts(
             pool=found[0] if found is not None else None,
             removed=removed,
             node=node,
+            nodes=tuple(self._store.nodes.records.values()),
+            holders=holders,
             unread=unread,
             beats=bool(await self._heartbeats.beating(pool, [name])),
-            registered_at=stored.time if stored and isinstance(event, Registered) else None,
+            beating_boot=beat.boot_id if beat is not None else "",
+            registered_at=stored.time if stored is not None else None,
             busy=busy,
-            granted=self._granted[pool],
+            fleet_began=began,
+            records_since=since,
             now=self._clock.now(),
         )
+
+    async def _records(self) -> tuple[datetime | None, datetime | None]:
+        """Return when the fleet began, and since when its records are whole."""
+        entry = await self._bus.get(POOLS, FLEET_KEY)
+        fleet = readable_record(entry, _fleet)
+        infos = [await self._bus.admin(f"STREAM.INFO.{each}", {}) for each in PROVING]
+        times = [datetime.fromisoformat(each["created"]) for each in infos]
+        if entry is None or fleet is None:
+            return None, None
+        restored = [fleet.restored_at] if fleet.restored_at is not None else []
+        return entry.time, max((*times, *restored))

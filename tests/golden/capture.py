@@ -80,6 +80,7 @@ KEYS: Final[tuple[tuple[str, str, type[Any]], ...]] = (
     ("LEASES", "provisioner.claim-", lease_records.LaunchClaimRecord),
     ("LEASES", "provisioner.batch-", lease_records.LaunchBatchRecord),
     ("LEASES", "pool-manager.openings.", lease_records.OpeningsRecord),
+    ("LEASES", "pool-manager.removals.", lease_records.RemovalGrantsRecord),
     *(
         ("LEASES", f"{service}.{kind}.", record)
         for service in SERVICES

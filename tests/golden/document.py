@@ -41,6 +41,7 @@ from schemas.lease_records import (
     LeaseRecord,
     OpeningsRecord,
     RateLimitRecord,
+    RemovalGrantsRecord,
     SetAsideRecord,
     SuspectRecord,
 )
@@ -111,6 +112,7 @@ BUCKET_RECORDS: Final[dict[str, tuple[tuple[str, type[Record]], ...]]] = {
     "LEASES": (
         ("<name>", LeaseRecord),
         ("pool-manager.openings.<pool>", OpeningsRecord),
+        ("pool-manager.removals.<pool>", RemovalGrantsRecord),
         ("provisioner.pace-<name>", RateLimitRecord),
         ("provisioner.claim-<provider>-<launch>", LaunchClaimRecord),
         ("provisioner.batch-<provider>-<request>", LaunchBatchRecord),

@@ -73,6 +73,8 @@ QUICK = TimeLimits(
     sweep_look_seconds=0.01,
 )
 SECONDS_MAX = 60.0
+BACKGROUND: list[asyncio.Future[None]] = []
+"""Tasks that end with the loop of their test."""
 
 
 async def record_fleet(bus: Bus) -> None:
@@ -84,15 +86,21 @@ async def serve_pool_manager(bus: Bus, spec: PoolSpec | None = None) -> None:
     """Answer proposals to remove machines of pool `web`, of whose work nothing is known to run."""
     spec = spec or PoolSpec(provider="fake", instance_type="h100", min_nodes=1, max_nodes=9)
     await bus.put(POOLS, pool_key("web"), encode(PoolRecord(name="web", spec=spec, desired=1)))
-    store = Store(bus, FleetBudgetSpec())
-    store.trust(store.losses)
-    await bus.serve("pool-manager", "", RemovalProposals(bus, SystemClock(), store).endpoints())
+    await answer_proposals(bus, "pool-manager")
 
     async def idle(data: bytes, _: Headers) -> bytes:
         asked = msgspec.json.decode(data, type=NodeWorkQuery)
         return encode(NodeWorkAnswer(idle=asked.nodes))
 
     await bus.serve("notifier", "", {subjects.query(NODE_WORK): idle})
+
+
+async def answer_proposals(bus: Bus, service: str) -> None:
+    """Answer proposals to remove machines, as one replica of the pool-manager."""
+    store = Store(bus, FleetBudgetSpec())
+    store.trust(store.losses)
+    BACKGROUND.append(asyncio.ensure_future(store.nodes.run()))
+    await bus.serve(service, "", RemovalProposals(bus, SystemClock(), store).endpoints())
 
 
 async def recorded(bus: Bus, node: str = "web-1") -> InstanceRecord:

@@ -1,11 +1,13 @@
 """Orphans: a lost store costs no healthy node, and operators see what it leaves behind."""
 
 import asyncio
+from datetime import datetime, timedelta
 
 import pytest
 
 from schemas.messages import encode
 from schemas.node_records import NodeRecord
+from schemas.pool_events import pool_codec
 from schemas.pool_records import FLEET_KEY, FleetRecord, PoolRecord, pool_key
 from schemas.settings import FleetBudgetSpec, PoolSpec
 from schemas.subjects import pool_event_wildcard
@@ -13,6 +15,7 @@ from schemas.sweeps import SweepRequest
 from schemas.topology import EVENTS, INSTANCES, NODES, POOLS
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.topology_setup import set_up
+from services.operator_text import event_text
 from services.pool_manager.node_adoption import NodeAdoption
 from services.pool_manager.node_rebuilder import NodeRebuilder
 from services.pool_manager.pool_store import Store
@@ -27,6 +30,7 @@ from tests.provisioner.provisioner_parts import (
     providers,
     request,
     serve_pool_manager,
+    step_handlers,
     steps,
 )
 
@@ -43,14 +47,14 @@ async def fleet(bus: NatsBus) -> NatsBus:
 
 
 def sweeper(bus: NatsBus, provider: FakeProvider) -> Sweeper:
-    """One replica's sweep."""
+    """Return the sweep of one replica."""
     remover = steps(bus, provider).remover
     calls, store = providers(provider), InstanceStore(bus)
     return Sweeper(bus, SystemClock(), store, calls, remover, QUICK, fleet_name=NAME)
 
 
 async def names(provider: FakeProvider) -> list[str]:
-    """What the provider lists."""
+    """Return the names that the provider lists."""
     return sorted(each.name for each in await provider.list())
 
 
@@ -69,6 +73,31 @@ async def test_instances_of_a_lost_store_are_shown_and_left_alone(fleet: NatsBus
     assert await InstanceStore(fleet).get("web.web-2") is None
     assert await names(provider) == ["web-1", "web-2"]
     assert len(await fleet.read(EVENTS.name, pool_event_wildcard("instance-leaked"))) == 1
+
+
+class Ahead(SystemClock):
+    """A clock that is days ahead."""
+
+    days = 0
+
+    def now(self) -> datetime:
+        """Return the time by then."""
+        return super().now() + timedelta(days=self.days)
+
+
+async def test_an_orphan_is_published_each_day_with_its_price(fleet: NatsBus) -> None:
+    """An orphan costs money for as long as no operator acts; within a day it is published once."""
+    provider, clock = fake(dollars_per_hour=2.5), Ahead()
+    await provider.provision(request("web-1", fleet=EARLIER))
+    calls = providers(provider)
+    remover = step_handlers(fleet, calls, clock=clock).remover
+    sweeping = Sweeper(fleet, clock, InstanceStore(fleet), calls, remover, QUICK, fleet_name=NAME)
+    for clock.days in (0, 0, 1, 1, 2):
+        await sweeping.sweep()
+    stored = await fleet.read(EVENTS.name, pool_event_wildcard("instance-leaked"))
+    events = [pool_codec.decode(each.data) for each in stored]
+    assert len({each.id for each in events}) == len(events) == 3
+    assert [event_text.describe(each).detail.count("$2.5 an hour") for each in events] == [1, 1, 1]
 
 
 async def test_an_orphan_is_terminated_on_command_only(fleet: NatsBus) -> None:
@@ -130,7 +159,7 @@ async def test_lost_records_condemn_no_instance_that_may_have_had_one(fleet: Nat
 
 
 async def test_a_pool_recorded_again_counts_the_nodes_in_service(fleet: NatsBus) -> None:
-    """Its desired size is not below them: no node is surplus because POOLS was lost."""
+    """The desired size is not below them: no node is surplus because POOLS was lost."""
     for name, state in (("web-1", "active"), ("web-2", "registered"), ("web-3", "terminated")):
         record = NodeRecord(pool="web", node=name, state=state)
         await fleet.put(NODES, f"web.{name}", encode(record))

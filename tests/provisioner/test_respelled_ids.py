@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,18 +11,19 @@ from msgspec.structs import replace
 from schemas import subjects
 from schemas.enums import NodeState
 from schemas.fleet_queries import CurrentFailure
+from schemas.machine_identity import MachineIdentity, NodeMachines
 from schemas.messages import encode
-from schemas.node_events import Registered
 from schemas.node_records import NodeRecord
 from schemas.pool_events import InstanceIdCorrected, pool_codec
-from schemas.topology import EVENTS, NODES
+from schemas.pool_records import PoolRecord, pool_key
+from schemas.settings import PoolSpec
+from schemas.topology import EVENTS, INSTANCES, NODES, POOLS
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.providers.fake import FakeProvider
 from services.provisioner.removal.sweeper import Sweeper
-from services.runtime.event_publisher import publish_event
 from services.saga.participant import StepFailure
 from tests.provisioner.provisioner_parts import (
     QUICK,
@@ -39,6 +40,8 @@ from tests.provisioner.provisioner_parts import (
 
 NODES_COUNT = 5
 NOW = datetime.now(UTC)
+LATER = NOW + timedelta(minutes=5)
+SPEC = PoolSpec(provider="fake", instance_type="h100", min_nodes=1, max_nodes=9)
 Respell = Callable[[int, list[str]], str]
 
 
@@ -215,25 +218,34 @@ async def test_the_undo_of_a_launch_with_another_nodes_id_leaves_that_node_alone
 
 
 @pytest.mark.parametrize(
-    ("address", "kinds"), [("", ["instance-unclear"]), ("10.0.0.7", ["instance-unclear"])]
+    ("reported", "expected"),
+    [
+        pytest.param({}, "", id="nothing"),
+        pytest.param({"address": "10.0.0.7"}, "", id="an address that none has"),
+        pytest.param({"provider_id": "fake-000009"}, "", id="an ID that none has"),
+        pytest.param({"provider_id": "fake-000001"}, "fake-000002", id="the ID of the first"),
+    ],
 )
-async def test_of_two_machines_of_one_name_none_is_terminated_where_neither_is_known(
-    bus: NatsBus, address: str, kinds: list[str]
+async def test_of_two_machines_of_one_name_that_is_the_node_whose_agent_says_so(
+    bus: NatsBus, reported: dict[str, str], expected: str
 ) -> None:
-    """An operator is asked; an address that none of them has proves nothing."""
+    """The other one goes by proof; where none is known to be the node, an operator is asked."""
     await record_fleet(bus)
     real, reports = fake(idempotent=False), Reports()
     await steps(bus, real).provision(provision("web-1"))
     await real.provision(request("web-1"))
     await in_service(bus, "web-1")
-    registered = Registered(
-        id="registered-1", time=NOW, pool="web", node="web-1", instance="web-1", address=address
+    heard = MachineIdentity(since=NOW, heard_at=NOW, registered_at=NOW, **reported)
+    node = NodeRecord(
+        pool="web", node="web-1", state="active", identity=NodeMachines(machine=heard)
     )
-    await publish_event(bus, registered)
+    await bus.put(NODES, "web.web-1", encode(node))
+    await serve_pool_manager(bus)
     sweeper = sweeping(bus, real, reports)
     for _ in range(2):
         await sweeper.sweep()
-    assert (reports.kinds, real.calls("terminate")) == (kinds, [])
+    assert reports.kinds == ([] if expected else ["instance-unclear"])
+    assert real.calls("terminate") == [expected] * bool(expected)
 
 
 async def test_a_node_that_is_removed_while_its_ids_change_does_not_live_on(bus: NatsBus) -> None:
@@ -255,3 +267,57 @@ async def test_a_node_that_is_removed_while_its_ids_change_does_not_live_on(bus:
     for _ in range(2):
         await sweeper.sweep()
     assert ((await recorded(bus)).state, await provider.list()) == ("terminated", [])
+
+
+class Renamed:
+    """A provider that lists the instances of a node under the name of another, or under both."""
+
+    def __init__(self, real: FakeProvider, *, both: bool) -> None:
+        self._real = real
+        self._both = both
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else passes."""
+        return getattr(self._real, name)
+
+    def canonical_id(self, provider_id: str) -> str:
+        """Return the form that lists have."""
+        return provider_id.rpartition("/")[2]
+
+    async def list(self) -> list[Instance]:
+        """Return every instance."""
+        found = await self._real.list()
+        new = [replace(each, name="web-7") for each in found if each.name == "web-2"]
+        return [each for each in found if self._both or each.name != "web-2"] + new
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["renamed", "listed twice"])
+@pytest.mark.parametrize("spelling", ["{}", "arn:aws:ec2/{}"])
+@pytest.mark.parametrize("heard", [False, True], ids=["ID not reported", "ID reported"])
+async def test_a_healthy_machine_that_is_listed_under_a_free_name_stays(
+    bus: NatsBus, spelling: str, *, both: bool, heard: bool
+) -> None:
+    """Changed tags prove nothing: the records, or its agent, say that it is another node's."""
+    await record_fleet(bus)
+    await serve_pool_manager(bus)
+    pool = PoolRecord(name="web", spec=SPEC, desired=2, serial=99)
+    await bus.put(POOLS, pool_key("web"), encode(pool))
+    real, store = fake(), InstanceStore(bus)
+    for name in ("web-1", "web-2"):
+        await steps(bus, real).provision(provision(name))
+        await in_service(bus, name)
+    made = (await recorded(bus, "web-2")).provider_id
+    if heard:
+        await bus.delete(INSTANCES, "web.web-2")
+        known = MachineIdentity(since=NOW, heard_at=LATER, registered_at=NOW, provider_id=made)
+        node = NodeRecord(
+            pool="web", node="web-2", state="active", identity=NodeMachines(machine=known)
+        )
+        await bus.put(NODES, "web.web-2", encode(node))
+    else:
+        named = spelling.format(made)
+        await store.change("web.web-2", lambda found: found and replace(found, provider_id=named))
+    sweeper = sweeping(bus, Renamed(real, both=both), Reports())  # type: ignore[arg-type]
+    for _ in range(4):
+        await sweeper.sweep()
+    assert (len(await real.list()), real.calls("terminate")) == (2, [])

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from schemas.sweeps import SweepLine
 from services.provisioner.removal import sweep_decisions
 from services.provisioner.removal.sweep_actions import SweepInput, SweepKind
-from services.provisioner.removal.sweep_report import OBSERVES, TOO_MANY, VERBS, report
+from services.provisioner.removal.sweep_report import KINDS, OBSERVES, TOO_MANY, report
 from tests.provisioner.test_instance_decisions import (
     FLEET,
     KEY,
@@ -86,7 +86,7 @@ def test_each_action_has_its_reason_and_its_wait(
 def test_every_kind_of_action_has_a_verb() -> None:
     """One without it failed the report of the whole sweep, as of nodes that others made."""
     kinds = {kind for each in get_args(SweepKind) for kind in get_args(each)}
-    assert kinds == set(VERBS)
+    assert kinds == set(KINDS)
 
 
 def test_without_a_difference_nothing_is_reported() -> None:

@@ -11,16 +11,20 @@ from msgspec.structs import replace
 
 from schemas.messages import encode
 from schemas.node_records import HeartbeatRecord, NodeRecord
-from schemas.saga_log_entries import StepSucceeded
+from schemas.pool_records import PoolRecord, pool_key
+from schemas.saga_log_entries import SagaStarted, StepSucceeded
+from schemas.saga_params import SagaParams
 from schemas.settings import PoolSpec
 from schemas.sweeps import SweepRequest
 from schemas.termination_orders import Authority
-from schemas.topology import HEARTBEATS, NODES, SAGAS
+from schemas.topology import HEARTBEATS, NODES, POOLS, SAGAS
 from services.bus.nats.nats_bus import NatsBus
+from services.pool_manager.planner.safety.removal_gates import GRANTED_MAX
 from services.primitives.clock import SystemClock
 from services.primitives.errors import Retry
 from services.provisioner.instances.instance_decisions import (
     instances_of,
+    intended_record,
     mark_listed,
     mark_terminating,
 )
@@ -29,10 +33,12 @@ from services.provisioner.provider_client.provider import Instance
 from services.provisioner.providers.fake import FakeFault, FakeProvider
 from services.provisioner.removal.removal_orders import is_absent, is_ordered, order_of
 from services.provisioner.removal.sweeper import Sweeper
+from services.provisioner.time_limits import TimeLimits
 from services.saga.participant import StepFailure
 from services.saga.saga_log import append
 from tests.provisioner.provisioner_parts import (
     QUICK,
+    answer_proposals,
     fake,
     launch,
     providers,
@@ -42,6 +48,7 @@ from tests.provisioner.provisioner_parts import (
     request,
     serve_pool_manager,
     start_step,
+    step_handlers,
     steps,
     terminate,
 )
@@ -50,6 +57,8 @@ from tests.provisioner.test_respelled_ids import Reports
 
 NOW: Final = datetime.now(UTC)
 SAGA: Final = Authority(kind="saga", saga="replace-web-1", step="terminate", revision=7, at=NOW)
+BEAT: Final = HeartbeatRecord(pool="web", node="web-1", time=NOW)
+SPEC: Final = PoolSpec(provider="fake", instance_type="h100", min_nodes=1, max_nodes=9)
 LAUNCH: Final = Authority(kind="launch", saga="scale-up-web-1", step="provision", at=NOW)
 OWN: Final = ("services/provisioner/providers/", "services/provisioner/conformance/")
 """A provider's own calls, and the suite that checks a provider by itself."""
@@ -140,11 +149,33 @@ class Stopped:
         return [replace(each, status=stopped[each.provider_id == self._id]) for each in found]
 
 
-def sweeping(bus: NatsBus, provider: FakeProvider, reports: Reports | None = None) -> Sweeper:
+class Lying:
+    """A provider that accepts a removal and does nothing."""
+
+    def __init__(self, real: FakeProvider) -> None:
+        self._real = real
+        self.lies = True
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else passes."""
+        return getattr(self._real, name)
+
+    async def terminate(self, provider_id: str) -> None:
+        """Accept the removal, and perhaps do nothing."""
+        if not self.lies:
+            await self._real.terminate(provider_id)
+
+
+def sweeping(
+    bus: NatsBus,
+    provider: FakeProvider,
+    reports: Reports | None = None,
+    limits: TimeLimits = QUICK,
+) -> Sweeper:
     """Return one replica's sweep."""
-    remover = steps(bus, provider).remover
+    remover = steps(bus, provider, limits).remover
     return Sweeper(
-        *(bus, SystemClock(), InstanceStore(bus), providers(provider), remover, QUICK),
+        *(bus, SystemClock(), InstanceStore(bus), providers(provider), remover, limits),
         report=(reports or Reports()).update,
     )
 
@@ -209,9 +240,8 @@ async def test_what_no_order_means_is_held_back_and_an_operator_may_end_it(
     )
     if gate != "no pool-manager":
         await serve_pool_manager(bus, spec)
-    beat = HeartbeatRecord(pool="web", node="web-1", time=NOW)
     if gate == "heartbeats":
-        await bus.put(HEARTBEATS, "web.web-1", encode(beat))
+        await bus.put(HEARTBEATS, "web.web-1", encode(BEAT))
     sweeper = sweeping(bus, provider, reports)
     for _ in range(2):
         await sweeper.sweep()
@@ -264,3 +294,130 @@ async def test_a_stopped_machine_beside_a_node_is_proposed_and_kept_in_its_recor
     found = await recorded(bus)
     assert (found.state, found.surplus) == ("running", ())
     assert [each.provider_id for each in await real.list()] == [found.provider_id]
+
+
+async def test_a_heartbeat_takes_the_order_of_a_proof_back_until_it_is_accepted(
+    bus: NatsBus,
+) -> None:
+    """Refused at first, its machine is left to an operator once an agent beats under its name."""
+    await record_fleet(bus)
+    await serve_pool_manager(bus)
+    provider = fake()
+    await provider.provision(request("web-1"))
+    provider.inject_fault(FakeFault(call="terminate", kind="AUTH"))
+    sweeper = sweeping(bus, provider)
+    await sweeper.sweep()
+    going = await recorded(bus)
+    assert (going.state, str(going.authority)[:5]) == ("terminating", "proof")
+    await bus.put(
+        HEARTBEATS, "web.web-1", encode(HeartbeatRecord(pool="web", node="web-1", time=NOW))
+    )
+    for _ in range(3):
+        await sweeper.sweep()
+    found = await recorded(bus)
+    assert (found.state, found.ordered, found.authority) == ("orphaned", (), None)
+    assert "an agent beats as web-1" in found.error
+    assert (len(await provider.list()), len(provider.calls("terminate"))) == (1, 1)
+
+
+async def test_what_a_provider_has_accepted_is_not_taken_back(bus: NatsBus) -> None:
+    """A machine that takes minutes to go beats meanwhile; what lists it still is asked again."""
+    await record_fleet(bus)
+    await serve_pool_manager(bus)
+    provider = fake()
+    await provider.provision(request("web-1"))
+    lying = Lying(provider)
+    sweeper = sweeping(bus, lying)  # type: ignore[arg-type]
+    await sweeper.sweep()
+    await bus.put(
+        HEARTBEATS, "web.web-1", encode(HeartbeatRecord(pool="web", node="web-1", time=NOW))
+    )
+    await sweeper.sweep()
+    going = await recorded(bus)
+    assert going.authority is not None
+    assert (going.authority.kind, going.authority.accepted_at is None) == ("proof", False)
+    lying.lies = False
+    await sweeper.sweep()
+    assert ((await recorded(bus)).state, await provider.list()) == ("terminated", [])
+
+
+async def test_the_grants_of_a_pool_are_counted_over_restarts_of_the_pool_manager(
+    bus: NatsBus,
+) -> None:
+    """The limit is in the store: a second pool-manager grants no second twenty."""
+    await record_fleet(bus)
+    await serve_pool_manager(bus)
+    provider = fake()
+    for number in range(GRANTED_MAX + 2):
+        await provider.provision(request(f"web-{number + 1}"))
+    pool = PoolRecord(name="web", spec=SPEC, desired=1, serial=99)
+    await bus.put(POOLS, pool_key("web"), encode(pool))
+    limits = dataclasses.replace(QUICK, sweep_removals_max=GRANTED_MAX - 1)
+    first = sweeping(bus, provider, limits=limits)
+    await first.sweep()
+    await answer_proposals(bus, "again")
+    second = sweeping(bus, provider)
+    await second.sweep()
+    assert len(await provider.list()) == 2
+    assert {each.gate for each in second.proposals.held.values()} == {"rate"}
+
+
+@pytest.mark.parametrize(
+    ("about", "expected"),
+    [
+        pytest.param("", "terminated", id="no log"),
+        pytest.param("web-9", "terminated", id="its ID was given again, for another node"),
+        pytest.param("web-1", "intended", id="its saga is open"),
+    ],
+)
+async def test_a_launch_that_neither_nodes_nor_a_saga_knows_is_ended(
+    bus: NatsBus, about: str, expected: str
+) -> None:
+    """A store that was set back has forgotten both, and left the record of the launch."""
+    await record_fleet(bus)
+    intended = intended_record("web", "web-1", launch(), "scale-up-web-1", NOW - timedelta(hours=1))
+    await InstanceStore(bus).create(intended)
+    if about:
+        params = SagaParams(pool="web", new_node=about)
+        begun = SagaStarted(
+            id="begun", time=NOW, saga="scale-up-web-1", kind="scale-up", params=params
+        )
+        await append(bus, begun, 0, {})
+    sweeper = sweeping(bus, fake())
+    for _ in range(2):
+        await sweeper.sweep()
+    assert (await recorded(bus)).state == expected
+
+
+class Ahead(SystemClock):
+    """A clock that is ahead."""
+
+    by = timedelta()
+
+    def now(self) -> datetime:
+        """Return the time by then."""
+        return super().now() + self.by
+
+
+async def test_a_provider_that_lies_for_hours_ends_the_machine_at_last(bus: NatsBus) -> None:
+    """Each removal is accepted and none happens: it leaks after half an hour, and goes."""
+    await record_fleet(bus)
+    lying, clock = Lying(fake()), Ahead()
+    calls = providers(lying)  # type: ignore[arg-type]
+    limits = dataclasses.replace(QUICK, leak_after_seconds=1800.0, accepted_within_seconds=0.1)
+    parts = step_handlers(bus, calls, limits, clock=clock)
+    await parts.provision(provision("web-1"))
+    await start_step(bus, terminate("web-1"))
+    await parts.terminate(terminate("web-1"))
+    sweeper = Sweeper(bus, clock, InstanceStore(bus), calls, parts.remover, limits)
+    states = []
+    for minutes in (10, 31, 240):
+        clock.by = timedelta(minutes=minutes)
+        await sweeper.sweep()
+        states.append((await recorded(bus)).state)
+    assert states == ["terminating", "leaked", "leaked"]
+    lying.lies = False
+    await sweeper.sweep()
+    found = await recorded(bus)
+    assert found.authority is not None
+    assert (found.state, found.authority.kind, await lying.list()) == ("terminated", "saga", [])

@@ -39,7 +39,7 @@ class Nodes:
 
     @cached_property
     def needs_attention(self) -> "tuple[NodeRecord, ...]":
-        """Nodes that are unhealthy, lost, cordoned, spare, announced or held, or have such GPUs."""
+        """Nodes that are or were lost, or are unhealthy, cordoned, spare, announced, held."""
         return tuple(
             [
                 node
@@ -50,6 +50,7 @@ class Nodes:
                 or node.cordoned_gpus
                 or node.spare
                 or node.notices
+                or node.losses
                 or node.held_until is not None
             ]
         )

@@ -22,9 +22,10 @@ from schemas.node_events import (
     WorkGangs,
     WorkloadState,
 )
-from schemas.node_records import GANGS_MAX, NodeRecord, WorkloadView
+from schemas.node_records import GANGS_MAX, LOSSES_MAX, NodeRecord, WorkloadView
 from schemas.saga_params import LaunchSpec
 from services.pool_manager.planner import cloud_notices, node_identity
+from services.pool_manager.planner.announced_restarts import silent_until
 
 FOUND: Final[dict[str, Any]] = {
     "lost": False,
@@ -83,8 +84,8 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
             return cloud_notices.record_notice(record, event, stored_at)
         case Lost() if not _stale(record, event.time):
             # A return that came between two losses must not count once it arrives.
-            begun = {} if record.lost else _silence_of(event, stored_at)
-            return change(record, **begun, liveness_at=event.time)
+            begun = record if record.lost else _silent(record, event, stored_at)
+            return change(begun, liveness_at=event.time)
         case WorkloadState() | WorkGangs():
             return _with_workload(record, event)
         case Returned() if not _stale(record, event.time):
@@ -171,13 +172,16 @@ def _is_refused(record: NodeRecord, boot_id: str) -> bool:
     return record.identity is not None and record.identity.refuses(boot_id)
 
 
-def _silence_of(event: Lost, stored_at: datetime) -> dict[str, Any]:
-    return {
-        "lost": True,
-        "lost_at": stored_at,
-        "return_due": True,
-        "provider_state": "disconnected" if event.credentials_expired else "",
-    }
+def _silent(record: NodeRecord, event: Lost, stored_at: datetime) -> NodeRecord:
+    """Return a node's record as it is lost; what Navarch or the cloud does counts as no loss."""
+    silent = msgspec.structs.replace(record, lost=True, lost_at=stored_at)
+    ours = record.saga or event.credentials_expired or silent_until(silent) is not None
+    return msgspec.structs.replace(
+        silent,
+        losses=record.losses if ours else (*record.losses, stored_at)[-LOSSES_MAX:],
+        return_due=True,
+        provider_state="disconnected" if event.credentials_expired else "",
+    )
 
 
 def _stale(record: NodeRecord, at: datetime) -> bool:

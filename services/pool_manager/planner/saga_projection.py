@@ -55,6 +55,7 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
         spare=record.spare and cordoned,
         drained=cordoned and drained,
         health=_health(record, state),
+        losses=() if has_succeeded(state, "uncordon") else record.losses,
         attempts=_attempts(record, state),
         tests=_tests(record, state),
         sole_notice=_ahead_of(record, state, cordoned=cordoned),

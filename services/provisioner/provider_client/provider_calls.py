@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -91,10 +92,14 @@ class ProviderCalls:
             return record
         return msgspec.structs.replace(record, provider_id=ids[0], ordered=ids[1])
 
-    async def terminate(self, order: TerminationOrder) -> None:
-        """Begin to remove the instances of an order, or raise ProviderError."""
+    async def terminate(self, order: TerminationOrder, seconds_max: float = inf) -> None:
+        """Begin to remove the instances of an order, or raise ProviderError.
+
+        `seconds_max`: after that what the order was given for may no longer hold.
+        """
+        timeout = min(self._timeout, seconds_max)
         for each in order.provider_ids:
-            await self._call("terminate", self.provider.terminate(each), self._timeout)
+            await self._call("terminate", self.provider.terminate(each), timeout)
 
     async def bootstrap(self, instance: Instance, *, timeout_seconds: float) -> None:
         """Start the agent on the instance, if it does not start by itself."""

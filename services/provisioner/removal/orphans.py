@@ -30,9 +30,9 @@ from services.provisioner.instances.instance_decisions import (
 )
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider import Instance
+from services.provisioner.removal.removal_orders import orphan_remedy
 from services.provisioner.removal.remover import Remover
 from services.provisioner.removal.sweep_actions import LEFT, SweepAction
-from services.provisioner.removal.sweep_report import orphan_remedy
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +88,11 @@ class Orphans:
             await self.keep_launched(record, action.provider, action.instance, action.why)
 
     async def keep(self, key: str, provider: str, instance: Instance, why: str) -> None:
-        """Record an orphan once, and publish it; nothing else happens to it."""
-        if await self._store.get(key) is not None:
+        """Record an orphan once, and publish it each day; nothing else happens to it."""
+        known = await self._store.get(key)
+        if known is not None:
+            if known.state == "orphaned":
+                await self._remover.publish_orphan(known)
             return
         log.warning("orphan", extra={"instance": key, "reason": why})
         found = record_from_tags(provider, instance, self._clock.now())

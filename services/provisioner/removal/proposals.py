@@ -72,27 +72,29 @@ class Proposals:
             provider=action.provider,
             provider_id=instance.provider_id,
             beside=action.beside,
+            address=instance.address,
             created_at=instance.created_at,
             reason=action.why,
         )
-        async with self._asking:
-            answer = await self._ask(proposal)
+        answer = await self.ask(proposal)
         if not answer.gate:
             self._held.pop(key, None)
             request = f"removal-{action.provider}-{instance.provider_id}-granted"
-            return Authority(kind="proof", request=request, at=self._clock.now())
+            return Authority(kind="proof", request=request, at=now, proof=proposal)
         known = self._held.get(key)
         since = known.since if known is not None else now
         self._held[key] = Held(action, answer.gate, answer.reason, since)
         log.info("held back", extra={"instance": action.key, "reason": answer.reason})
         return None
 
-    async def _ask(self, proposal: RemovalProposal) -> RemovalAnswer:
+    async def ask(self, proposal: RemovalProposal) -> RemovalAnswer:
+        """Return what holds a removal back now; what is not answered holds it."""
         subject = subjects.query(PROPOSE_REMOVAL)
         try:
-            reply = await self._bus.request(
-                subject, encode(proposal), timeout_seconds=ANSWER_SECONDS_MAX
-            )
+            async with self._asking:
+                reply = await self._bus.request(
+                    subject, encode(proposal), timeout_seconds=ANSWER_SECONDS_MAX
+                )
             return _answer.decode(reply_data(reply))
         except (AnswerError, BusError, msgspec.DecodeError) as error:
             reason = f"the pool-manager does not answer: {error}"

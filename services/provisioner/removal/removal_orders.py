@@ -10,7 +10,7 @@ from schemas.enums import ProviderErrorKind
 from schemas.instance_records import InstanceRecord
 from schemas.names import TOKEN
 from schemas.node_records import node_key
-from schemas.termination_orders import SurplusInstance, TerminationOrder
+from schemas.termination_orders import Authority, SurplusInstance, TerminationOrder
 from services.provisioner.instances.instance_decisions import (
     ERROR_CHARS_MAX,
     TERMINATING_STATES,
@@ -104,6 +104,36 @@ def without_surplus(record: InstanceRecord, gone: str) -> InstanceRecord:
     """Return a record without an instance whose absence its provider has confirmed."""
     left = tuple(each for each in record.surplus if each.provider_id != gone)
     return replace(record, surplus=left)
+
+
+def with_accepted(record: InstanceRecord, by: Authority, now: datetime) -> InstanceRecord:
+    """Return a record after a provider has accepted the order of a proof."""
+    accepted = replace(by, accepted_at=now)
+    surplus = tuple(
+        replace(each, authority=accepted) if each.authority == by else each
+        for each in record.surplus
+    )
+    own = accepted if record.authority == by else record.authority
+    return replace(record, authority=own, surplus=surplus)
+
+
+def taken_back(record: InstanceRecord, by: Authority, why: str) -> InstanceRecord:
+    """Return a record without the order of a proof: its machine is left to an operator."""
+    record = replace(record, surplus=tuple(e for e in record.surplus if e.authority != by))
+    if record.state not in TERMINATING_STATES or record.authority != by:
+        return record
+    error = f"{why}; {orphan_remedy(record.instance)}"[:ERROR_CHARS_MAX]
+    return replace(
+        record, state="orphaned", error=error, authority=None, ordered=(), terminating_at=None
+    )
+
+
+def orphan_remedy(name: str) -> str:
+    """Return the commands that resolve an orphan."""
+    return (
+        f"`navarch sweep --adopt {name}` makes it a node of its pool, "
+        f"`navarch sweep --terminate {name}` removes it"
+    )
 
 
 def order_of_surplus(record: InstanceRecord, surplus: SurplusInstance) -> TerminationOrder:

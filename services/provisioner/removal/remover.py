@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from math import inf
 from typing import Final
 
 import msgspec
@@ -18,6 +19,7 @@ from schemas.instance_records import InstanceRecord
 from schemas.names import TOKEN
 from schemas.node_records import node_key
 from schemas.pool_events import InstanceLeaked
+from schemas.proposed_removals import RemovalGate, RemovalProposal
 from schemas.termination_orders import Authority, SurplusInstance, TerminationOrder
 from services.bus.port import Bus
 from services.primitives.clock import Clock
@@ -33,19 +35,24 @@ from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.removal import removal_orders
+from services.provisioner.removal.proposals import ANSWER_SECONDS_MAX, Proposals
 from services.provisioner.removal.removal_orders import order_of, order_of_surplus, without_surplus
 from services.provisioner.time_limits import TimeLimits
 from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)
 
+PROOF_SECONDS_MAX: Final = 30.0
+"""How old what proves that no work is on a machine may be when its provider is called."""
+UNPROVEN: Final[tuple[RemovalGate, ...]] = ("occupied", "unread", "records")
+"""Gates that hold a proof's order until its provider has accepted it once."""
 PUBLISHED_MAX: Final = 10_000
-"""Remembered event IDs of observed instances; forgetting them publishes the events again."""
+"""Remembered event IDs; forgetting them publishes the events again."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotRemoved:
-    """Why one attempt did not remove an instance."""
+    """One attempt did not remove an instance, for this reason."""
 
     reason: str
     kind: ProviderErrorKind | None = None
@@ -66,6 +73,7 @@ class Remover:
         self._providers = providers
         self._limits = limits
         self._published: set[str] = set()
+        self.proposals = Proposals(bus, clock)
 
     async def remove(
         self,
@@ -182,10 +190,37 @@ class Remover:
 
     async def _carry_out(self, order: TerminationOrder) -> None:
         """Ask the provider to terminate: the only place that does."""
-        if order.provider_ids:
-            about = {"ids": order.provider_ids, "authority": str(order.authority)}
-            log.info("terminating", extra={"instance": order.key, **about})
-            await self._providers.get(order.provider).terminate(order)
+        if not order.provider_ids:
+            return
+        by = order.authority
+        about = {"ids": order.provider_ids, "authority": str(by)}
+        log.info("terminating", extra={"instance": order.key, **about})
+        unproven = by.proof is not None and by.accepted_at is None
+        if by.proof is not None and unproven:
+            await self._confirm(order, by.proof)
+        within = PROOF_SECONDS_MAX - ANSWER_SECONDS_MAX if unproven else inf
+        await self._providers.get(order.provider).terminate(order, within)
+        if unproven:
+            now = self._clock.now()
+            await self._store.change(
+                order.key, lambda found: found and removal_orders.with_accepted(found, by, now)
+            )
+
+    async def _confirm(self, order: TerminationOrder, proof: RemovalProposal) -> None:
+        """Ask again; work that may be on the machine after all takes the order back."""
+        answer = await self.proposals.ask(proof)
+        if answer.gate == "occupied":
+            log.warning("order taken back", extra={"instance": order.key, "reason": answer.reason})
+            record = await self._store.change(
+                order.key,
+                lambda found: (
+                    found and removal_orders.taken_back(found, order.authority, answer.reason)
+                ),
+            )
+            if record is not None and record.state == "orphaned":
+                await self.publish_orphan(record)
+        if answer.gate in UNPROVEN:
+            raise ProviderError("TRANSIENT", f"not proven any more: {answer.reason}")
 
     async def _record_found(
         self, key: str, record: InstanceRecord, provider: str, instance: Instance
@@ -231,19 +266,15 @@ class Remover:
     async def publish_observed(self, provider: str, instance: Instance, why: str) -> None:
         """Publish an instance that would be removed if its pool were not in observe mode."""
         log.warning("would remove", extra={"instance": instance.name, "reason": why})
-        event_id = f"observed-{provider}-{instance.provider_id}"
-        if not TOKEN.match(instance.pool) or event_id in self._published:
-            return
-        reason = f"{why}; it would be removed, but the mode is observe"
-        await self._publish_leak(event_id, provider, instance, reason)
-        if len(self._published) >= PUBLISHED_MAX:
-            self._published.clear()
-        self._published.add(event_id)
+        if TOKEN.match(instance.pool):
+            event_id = f"observed-{provider}-{instance.provider_id}"
+            reason = f"{why}; it would be removed, but the mode is observe"
+            await self._publish_leak(event_id, provider, instance, reason)
 
     async def publish_orphan(self, record: InstanceRecord) -> None:
-        """Publish an instance that only an operator's command adopts or terminates."""
+        """Publish an instance that only an operator's command adopts or terminates: each day."""
         await self._publish_leak(
-            f"orphaned-{record.provider}-{record.provider_id}",
+            f"orphaned-{record.provider}-{record.provider_id}-{self._clock.now():%Y-%m-%d}",
             record.provider,
             instance_decisions.instance_of(record),
             record.error,
@@ -258,6 +289,8 @@ class Remover:
         reason: str,
         record: InstanceRecord | None = None,
     ) -> None:
+        if event_id in self._published:
+            return
         event = InstanceLeaked(
             id=event_id,
             time=self._clock.now(),
@@ -270,6 +303,9 @@ class Remover:
             dollars_per_hour=(record or instance).dollars_per_hour,
         )
         await publish_event(self._bus, event)
+        if len(self._published) >= PUBLISHED_MAX:
+            self._published.clear()
+        self._published.add(event_id)
 
     async def remove_unnamed(self, provider: str, instance: Instance, by: Authority) -> bool:
         """Have an instance go that can have no record; an operator sees whether it did."""

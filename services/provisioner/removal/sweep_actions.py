@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from schemas.instance_records import InstanceRecord
+from schemas.machine_identity import MachineIdentity
 from schemas.node_records import NodeRecord
 from services.provisioner.provider_client.provider import Capabilities, Instance
 
@@ -110,11 +111,11 @@ class SweepInput:
     living: frozenset[str]
     """Keys of nodes that NODES knows as not terminated."""
     departed: frozenset[str] = frozenset()
-    """Keys of nodes that NODES knows as terminated."""
+    """Keys of nodes that NODES knows as terminated, or that nothing launches any more."""
     canonical: Mapping[str, str] = field(default_factory=dict)
     """Key of a record -> its ID in the form in which its provider lists it, where that differs."""
-    addresses: Mapping[str, str] = field(default_factory=dict)
-    """Key of a node of which several machines are listed -> the address that its agent reports."""
+    machines: Mapping[str, MachineIdentity] = field(default_factory=dict)
+    """Key of a node of which several machines are listed -> which it is, by its agent."""
     unrecorded: Mapping[str, NodeRecord] = field(default_factory=dict)
     """Nodes in service that others have made, and of whose instance there is no record."""
     admitted: Mapping[str, datetime] = field(default_factory=dict)

@@ -7,7 +7,7 @@ or terminates it.
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -17,6 +17,7 @@ import msgspec
 
 from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
+from schemas.machine_identity import MachineIdentity
 from schemas.names import TOKEN, node_serial
 from schemas.node_records import NodeRecord, is_made_by_others, node_key
 from services.provisioner.instances.instance_decisions import (
@@ -52,7 +53,7 @@ FLEET_SUFFIX: Final = re.compile(r"-[0-9a-f]{6}")
 
 
 def is_of_fleet(tag: str, fleet: str, name: str) -> bool:
-    """Whether a fleet tag is this fleet's, or that of an earlier store of a fleet of this name."""
+    """Return whether a tag is of this fleet, or of an earlier store of a fleet of this name."""
     earlier = bool(name) and tag.startswith(name) and FLEET_SUFFIX.fullmatch(tag[len(name) :])
     return tag == fleet or bool(earlier)
 
@@ -90,7 +91,21 @@ def decide_sweep(seen: SweepInput) -> tuple[SweepAction, ...]:
             at = record.surplus[0].provider
             actions.append(SweepAction("retry-surplus", key, at, one, why))
     actions += [_decide_unrecorded(seen, key, node) for key, node in seen.unrecorded.items()]
-    return tuple(_commanded(each, seen.terminate) for each in actions if each is not None)
+    owners = {
+        (each.provider, seen.canonical.get(key, each.provider_id)): key
+        for key, each in seen.records.items()
+        if each.state == "running" and each.provider_id
+    }
+    found = (_spared(each, owners) for each in actions if each is not None)
+    return tuple(_commanded(each, seen.terminate) for each in found)
+
+
+def _spared(action: SweepAction, owners: Mapping[tuple[str, str], str]) -> SweepAction:
+    """Return an action that removes no instance which runs by the record of another name."""
+    owner = owners.get((action.provider, action.instance.provider_id), action.key)
+    if action.kind not in REMOVALS or owner == action.key:
+        return action
+    return replace(action, kind="note-unclear", why=f"the record of {owner} has its ID")
 
 
 def _commanded(action: SweepAction, terminate: Collection[str]) -> SweepAction:
@@ -117,7 +132,7 @@ def due_actions(actions: Sequence[SweepAction], removals_max: int) -> tuple[Swee
 
 
 def is_named(instance: Instance) -> bool:
-    """Whether an instance has the name of a node, so that it may have a record."""
+    """Return whether an instance has the name of a node, so that it may have a record."""
     return bool(TOKEN.match(instance.pool) and TOKEN.match(instance.name))
 
 
@@ -183,7 +198,7 @@ def _decide_differing(
     action = partial(SweepAction, key=key, provider=provider, instance=instance)
     recorded = seen.canonical.get(key, record.provider_id)
     listed = machines_named(seen, record)
-    serves = serving_machine(listed.values(), seen.addresses.get(key, ""))
+    serves = serving_machine(listed.values(), seen.machines.get(key))
     if record.state != "running" or record.provider not in seen.listed:
         return None
     if instance.status == "stopping":
@@ -216,15 +231,18 @@ def machines_named(seen: SweepInput, record: InstanceRecord) -> dict[str, Instan
     return {each.provider_id: each for each in found}
 
 
-def serving_machine(machines: Iterable[Instance], address: str) -> Instance | None:
+def serving_machine(machines: Iterable[Instance], node: MachineIdentity | None) -> Instance | None:
     """Return which of the machines of one name is the node; None: that is not known.
 
-    One that is stopped serves nothing; of the others it is the one with its agent's address.
+    One that is stopped serves nothing; of the others it is the one whose instance ID, else address,
+    its agent reports.
     """
     found = list(machines)
     found = [each for each in found if each.status in ADOPTABLE_STATUSES] or found
-    if len(found) > 1 and address:
-        found = [each for each in found if each.address == address]
+    if len(found) > 1 and node is not None and (node.provider_id or node.address):
+        by_id = [each for each in found if node.provider_id == each.provider_id]
+        known = bool(node.provider_id)
+        found = by_id if known else [each for each in found if each.address == node.address]
     return found[0] if len(found) == 1 else None
 
 
@@ -255,7 +273,7 @@ def _decide_joined(seen: SweepInput, provider: str, instance: Instance) -> Sweep
 
 
 def is_unrecorded(node: NodeRecord, record: InstanceRecord | None) -> bool:
-    """Whether there is no record of the instance of a node that others have made."""
+    """Return whether there is no record of the instance of a node that others have made."""
     if not is_made_by_others(node) or node.state == "terminated":
         return False
     if record is None or record.state != "terminated":

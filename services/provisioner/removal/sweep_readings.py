@@ -6,14 +6,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from schemas import subjects
 from schemas.instance_records import InstanceRecord
+from schemas.machine_identity import MachineIdentity
 from schemas.messages import decoder
-from schemas.node_events import Registered, node_codec
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord, RemovedPool, pool_key, removed_key
-from schemas.topology import EVENTS, INSTANCES, NODES, POOLS
-from services.bus.bucket_mirror import readable
+from schemas.topology import INSTANCES, NODES, POOLS
+from services.bus.bucket_mirror import readable, readable_record
 from services.bus.port import Bus, Entry
 from services.primitives.clock import Clock
 from services.provisioner.provider_client.provider import Instance
@@ -21,6 +20,7 @@ from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.removal.kept_instances import is_kept
 from services.provisioner.removal.sweep_decisions import is_of_fleet, is_unrecorded
 from services.provisioner.time_limits import TimeLimits
+from services.saga.saga_log import read_state
 
 _node: Final = decoder(NodeRecord)
 _pool: Final = decoder(PoolRecord)
@@ -28,7 +28,10 @@ _removed: Final = decoder(RemovedPool)
 
 
 class NodesSeen(NamedTuple):
-    """Nodes in service, those that are gone, and those whose instance has no record."""
+    """Nodes in service, those that are gone or forgotten, and those whose instance lacks a record.
+
+    A node that is to be launched is forgotten where neither NODES nor an open saga knows it.
+    """
 
     living: frozenset[str] = frozenset()
     departed: frozenset[str] = frozenset()
@@ -65,15 +68,13 @@ class SweepReadings:
                 records[key] = compared
         return records, running
 
-    async def addresses(self, keys: Iterable[str]) -> dict[str, str]:
-        """Return the address that the agent of each node reported last, if it reported any."""
-        found: dict[str, str] = {}
+    async def machines(self, keys: Iterable[str]) -> dict[str, MachineIdentity]:
+        """Return which machine each node is, by what agents have registered under its name."""
+        found: dict[str, MachineIdentity] = {}
         for key in keys:
-            pool, _, node = key.partition(".")
-            subject = subjects.node_event(pool, node, "registered")
-            stored = await self._bus.last(EVENTS.name, subject)
-            event = node_codec.decode(stored.data) if stored is not None else None
-            found |= {key: event.address} if isinstance(event, Registered) else {}
+            node = readable_record(await self._bus.get(NODES, key), _node)
+            if node is not None and node.identity is not None:
+                found[key] = node.identity.machine
         return found
 
     async def admitted(
@@ -152,7 +153,17 @@ class SweepReadings:
             for entry, node in (readable(entries, _node) if adopts else ())
             if entry.key not in left_alone and is_unrecorded(node, records.get(entry.key))
         }
-        return NodesSeen(living, frozenset(known - living), unrecorded)
+        intended = [
+            key for key in keys - known if key in records and records[key].state == "intended"
+        ]
+        launching = {key for key in intended if await self._is_launching(records[key])}
+        forgotten = frozenset(intended) - launching
+        return NodesSeen(living, frozenset(known - living) | forgotten, unrecorded)
+
+    async def _is_launching(self, record: InstanceRecord) -> bool:
+        """Return whether the saga that launches an instance is open; its ID may be given again."""
+        state = await read_state(self._bus, record.saga) if record.saga else None
+        return state is not None and not state.ended and state.params.new_node == record.instance
 
 
 def _in_service(value: bytes) -> bool:

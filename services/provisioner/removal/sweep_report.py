@@ -5,6 +5,7 @@ from typing import Final
 
 from schemas.sweeps import SweepLine, SweepVerb
 from services.provisioner.removal.proposals import GATED, Held, unnamed_remedy
+from services.provisioner.removal.removal_orders import orphan_remedy
 from services.provisioner.removal.sweep_actions import REMOVALS, SweepAction, SweepKind
 
 OBSERVES: Final = "its pool is in observe mode (`mode: observe`)"
@@ -12,44 +13,32 @@ UNCLEAR: Final = (
     "an operator finds out which machine serves, and ends the other one at its provider"
 )
 TOO_MANY: Final = "one sweep removes no more unexpected instances; the next one continues"
-VERBS: Final[Mapping[SweepKind, SweepVerb]] = {
-    "remove-unexpected": "terminate",
-    "remove-surplus": "terminate",
-    "remove-late": "terminate",
-    "retry-surplus": "terminate",
-    "retry-removal": "terminate",
-    "confirm-removal": "forget",
-    "end-launch": "forget",
-    "adopt-instance": "adopt",
-    "restore-record": "adopt",
-    "adopt-joined": "adopt",
-    "retire-joined": "forget",
-    "correct-id": "note",
-    "note-unclear": "note",
-    "mark-down": "note",
-    "mark-up": "note",
-    "mark-listed": "note",
-    "mark-unlisted": "note",
-    "keep-orphan": "orphan",
-    "keep-unnamed": "orphan",
-    "orphan-departed": "orphan",
-    "adopt-orphan": "adopt",
-    "terminate-orphan": "terminate",
-    "forget-instance": "forget",
+KINDS: Final[Mapping[SweepKind, tuple[SweepVerb, str]]] = {
+    "remove-unexpected": ("terminate", "proof"),
+    "remove-surplus": ("terminate", "proof"),
+    "remove-late": ("terminate", "launch"),
+    "retry-surplus": ("terminate", "as ordered"),
+    "retry-removal": ("terminate", "as ordered"),
+    "confirm-removal": ("forget", ""),
+    "end-launch": ("forget", "launch"),
+    "adopt-instance": ("adopt", ""),
+    "restore-record": ("adopt", ""),
+    "adopt-joined": ("adopt", ""),
+    "retire-joined": ("forget", ""),
+    "correct-id": ("note", ""),
+    "note-unclear": ("note", ""),
+    "mark-down": ("note", ""),
+    "mark-up": ("note", ""),
+    "mark-listed": ("note", ""),
+    "mark-unlisted": ("note", ""),
+    "keep-orphan": ("orphan", "operator"),
+    "keep-unnamed": ("orphan", "operator"),
+    "orphan-departed": ("orphan", ""),
+    "adopt-orphan": ("adopt", ""),
+    "terminate-orphan": ("terminate", "operator"),
+    "forget-instance": ("forget", ""),
 }
-
-AUTHORITIES: Final[Mapping[SweepKind, str]] = {
-    "remove-unexpected": "proof",
-    "remove-surplus": "proof",
-    "remove-late": "launch",
-    "end-launch": "launch",
-    "retry-surplus": "as ordered",
-    "retry-removal": "as ordered",
-    "terminate-orphan": "operator",
-    "keep-orphan": "operator",
-    "keep-unnamed": "operator",
-}
-"""By whose order what is terminated goes, or is sought to go."""
+"""What is done, and by whose order what is terminated goes, or is sought to go."""
 
 
 def report(
@@ -73,14 +62,6 @@ def report(
     )
 
 
-def orphan_remedy(name: str) -> str:
-    """The commands that resolve an orphan."""
-    return (
-        f"`navarch sweep --adopt {name}` makes it a node of its pool, "
-        f"`navarch sweep --terminate {name}` removes it"
-    )
-
-
 def _held_back(action: SweepAction, observes: Callable[[str], bool], *, due: bool) -> str:
     """Why an action is not performed; empty: it is, or its grace is not over."""
     if action.kind == "keep-orphan":
@@ -101,7 +82,7 @@ def _line(action: SweepAction, held_back: str, held: Held | None, outcome: str) 
     if held is not None and (not held_back or action.kind in REMOVALS):
         held_back = f"{held.gate}: {held.reason}"
     return SweepLine(
-        verb=VERBS[action.kind],
+        verb=KINDS[action.kind][0],
         pool=action.instance.pool,
         instance=action.instance.name,
         provider=action.provider,
@@ -111,7 +92,7 @@ def _line(action: SweepAction, held_back: str, held: Held | None, outcome: str) 
         held_back=held_back,
         outcome="" if held_back else outcome,
         dollars_per_hour=action.instance.dollars_per_hour,
-        authority="operator" if action.by_operator else AUTHORITIES.get(action.kind, ""),
+        authority="operator" if action.by_operator else KINDS[action.kind][1],
         gate=held.gate if held is not None else "",
         since=held.since if held is not None else None,
     )

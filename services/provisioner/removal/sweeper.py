@@ -45,7 +45,7 @@ from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.removal.empty_lists import empty_lists
 from services.provisioner.removal.id_corrections import IdCorrections, Report, report_nothing
 from services.provisioner.removal.orphans import Orphans
-from services.provisioner.removal.proposals import GATED, Proposals
+from services.provisioner.removal.proposals import GATED
 from services.provisioner.removal.remover import Remover
 from services.provisioner.removal.sweep_actions import REMOVALS, SweepAction, SweepInput
 from services.provisioner.removal.sweep_decisions import decide_sweep, due_actions
@@ -113,7 +113,7 @@ class Sweeper:
         self._readings = SweepReadings(bus, clock, providers, limits, fleet_name)
         self._ids = IdCorrections(bus, clock, store, report)
         self._publish = report
-        self.proposals = Proposals(bus, clock)
+        self.proposals = remover.proposals
         self._first_seen: dict[tuple[str, str], datetime] = {}
         self._one_sweep = asyncio.Lock()
         self._whole_at = 0.0
@@ -201,7 +201,7 @@ class Sweeper:
         )
         several = [each.key for each in decide_sweep(seen) if each.kind == "note-unclear"]
         if several:
-            seen = dataclasses.replace(seen, addresses=await self._readings.addresses(several))
+            seen = dataclasses.replace(seen, machines=await self._readings.machines(several))
         differences = decide_sweep(seen)
         due = due_actions(differences, self._limits.sweep_removals_max)
         return SweepPlan(differences, due, bool(fleet_id), unlisted)

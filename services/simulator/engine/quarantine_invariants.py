@@ -12,6 +12,7 @@ from services.bus.port import Stored
 from services.pool_manager.planner import cloud_notices, rack_units
 from services.pool_manager.planner.disruption_budget import FLEET_LEVEL_MIN
 from services.pool_manager.planner.node_counts import busy, is_quarantined
+from services.pool_manager.planner.remediation.flapping_nodes import calm_at, flaps
 from services.pool_manager.planner.remediation.quarantine import pool_limit
 from services.pool_manager.planner.remediation.quarantine_recheck import TESTS_MAX, WINDOW
 from services.pool_manager.planner.safety import incidents
@@ -110,7 +111,10 @@ class QuarantineInvariants:
         node = self._records.node(node_key(entry.params.pool, name))
         # Others have given its name to another machine, which has not registered yet.
         earlier = machine is not None and node is not None and _is_earlier(node, machine)
-        if name not in accused and machine is not None and not machine.broken and not earlier:
+        pool = self._records.pool(entry.params.pool)
+        flapped = node is not None and pool is not None and calm_at(node, pool) is not None
+        accused_now = name in accused or earlier or flapped
+        if not accused_now and machine is not None and not machine.broken:
             known.fail(f"{name} is subject to {entry.kind}, and is healthy", name, entry.saga)
 
     def _decided(self, pool: PoolRecord) -> None:
@@ -219,7 +223,12 @@ def _waits(pool: PoolRecord, node: NodeRecord, now: float) -> bool:
     """Whether a pool's state excuses that a node is as it is."""
     spec, held = pool.spec, incidents.holding(pool)
     off = not spec.health.auto_replace or spec.mode == "observe" or not pool_limit(pool)
-    if off or node.node in busy(pool) or pool.breaker.cause == "restored":
+    if (
+        off
+        or node.node in busy(pool)
+        or flaps(node, pool, moment(now))
+        or pool.breaker.cause == "restored"
+    ):
         return True
     if not node.cordoned:
         return spec.health.remediation.type == "alert"

@@ -28,6 +28,7 @@ from services.pool_manager.planner.node_counts import (
 )
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import (
+    flapping_nodes,
     gpu_cordons,
     quarantine_recheck,
     recovered_nodes,
@@ -71,6 +72,11 @@ def quarantine(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> Pool
         if node.health == "unhealthy":
             reason += "; it gets no new work until its repair begins"
             decided = _begun(snapshot, decided, "quarantine", node, reason, now)
+        elif flapping_nodes.flaps(node, decided.record, now):
+            events = (*decided.events, *flapping_nodes.alerted(node, decided.record, now))
+            reason = flapping_nodes.reason(node, decided.record, now)
+            decided = _begun(snapshot, decided, "quarantine", node, reason, now)
+            decided = replace(decided, events=events)
         else:
             decided = _begun(snapshot, decided, "cordon-gpus", node, reason, now)
     repeated = earlier(decided.wake_at, _next_repeat(snapshot, now))
@@ -108,7 +114,11 @@ def _candidates(
         (node, is_unconfirmed(snapshot, held, node))
         for node in snapshot.nodes.needs_attention
         if node.state == "active"
-        and (node.health == "unhealthy" or gpu_cordons.is_wanted(node))
+        and (
+            node.health == "unhealthy"
+            or gpu_cordons.is_wanted(node)
+            or (not node.lost and flapping_nodes.flaps(node, record, now))
+        )
         and node.node not in taken
         and _takes_work(node, now)
         and not is_gone(node)
@@ -135,7 +145,7 @@ def _release(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPl
     for node in snapshot.nodes.needs_attention:
         if node.node in taken:
             continue
-        if _is_released(node, now):
+        if _is_released(node, now) and not flapping_nodes.flaps(node, decided.record, now):
             degraded = recovered_nodes.works_at(node) is not None
             reason = recovered_nodes.WORKS if degraded else recovered_nodes.HEALTHY
             decided = _begun(snapshot, decided, "uncordon", node, reason, now)
@@ -208,8 +218,8 @@ def _next_repeat(snapshot: PoolSnapshot, now: datetime) -> datetime | None:
             soonest = earlier(soonest, to_come(_repeat_at(node.quarantine.failed_at), now))
         if node.promotion_unknown_at is not None:
             soonest = earlier(soonest, to_come(_repeat_at(node.promotion_unknown_at), now))
-        if (repeated := gpu_cordons.repeat_at(node)) is not None:
-            soonest = earlier(soonest, to_come(repeated, now))
+        for at in (gpu_cordons.repeat_at(node), flapping_nodes.calm_at(node, snapshot.record)):
+            soonest = earlier(soonest, to_come(at, now))
         if (works := recovered_nodes.works_at(node)) is not None:
             soonest = earlier(soonest, to_come(works, now))
     return soonest

@@ -60,6 +60,8 @@ FALLBACK_SECONDS: Final = 10
 LOOK_AT_PRICES_SECONDS: Final = 330.0
 """Within so long prices are compared."""
 TYPE: Final = {"gpus": GPUS, "dollars_per_hour": 30, "spot_dollars_per_hour": 12}
+FLAPPING_SECONDS: Final = 300
+"""A quarantine for flapping ends well before a campaign does."""
 WINDOW_SECONDS: Final = 300
 GATHER_SECONDS: Final = 40
 RACK_WINDOW_SECONDS: Final = 20
@@ -356,6 +358,7 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
         "health": {
             "lost_after": "30s",
             "incident": {"hold": "60s", "stage": "10s"},
+            "flapping": {"window": f"{FLAPPING_SECONDS}s"},
             "remediation": {"type": shape.remediation},
         },
         "spares": shape.spares,
