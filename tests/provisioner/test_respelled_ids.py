@@ -155,11 +155,14 @@ async def test_nodes_in_service_stay_under_every_spelling(bus: NatsBus, respell:
         await sweeper.sweep()
     assert real.calls("terminate") == []
     shown = {each.name: each.provider_id for each in await provider.list()}
-    for name, provider_id in shown.items():
+    made = {each.name: each.provider_id for each in await real.list()}
+    # A list in which each machine has the ID of another one is wrong: their records stay.
+    swapped = set(shown.values()) == set(made.values())
+    for name, provider_id in (made if swapped else shown).items():
         record = await recorded(bus, name)
         assert (record.state, record.provider_id) == ("running", provider_id)
-    assert len(await corrections(bus)) == NODES_COUNT
-    assert reports.kinds == ["provider-ids-changed"]
+    assert len(await corrections(bus)) == (0 if swapped else NODES_COUNT)
+    assert set(reports.kinds) == {"instance-unclear" if swapped else "provider-ids-changed"}
 
 
 async def test_a_class_that_declares_a_form_has_its_ids_compared_in_it(bus: NatsBus) -> None:

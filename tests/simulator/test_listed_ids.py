@@ -12,13 +12,14 @@ IDS = ("sim-1", "sim-2", "sim-3")
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_an_id_means_the_machine_that_is_listed_under_it(spelling: Spelling) -> None:
-    """Each ID means its own machine again once the spelling ends."""
+    """Each ID means its own machine again once the spelling ends, and where lists swap them."""
     ids = ListedIds()
     ids.spell(spelling, IDS, until=10.0)
     shown = ids.listed(IDS, 5.0)
     assert len(set(shown.values())) == len(IDS)
     assert all(shown[each] != each for each in IDS)
-    assert [ids.real(shown[each], IDS, 5.0) for each in IDS] == list(IDS)
+    meant = [ids.real(shown[each], IDS, 5.0) for each in IDS]
+    assert meant == [shown[each] if spelling == "swapped" else each for each in IDS]
     assert ids.listed(IDS, 10.0) == {each: each for each in IDS}
 
 

@@ -92,18 +92,23 @@ def decide_sweep(seen: SweepInput) -> tuple[SweepAction, ...]:
             actions.append(SweepAction("retry-surplus", key, at, one, why))
     actions += [_decide_unrecorded(seen, key, node) for key, node in seen.unrecorded.items()]
     owners = {
-        (each.provider, seen.canonical.get(key, each.provider_id)): key
+        (each.provider, seen.canonical.get(key, each.provider_id)): (key, each.state)
         for key, each in seen.records.items()
-        if each.state == "running" and each.provider_id
+        if each.provider_id
     }
     found = (_spared(each, owners) for each in actions if each is not None)
     return tuple(_commanded(each, seen.terminate) for each in found)
 
 
-def _spared(action: SweepAction, owners: Mapping[tuple[str, str], str]) -> SweepAction:
-    """Return an action that removes no instance which runs by the record of another name."""
-    owner = owners.get((action.provider, action.instance.provider_id), action.key)
-    if action.kind not in REMOVALS or owner == action.key:
+def _spared(action: SweepAction, owners: Mapping[tuple[str, str], tuple[str, str]]) -> SweepAction:
+    """Return an action that takes no instance for another than the one whose record has its ID.
+
+    A provider whose list gives each node the ID of another one would have healthy machines ended.
+    """
+    at = action.provider, action.instance.provider_id
+    owner, state = owners.get(at, (action.key, ""))
+    removes = action.kind in REMOVALS and state == "running"
+    if owner == action.key or not (removes or action.kind == "correct-id"):
         return action
     return replace(action, kind="note-unclear", why=f"the record of {owner} has its ID")
 

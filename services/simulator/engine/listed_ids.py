@@ -40,7 +40,12 @@ class ListedIds:
         return {each: self._spelled(spelling, each) for each in ids}
 
     def real(self, provider_id: str, ids: Sequence[str], now: float) -> str:
-        """Return the machine that an ID means now; an ID that is not listed means itself."""
+        """Return the machine that an ID means now; an ID that is not listed means itself.
+
+        Lists that swap IDs are wrong: each ID goes on to mean its own machine.
+        """
+        if self.spelling == "swapped":
+            return provider_id
         found = {shown: each for each, shown in self.listed(ids, now).items()}
         return found.get(provider_id, "" if provider_id in ids else provider_id)
 
