@@ -12,6 +12,7 @@ from services.notifier.workload.kubernetes.kubernetes_nodes import (
     draining_nodes,
     find_node,
     id_part,
+    id_parts,
     is_draining,
     is_failure,
     node_state,
@@ -181,7 +182,7 @@ class ClusterState:
         self._pods = ObjectWatch(client, PODS, KubernetesPod, clock, self._pod_changed, SELECTOR)
         self._failed = ObjectWatch(client, PODS, KubernetesPod, clock, self._pod_failed, FAILED)
         self._names_by_id: dict[str, set[str]] = defaultdict(set)
-        self._ids: dict[str, str] = {}
+        self._ids: dict[str, set[str]] = {}
         self._by_node: dict[str, dict[str, KubernetesPod]] = defaultdict(dict)
         self._failed_on: dict[str, dict[str, KubernetesPod]] = defaultdict(dict)
         self._failed_places: dict[str, str] = {}
@@ -250,13 +251,14 @@ class ClusterState:
         return len(set(self._gangs.get(job, {}).values())) > 1
 
     def _node_changed(self, name: str, node: KubernetesNode | None) -> None:
-        if known := self._ids.pop(name, ""):
+        for known in self._ids.pop(name, ()):
             self._names_by_id[known].discard(name)
             if not self._names_by_id[known]:
                 del self._names_by_id[known]
-        if node is not None and (part := id_part(node.spec.provider_id)):
-            self._ids[name] = part
-            self._names_by_id[part].add(name)
+        if node is not None:
+            self._ids[name] = id_parts(node)
+            for part in self._ids[name]:
+                self._names_by_id[part].add(name)
         if node is None or is_draining(node):
             self._announce()
         state = node_state(node, ()) if node is not None else WorkloadNodeState()

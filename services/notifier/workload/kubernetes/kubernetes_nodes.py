@@ -137,9 +137,14 @@ def valid_name(name: str) -> str:
 
 
 def is_of(node: KubernetesNode, reference: NodeReference) -> bool:
-    """Return whether the node's `spec.providerID` ends with the instance's ID as a whole part."""
+    """Return whether the instance's ID names the node.
+
+    That is a whole part at the end of `spec.providerID`, or `kubernetes://UID` of an adopted node
+    that has none.
+    """
     given, known = node.spec.provider_id.lower(), reference.provider_id.lower().strip("/")
-    return bool(known) and (given == known or given.endswith(f"/{known}"))
+    names = (given, f"kubernetes://{node.metadata.uid}".lower())
+    return bool(known) and (known in names or given.endswith(f"/{known}"))
 
 
 def is_another(node: KubernetesNode, reference: NodeReference) -> bool:
@@ -153,8 +158,13 @@ def is_another(node: KubernetesNode, reference: NodeReference) -> bool:
 
 
 def id_part(provider_id: str) -> str:
-    """The last part of an ID, by which nodes are indexed."""
+    """Return the last part of an ID, by which nodes are indexed."""
     return provider_id.lower().rpartition("/")[2]
+
+
+def id_parts(node: KubernetesNode) -> set[str]:
+    """Return the last part of each ID by which a provider may name the node."""
+    return {id_part(node.spec.provider_id), node.metadata.uid.lower()} - {""}
 
 
 def find_node(
