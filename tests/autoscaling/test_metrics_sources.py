@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from services.pool_manager.autoscaling.autoscaler_plugins import check_source, source_of
@@ -320,6 +320,31 @@ async def test_kubernetes_pods_are_listed(site: Site, tmp_path: Path) -> None:
     found = await load(raw)
     assert isinstance(found, str)
     assert found.startswith("Kubernetes, for pool training: ")
+
+
+async def test_a_placed_pod_is_busy_in_the_pool_of_its_node(tmp_path: Path) -> None:
+    """Also one that would run on any node: a pool whose nodes run nothing is not busy."""
+    pytest.importorskip("kubernetes_asyncio")
+    placed = [msgspec.to_builtins(pod(8, node=f"training-{each}")) for each in range(3)]
+    selectors = list[str]()
+
+    async def answer(request: Request) -> Response:
+        if request.url.path == "/api/v1/pods":
+            return JSONResponse({"metadata": {}, "items": placed})
+        selectors.append(request.query_params["labelSelector"])
+        names = [f"training-{each}" for each in range(5) if selectors[-1] == "pool=training"]
+        return JSONResponse({"metadata": {}, "items": [{"metadata": {"name": n}} for n in names]})
+
+    async with serving(Starlette(routes=[Route("/{path:path}", answer)])) as url:
+        (file := tmp_path / "kubeconfig").write_text(KUBECONFIG.format(url=url))
+        raw = {"type": "kubernetes", "kubeconfig": str(file)}
+        busy = {}
+        for name in ("training", "big"):
+            found = await load({**raw, "node_labels": {"pool": name}})
+            assert isinstance(found, Load)
+            busy[name] = found.busy_nodes
+    assert busy == {"training": 3, "big": 0}
+    assert selectors == ["pool=training", "pool=big"]
 
 
 @pytest.mark.parametrize(

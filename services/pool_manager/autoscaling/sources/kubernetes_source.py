@@ -1,7 +1,7 @@
-"""The pods of a Kubernetes cluster that no node has room for."""
+"""Lists the pods of a Kubernetes cluster that no node has room for, and the nodes with work."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -26,7 +26,7 @@ from services.pool_manager.autoscaling.sources.pod_requests import fits, request
 from services.workload_systems.cluster_access import ClusterAccess
 from services.workload_systems.kubernetes_client import KubernetesClient, KubernetesError
 from services.workload_systems.kubernetes_labels import GANG_LABELS
-from services.workload_systems.kubernetes_objects import PODS, QueuedPod
+from services.workload_systems.kubernetes_objects import NODES, PODS, KubernetesNode, QueuedPod
 
 LIVE: Final = "status.phase!=Succeeded,status.phase!=Failed"
 TOGETHER: Final = tuple(
@@ -36,6 +36,7 @@ TOGETHER: Final = tuple(
 
 
 _pod: Final = msgspec.json.Decoder(QueuedPod)
+_node: Final = msgspec.json.Decoder(KubernetesNode)
 
 
 class KubernetesSource:
@@ -52,7 +53,8 @@ class KubernetesSource:
         """Extended resource of the GPUs; pods that request none of it do not count."""
         node_labels: dict[str, str] = msgspec.field(default_factory=dict)
         """Labels of the pool's nodes: pods whose nodeSelector or required node affinity they do not
-        meet do not count. Needed where several pools are in one cluster."""
+        meet do not wait for the pool, and pods on other nodes do not keep it busy. Needed where
+        several pools are in one cluster; the account then needs the right to list nodes."""
         kueue: KueueOptions | None = None
         """Workloads of Kueue count before they have pods; None: they are not read."""
         timeout: Duration = Duration(10)
@@ -69,10 +71,13 @@ class KubernetesSource:
     async def load(self, pool: str) -> Load:
         """List the pods once."""
         options, pods, queued = self._options, list[QueuedPod](), list[KueueWorkload]()
+        nodes: set[str] | None = None
         try:
             async for page in self._client.pages(PODS, fieldSelector=LIVE):
                 found = (_pod.decode(each) for each in page.items or ())
                 pods += (each for each in found if requested(each.spec, options.resource))
+            if options.node_labels and any(each.spec.node_name for each in pods):
+                nodes = await self._nodes(options.node_labels)
             if options.kueue is not None:
                 queued = await workloads(self._client)
         except (KubernetesError, TimeoutError, OSError) as error:
@@ -81,21 +86,36 @@ class KubernetesSource:
         except (msgspec.DecodeError, ValueError) as error:
             raise SourceError(f"Kubernetes, for pool {pool}: not understood: {error}") from error
         if options.kueue is None:
-            return pods_load(pods, options.resource, options.node_labels)
+            return pods_load(pods, options.resource, options.node_labels, nodes)
         started = [each for each in pods if not is_held_back(each)]
-        load = pods_load(started, options.resource, options.node_labels)
+        load = pods_load(started, options.resource, options.node_labels, nodes)
         demand = demand_of_workloads(queued, options.kueue, options.resource, options.node_labels)
         return with_workloads(load, demand)
+
+    async def _nodes(self, labels: Mapping[str, str]) -> set[str]:
+        """Return the names of the nodes that have all of these labels."""
+        selector = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
+        found = set[str]()
+        # From the server's cache: a node that joined this moment has no work yet.
+        async for page in self._client.pages(NODES, labelSelector=selector, resourceVersion="0"):
+            found |= {_node.decode(each).key for each in page.items or ()}
+        return found
 
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()
 
 
-def pods_load(pods: Iterable[QueuedPod], resource: str, node_labels: Mapping[str, str]) -> Load:
-    """What waits and what is busy. Pure.
+def pods_load(
+    pods: Iterable[QueuedPod],
+    resource: str,
+    node_labels: Mapping[str, str],
+    nodes: Container[str] | None = None,
+) -> Load:
+    """Return what waits and what is busy. Pure.
 
-    Each pod of a job that needs all of its pods counts as a whole node.
+    Each pod of a job that needs all of its pods counts as a whole node. A placed pod is busy where
+    it runs: on one of the pool's `nodes`; None: on any.
     """
     alone: Counter[int] = Counter()
     together: dict[str, list[int]] = {}
@@ -104,7 +124,7 @@ def pods_load(pods: Iterable[QueuedPod], resource: str, node_labels: Mapping[str
     for pod in pods:
         gpus = requested(pod.spec, resource)
         if pod.spec.node_name:
-            if fits(pod.spec, node_labels):
+            if nodes is None or pod.spec.node_name in nodes:
                 busy.add(pod.spec.node_name)
         elif not pod.metadata.deletion_timestamp:
             if not fits(pod.spec, node_labels):
