@@ -73,6 +73,12 @@ class ObjectMetadata(_Part, frozen=True):
     managed_fields: tuple[FieldManager, ...] = ()
 
 
+class SchedulingGroup(_Part, frozen=True):
+    """Names the PodGroup that a pod is scheduled with."""
+
+    pod_group_name: str = ""
+
+
 class PodVolume(_Part, frozen=True):
     """Describes a volume of a pod."""
 
@@ -86,6 +92,7 @@ class PodSpec(_Part, frozen=True):
     restart_policy: str = "Always"
     active_deadline_seconds: int | None = None
     volumes: tuple[PodVolume, ...] = ()
+    scheduling_group: SchedulingGroup = SchedulingGroup()
 
 
 class TerminatedContainer(_Part, frozen=True):
@@ -187,6 +194,7 @@ class RequestedPod(_Part, frozen=True):
     affinity: PodAffinity | None = None
     containers: tuple[PodContainer, ...] = ()
     init_containers: tuple[PodContainer, ...] = ()
+    scheduling_group: SchedulingGroup = SchedulingGroup()
 
 
 class QueuedPod(_Part, frozen=True):

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from services.notifier.workload.kubernetes.kubernetes_pods import gang as gang_of_pod
 from services.pool_manager.autoscaling.autoscaler_plugins import check_source, source_of
 from services.pool_manager.autoscaling.metrics_sources import (
     Load,
@@ -21,11 +22,16 @@ from services.pool_manager.autoscaling.metrics_sources import (
     for_pool,
 )
 from services.pool_manager.autoscaling.sources.kubernetes_source import pods_load
+from services.pool_manager.autoscaling.sources.kueue_workloads import gang_shape
 from services.pool_manager.autoscaling.sources.pod_requests import fits
 from services.pool_manager.autoscaling.sources.ray_source import demand_load
 from services.pool_manager.autoscaling.sources.slurm_source import queue_load
 from services.primitives.errors import ConfigurationError
-from services.workload_systems.kubernetes_objects import QueuedPod, RequestedPod
+from services.workload_systems.kubernetes_objects import (
+    KubernetesPod,
+    QueuedPod,
+    RequestedPod,
+)
 from services.workload_systems.ray_answers import StatusAnswer
 from services.workload_systems.slurm_output import read_nodes, read_queue
 from tests.notifier.kubernetes_site import KUBECONFIG
@@ -116,7 +122,7 @@ def pod(gpus: int, *, node: str = "", reason: str = "Unschedulable", **more: Any
         "nodeSelector": more.get("selector", {}),
     }
     condition = {"type": "PodScheduled", "status": "False", "reason": reason}
-    about = {"namespace": "ml", "labels": more.get("labels", {})}
+    about = {"namespace": "ml", "labels": more.get("labels", {}), **more.get("metadata", {})}
     raw = {"metadata": about, "spec": spec, "status": {"conditions": [condition]}}
     return msgspec.json.decode(json.dumps(raw), type=QueuedPod)
 
@@ -136,12 +142,26 @@ def test_kubernetes_pods_are_read() -> None:
     ]
     assert pods_load(pods, "nvidia.com/gpu", {"pool": "training"}) == Load(
         pending_jobs=3,
-        waiting=(WaitingJobs(nodes=2, gpus=8), WaitingJobs(gpus=2, count=2)),
+        waiting=(gang_shape({8: 2}), WaitingJobs(gpus=2, count=2)),
         busy_nodes=1,
         not_for_nodes=1,
         not_for_pool=1,
     )
     assert pods_load(pods, "nvidia.com/gpu", {}).pending_jobs == 4
+
+
+def test_the_pods_of_an_indexed_job_are_the_gang_that_drains_report() -> None:
+    """Packed by what they ask for; the pods of another Job wait by themselves."""
+    owner = [{"kind": "Job", "name": "llm", "controller": True}]
+    indexed = {"batch.kubernetes.io/job-completion-index": "0"}
+    gang = {"name": "p", "ownerReferences": owner, "annotations": indexed}
+    alone = {"name": "p", "ownerReferences": owner}
+    pods = [pod(2, metadata=each) for each in (gang, gang, gang, gang, alone)]
+    found = pods_load(pods, "nvidia.com/gpu", {})
+    assert found.waiting == (gang_shape({2: 4}), WaitingJobs(gpus=2))
+    for metadata, job in ((gang, "ml/Job/llm"), (alone, "")):
+        raw = {"metadata": {"namespace": "ml", **metadata}}
+        assert gang_of_pod(msgspec.convert(raw, KubernetesPod)) == job
 
 
 NEEDS = {"key": "pool", "operator": "In", "values": ["training"]}

@@ -18,6 +18,11 @@ from services.workload_systems.kubernetes_objects import (
     KubernetesPod,
 )
 
+INDEXED = {"batch.kubernetes.io/job-completion-index": "0"}
+GROUP = {
+    "leaderworkerset.sigs.k8s.io/name": "serve",
+    "leaderworkerset.sigs.k8s.io/group-index": "1",
+}
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 
 
@@ -220,7 +225,13 @@ def test_batch_pods_are_evicted_where_that_is_configured():
     [
         (pod(), ""),
         (pod(owner=""), ""),
-        (pod(owner="Job/train"), "ml/Job/train"),
+        (pod(owner="Job/sweep"), ""),
+        (pod(owner="Job/train", metadata={"annotations": INDEXED}), "ml/Job/train"),
+        (pod(owner="", schedulingGroup={"podGroupName": "g"}), "ml/PodGroup/g"),
+        (
+            pod(owner="StatefulSet/s", metadata={"labels": GROUP}),
+            "ml/LeaderWorkerSet/serve-1",
+        ),
         (pod(owner="PyTorchJob/llm"), "ml/PyTorchJob/llm"),
         (pod(owner="MPIJob/llm"), "ml/MPIJob/llm"),
         (
@@ -242,7 +253,13 @@ def test_what_still_runs_is_reported():
     """Names, owners, ends and gangs of what holds the node, and why each has not left."""
     found = pods.node_workload(
         [
-            pod("a", owner="Job/train", restartPolicy="Never", activeDeadlineSeconds=3600),
+            pod(
+                "a",
+                owner="Job/train",
+                restartPolicy="Never",
+                activeDeadlineSeconds=3600,
+                metadata={"annotations": INDEXED},
+            ),
             pod("b", volumes=[{"emptyDir": {}}]),
             pod("c", owner="DaemonSet/logs"),
             *(pod(f"w{each}") for each in range(5)),

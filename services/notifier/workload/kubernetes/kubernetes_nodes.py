@@ -11,13 +11,14 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
 
-from services.notifier.workload.kubernetes.kubernetes_pods import MIRROR, controller, gang
+from services.notifier.workload.kubernetes.kubernetes_pods import MIRROR, job_name
 from services.notifier.workload.workload_notifier import (
     FAILED_MAX,
     FailedWork,
     NodeReference,
     WorkloadNodeState,
 )
+from services.workload_systems.kubernetes_gangs import controller_of
 from services.workload_systems.kubernetes_objects import (
     BY_NAVARCH,
     CONDITION,
@@ -82,7 +83,7 @@ def node_state(node: KubernetesNode, failed: Iterable[KubernetesPod]) -> Workloa
 
 def is_failure(pod: KubernetesPod) -> bool:
     """Return whether a pod that is placed on a node failed there, as work that counts."""
-    owner = controller(pod)
+    owner = controller_of(pod.metadata)
     return (
         pod.status.phase == "Failed"
         and MIRROR not in pod.metadata.annotations
@@ -101,7 +102,7 @@ def _failures(pods: Iterable[KubernetesPod]) -> tuple[FailedWork, ...]:
         times = [_time(each.finished_at) for each in ended if each]
         at = max((each for each in times if each), default=None) or _last_transition(pod)
         if is_failure(pod) and at is not None:
-            job = gang(pod).rpartition("/")[2]
+            job = job_name(pod)
             why = [pod.status.reason, pod.status.message]
             why += [
                 f"{each.reason or 'exit'} ({each.exit_code})"

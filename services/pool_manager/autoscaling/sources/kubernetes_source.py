@@ -19,21 +19,17 @@ from services.pool_manager.autoscaling.sources.kueue_workloads import (
     KueueOptions,
     KueueWorkload,
     demand_of_workloads,
+    gang_shape,
     is_held_back,
     workloads,
 )
 from services.pool_manager.autoscaling.sources.pod_requests import fits, requested
 from services.workload_systems.cluster_access import ClusterAccess
 from services.workload_systems.kubernetes_client import KubernetesClient, KubernetesError
-from services.workload_systems.kubernetes_labels import GANG_LABELS
+from services.workload_systems.kubernetes_gangs import gang_of
 from services.workload_systems.kubernetes_objects import NODES, PODS, KubernetesNode, QueuedPod
 
 LIVE: Final = "status.phase!=Succeeded,status.phase!=Failed"
-TOGETHER: Final = tuple(
-    GANG_LABELS[each] for each in ("JobSet", "PodGroup", "SchedulingPodGroup", "TrainingJob")
-)
-"""Labels of pods that are of no use without each other."""
-
 
 _pod: Final = msgspec.json.Decoder(QueuedPod)
 _node: Final = msgspec.json.Decoder(KubernetesNode)
@@ -114,11 +110,11 @@ def pods_load(
 ) -> Load:
     """Return what waits and what is busy. Pure.
 
-    Each pod of a job that needs all of its pods counts as a whole node. A placed pod is busy where
-    it runs: on one of the pool's `nodes`; None: on any.
+    The pods of a gang wait together. A placed pod is busy where it runs: on one of the pool's
+    `nodes`; None: on any.
     """
     alone: Counter[int] = Counter()
-    together: dict[str, list[int]] = {}
+    together: dict[str, Counter[int]] = {}
     busy: set[str] = set()
     other = for_others = 0
     for pod in pods:
@@ -131,14 +127,12 @@ def pods_load(
                 for_others += 1
             elif not _unschedulable(pod):
                 other += 1
-            elif job := _job(pod):
-                together.setdefault(job, []).append(gpus)
+            elif gang := gang_of(pod.metadata, pod.spec.scheduling_group.pod_group_name):
+                together.setdefault(gang, Counter())[gpus] += 1
             else:
                 alone[gpus] += 1
-    gangs = Counter((len(each), max(each)) for each in together.values())
-    waiting = [
-        WaitingJobs(nodes=nodes, gpus=gpus, count=count) for (nodes, gpus), count in gangs.items()
-    ]
+    gangs = Counter(tuple(sorted(each.items())) for each in together.values())
+    waiting = [gang_shape(dict(parts), count) for parts, count in gangs.items()]
     waiting += [WaitingJobs(gpus=gpus, count=count) for gpus, count in alone.items()]
     return Load(
         pending_jobs=sum(each.count for each in waiting),
@@ -166,9 +160,3 @@ def _unschedulable(pod: QueuedPod) -> bool:
         each.type == "PodScheduled" and each.status == "False" and each.reason == "Unschedulable"
         for each in pod.status.conditions
     )
-
-
-def _job(pod: QueuedPod) -> str:
-    labels = pod.metadata.labels
-    name = next((f"{each}={labels[each]}" for each in TOGETHER if labels.get(each)), "")
-    return f"{pod.metadata.namespace}/{name}" if name else ""

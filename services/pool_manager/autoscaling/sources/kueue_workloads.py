@@ -1,6 +1,7 @@
 """Workloads that wait in queues of Kueue and have no pods yet."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -220,9 +221,17 @@ def _fit(
 
 
 def _shapes(workload: KueueWorkload, needs: list[tuple[int, int]]) -> list[WaitingJobs]:
-    """Each pod on its own, or all at once, each on a whole node."""
+    """Return each pod on its own, or all at once."""
     owner = next((each.kind for each in workload.metadata.owner_references if each.controller), "")
     if owner in ALONE:
         return [WaitingJobs(gpus=gpus, count=pods) for pods, gpus in needs]
-    nodes = sum(pods for pods, _ in needs)
-    return [WaitingJobs(nodes=nodes, gpus=max(gpus for _, gpus in needs))]
+    parts = Counter[int]()
+    for pods, gpus in needs:
+        parts[gpus] += pods
+    return [gang_shape(parts)]
+
+
+def gang_shape(parts: Mapping[int, int], count: int = 1) -> WaitingJobs:
+    """Return gangs of so many pods for each number of GPUs. Pure."""
+    pods = sum(parts.values())
+    return WaitingJobs(nodes=pods, gpus=max(parts), count=count, parts=dict(parts))
