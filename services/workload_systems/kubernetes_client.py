@@ -6,7 +6,7 @@ field of every object, which is slow and large for a thousand nodes.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from typing import Any, Final, TypeVar
@@ -29,6 +29,7 @@ LINE_BYTES_MAX: Final = 8 * 1_048_576
 SILENCE_SECONDS_MAX: Final = 150.0
 """A watch without a line is dead: the server sends a bookmark every minute."""
 LOGIN_FAILED: Final = 401
+NOT_FOUND: Final = 404
 LOGIN_SECONDS_MAX: Final = 120.0
 """How long one login may take; calls wait for it as long as for an answer."""
 MERGE: Final = "application/merge-patch+json"
@@ -94,6 +95,14 @@ class ListPage(msgspec.Struct, frozen=True):
 _pages = msgspec.json.Decoder(ListPage)
 
 
+class _GroupVersion(msgspec.Struct, frozen=True):
+    version: str = ""
+
+
+class _ApiGroup(msgspec.Struct, frozen=True):
+    versions: tuple[_GroupVersion, ...] = ()
+
+
 class KubernetesClient:
     """Calls one cluster's API."""
 
@@ -116,6 +125,16 @@ class KubernetesClient:
             if not page.metadata.next_page:
                 return
             asked["continue"] = page.metadata.next_page
+
+    async def version(self, group: str, readable: Sequence[str]) -> str:
+        """Return the first of these versions in which `/apis/GROUP` is served; empty: none is."""
+        try:
+            served = {each.version for each in (await self.get(group, _ApiGroup)).versions}
+        except KubernetesError as error:
+            if error.status != NOT_FOUND:
+                raise
+            served = set()
+        return next((each for each in readable if each in served), "")
 
     async def call(
         self,

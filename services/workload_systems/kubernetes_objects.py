@@ -79,6 +79,13 @@ class SchedulingGroup(_Part, frozen=True):
     pod_group_name: str = ""
 
 
+class PodClaim(_Part, frozen=True):
+    """Names a ResourceClaim of a pod: by itself, or in the status as it was made of a template."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
 class PodVolume(_Part, frozen=True):
     """Describes a volume of a pod."""
 
@@ -136,6 +143,7 @@ class PodStatus(_Part, frozen=True):
     start_time: str = ""
     conditions: tuple[StatusCondition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
+    resource_claim_statuses: tuple[PodClaim, ...] = ()
 
 
 class PodResources(_Part, frozen=True):
@@ -194,6 +202,7 @@ class RequestedPod(_Part, frozen=True):
     affinity: PodAffinity | None = None
     containers: tuple[PodContainer, ...] = ()
     init_containers: tuple[PodContainer, ...] = ()
+    resource_claims: tuple[PodClaim, ...] = ()
     scheduling_group: SchedulingGroup = SchedulingGroup()
 
 

@@ -13,6 +13,8 @@ from services.notifier.workload.workload_notifier import (
     StepFailure,
     WorkloadOrder,
 )
+from services.pool_manager.autoscaling.metrics_sources import WaitingJobs
+from services.pool_manager.autoscaling.sources.kubernetes_source import KubernetesSource
 from tests.real.kubernetes_cluster import Cluster, needs_kubernetes, real_cluster
 from tests.real.kubernetes_work import add_nodes, node_of, notifier, order, pod_spec
 from tests.real.test_kubernetes import RBAC
@@ -231,3 +233,26 @@ async def test_a_gpu_of_nvidias_driver_is_tainted_with_its_partitions(cluster: C
             return all([await device_of(cluster, each) for each in ("part-1", "part-2")])
 
         await eventually(both, within_seconds=60, every=0.2)
+
+
+async def test_the_metrics_source_counts_claims(cluster: Cluster) -> None:
+    """One that the scheduler has allocated keeps its node busy, and one that waits needs GPUs."""
+    (node,) = await add_nodes(cluster, "claims", 1)
+    await publish(cluster, node, 1)
+    await add_pod(cluster, "claims", "claims-first")
+    await eventually(lambda: device_of(cluster, "claims-first"), within_seconds=60, every=0.2)
+    await add_pod(cluster, "claims", "claims-second")
+    await eventually(lambda: is_refused(cluster, "claims-second"), within_seconds=60, every=0.2)
+    await cluster.apply(RBAC.with_name("pool-manager-rbac.yaml"))
+    source = KubernetesSource(
+        options=KubernetesSource.Options(
+            kubeconfig=str(cluster.kubeconfig("pool-manager")),
+            node_labels={"pool": "claims"},
+            device_class="gpu",
+        )
+    )
+    try:
+        found = await source.load("training")
+    finally:
+        await source.close()
+    assert (found.waiting, found.busy_nodes) == ((WaitingJobs(gpus=1),), 1)

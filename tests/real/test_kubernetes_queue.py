@@ -37,6 +37,7 @@ async def test_pods_count_by_what_they_wait_for(tmp_path: Path) -> None:
     """A gang and a Job wait for nodes; a gated pod, another pool's and one without GPUs do not."""
     async with real_cluster(tmp_path) as cluster:
         await cluster.apply(RBAC)
+        await cluster.apply(RBAC.with_name("pool-manager-rbac.yaml"))
         names = await add_nodes(cluster, "gpu", 2)
         for name in names:
             await cluster.create(pod(f"busy-{name}", gpus(8)))
@@ -62,7 +63,7 @@ async def test_pods_count_by_what_they_wait_for(tmp_path: Path) -> None:
         await cluster.create(pod("web", gpus(0)))
         source = KubernetesSource(
             options=KubernetesSource.Options(
-                kubeconfig=str(cluster.kubeconfig("notifier")), node_labels={"pool": "gpu"}
+                kubeconfig=str(cluster.kubeconfig("pool-manager")), node_labels={"pool": "gpu"}
             )
         )
         expected = Load(
@@ -89,9 +90,10 @@ async def test_workloads_of_kueue_count_before_they_have_pods(tmp_path: Path) ->
     """As the API server keeps them, in both versions; without the right the source is silent."""
     async with real_cluster(tmp_path) as cluster:
         await cluster.apply(RBAC)
+        await cluster.apply(RBAC.with_name("pool-manager-rbac.yaml"))
         source = KubernetesSource(
             options=KubernetesSource.Options(
-                kubeconfig=str(cluster.kubeconfig("notifier")), kueue=KueueOptions()
+                kubeconfig=str(cluster.kubeconfig("pool-manager")), kueue=KueueOptions()
             )
         )
         crd = yaml.safe_load(CRD.read_text())

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -13,6 +14,11 @@ from services.pool_manager.autoscaling.metrics_sources import (
     Load,
     SourceError,
     WaitingJobs,
+)
+from services.pool_manager.autoscaling.sources.device_claims import (
+    claimed_gpus,
+    claims_of,
+    holds_claims,
 )
 from services.pool_manager.autoscaling.sources.kueue_workloads import (
     KueueDemand,
@@ -46,7 +52,11 @@ class KubernetesSource:
         context: str = ""
         """Of the kubeconfig; empty: its current one."""
         resource: str = "nvidia.com/gpu"
-        """Extended resource of the GPUs; pods that request none of it do not count."""
+        """Extended resource of the GPUs; pods that request none of it, and no devices, do not
+        count."""
+        device_class: str = "gpu.nvidia.com"
+        """DeviceClass of the GPUs: pods that wait are counted by the devices of this class that
+        their ResourceClaims request."""
         node_labels: dict[str, str] = msgspec.field(default_factory=dict)
         """Labels of the pool's nodes: pods whose nodeSelector or required node affinity they do not
         meet do not wait for the pool, and pods on other nodes do not keep it busy. Needed where
@@ -68,12 +78,19 @@ class KubernetesSource:
         """List the pods once."""
         options, pods, queued = self._options, list[QueuedPod](), list[KueueWorkload]()
         nodes: set[str] | None = None
+        claims: Mapping[str, int] = {}
         try:
             async for page in self._client.pages(PODS, fieldSelector=LIVE):
                 found = (_pod.decode(each) for each in page.items or ())
-                pods += (each for each in found if requested(each.spec, options.resource))
+                pods += (
+                    each
+                    for each in found
+                    if requested(each.spec, options.resource) or holds_claims(each)
+                )
             if options.node_labels and any(each.spec.node_name for each in pods):
                 nodes = await self._nodes(options.node_labels)
+            if any(holds_claims(each) and not each.spec.node_name for each in pods):
+                claims = await claimed_gpus(self._client, options.device_class)
             if options.kueue is not None:
                 queued = await workloads(self._client)
         except (KubernetesError, TimeoutError, OSError) as error:
@@ -82,9 +99,9 @@ class KubernetesSource:
         except (msgspec.DecodeError, ValueError) as error:
             raise SourceError(f"Kubernetes, for pool {pool}: not understood: {error}") from error
         if options.kueue is None:
-            return pods_load(pods, options.resource, options.node_labels, nodes)
+            return pods_load(pods, options.resource, options.node_labels, nodes, claims)
         started = [each for each in pods if not is_held_back(each)]
-        load = pods_load(started, options.resource, options.node_labels, nodes)
+        load = pods_load(started, options.resource, options.node_labels, nodes, claims)
         demand = demand_of_workloads(queued, options.kueue, options.resource, options.node_labels)
         return with_workloads(load, demand)
 
@@ -107,22 +124,28 @@ def pods_load(
     resource: str,
     node_labels: Mapping[str, str],
     nodes: Container[str] | None = None,
+    claims: Mapping[str, int] = MappingProxyType({}),
 ) -> Load:
     """Return what waits and what is busy. Pure.
 
     The pods of a gang wait together. A placed pod is busy where it runs: on one of the pool's
-    `nodes`; None: on any.
+    `nodes`; None: on any. `claims`: GPUs of each claim that waits, which is counted once.
     """
     alone: Counter[int] = Counter()
     together: dict[str, Counter[int]] = {}
     busy: set[str] = set()
+    counted: set[str] = set()
     other = for_others = 0
     for pod in pods:
-        gpus = requested(pod.spec, resource)
         if pod.spec.node_name:
             if nodes is None or pod.spec.node_name in nodes:
                 busy.add(pod.spec.node_name)
         elif not pod.metadata.deletion_timestamp:
+            wanted = set(claims_of(pod)) - counted
+            counted |= wanted
+            gpus = requested(pod.spec, resource) + sum(claims.get(each, 0) for each in wanted)
+            if not gpus:
+                continue
             if not fits(pod.spec, node_labels):
                 for_others += 1
             elif not _unschedulable(pod):

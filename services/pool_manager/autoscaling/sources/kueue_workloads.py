@@ -9,7 +9,7 @@ import msgspec
 from schemas.settings import Setting
 from services.pool_manager.autoscaling.metrics_sources import WaitingJobs
 from services.pool_manager.autoscaling.sources.pod_requests import fits, requested
-from services.workload_systems.kubernetes_client import KubernetesClient, KubernetesError
+from services.workload_systems.kubernetes_client import NOT_FOUND, KubernetesClient, KubernetesError
 from services.workload_systems.kubernetes_objects import (
     ObjectMetadata,
     QueuedPod,
@@ -24,7 +24,6 @@ ALONE: Final = frozenset({"Job", "Pod"})
 """Owners whose pods are of use without each other."""
 MANAGED: Final = "kueue.x-k8s.io/managed"
 """Label of pods that Kueue holds back until their workload is admitted."""
-NOT_FOUND: Final = 404
 
 
 class KueueOptions(Setting, frozen=True, kw_only=True):
@@ -91,14 +90,6 @@ class KueueWorkload(_Part, frozen=True):
     status: _Status = _Status()
 
 
-class _Version(_Part, frozen=True):
-    version: str = ""
-
-
-class _ApiGroup(_Part, frozen=True):
-    versions: tuple[_Version, ...] = ()
-
-
 class KueueDemand(msgspec.Struct, frozen=True, kw_only=True):
     """What waits in the queues."""
 
@@ -115,26 +106,14 @@ _workload: Final = msgspec.json.Decoder(KueueWorkload)
 
 async def workloads(client: KubernetesClient) -> list[KueueWorkload]:
     """List every workload; KubernetesError where the cluster has no Kueue."""
-    version, found = await _version(client), list[KueueWorkload]()
+    version, found = await client.version(GROUP, VERSIONS), list[KueueWorkload]()
+    if not version:
+        known = f"(known are {' and '.join(VERSIONS)})"
+        problem = f"the cluster has no Kueue; install it {known}, or remove `kueue`"
+        raise KubernetesError(f"GET {GROUP}", NOT_FOUND, problem)
     async for page in client.pages(f"{GROUP}/{version}/workloads"):
         found += (_workload.decode(each) for each in page.items or ())
     return found
-
-
-async def _version(client: KubernetesClient) -> str:
-    """The version in which workloads are read."""
-    call = f"GET {GROUP}"
-    try:
-        group = await client.get(GROUP, _ApiGroup)
-    except KubernetesError as error:
-        if error.status != NOT_FOUND:
-            raise
-        problem = "the cluster has no Kueue; install it, or remove `kueue`"
-        raise KubernetesError(call, NOT_FOUND, problem) from error
-    served = {each.version for each in group.versions}
-    if found := next((each for each in VERSIONS if each in served), ""):
-        return found
-    raise KubernetesError(call, NOT_FOUND, f"Kueue serves neither {' nor '.join(VERSIONS)}")
 
 
 def is_held_back(pod: QueuedPod) -> bool:
