@@ -111,6 +111,10 @@ class KubernetesClient:
         self._access = access
         self._timeout_seconds = timeout_seconds
         self._login: asyncio.Task[Any] | None = None
+        self._expired: Any = None
+        """The connection before: calls that had begun on it end there."""
+        self._streams: set[Any] = set()
+        """Bodies of the answers that do not end."""
 
     async def get(self, path: str, kind: type[T], **query: str) -> T:
         """Read an object or a list."""
@@ -158,16 +162,23 @@ class KubernetesClient:
 
     @asynccontextmanager
     async def lines(self, path: str, **query: str) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The lines of an answer that does not end; TimeoutError where it falls silent."""
+        """Read the lines of an answer that does not end; TimeoutError where it falls silent.
+
+        A new login ends them, so that none goes on with rights that have ended.
+        """
         async with asyncio.timeout(self._timeout_seconds):
             answer = await self._send("GET", path, None, query, "application/json")
+        self._streams.add(answer.content)
         try:
             yield _lines(answer)
         finally:
+            self._streams.discard(answer.content)
             answer.close()
 
     async def close(self) -> None:
         """Close the connections."""
+        if self._expired is not None:
+            await self._expired.close()
         begun, self._login = self._login, None
         if begun is None or begun.cancel():
             return
@@ -217,8 +228,12 @@ class KubernetesClient:
         return await asyncio.shield(begun)
 
     async def _log_in(self, expired: Any) -> Any:
-        if expired is not None:
-            await expired.close()
+        if expired is not None and expired is not self._expired:
+            for each in self._streams:
+                each.feed_eof()
+            before, self._expired = self._expired, expired
+            if before is not None:
+                await before.close()
         try:
             async with asyncio.timeout(LOGIN_SECONDS_MAX):
                 with _connection_errors():

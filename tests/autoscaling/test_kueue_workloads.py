@@ -17,7 +17,7 @@ from services.pool_manager.autoscaling.sources.kueue_workloads import (
     gang_shape,
 )
 from tests.autoscaling.kueue_api import RESOURCE, KueueApi, pod_set, workload
-from tests.notifier.kubernetes_site import KUBECONFIG
+from tests.notifier.kubernetes_site import kubeconfig
 from tests.support.serving import serving
 
 QUOTA: Final = {"QuotaReserved": "QuotaReserved"}
@@ -30,7 +30,7 @@ async def load(api: KueueApi, folder: Path) -> Load:
     file = folder / "kubeconfig"
     route = Route("/{path:path}", api.serve, methods=["GET", "POST", "PATCH", "DELETE"])
     async with serving(Starlette(routes=[route])) as url:
-        file.write_text(KUBECONFIG.format(url=url))
+        file.write_text(kubeconfig(url))
         source = KubernetesSource(
             options=KubernetesSource.Options(
                 kubeconfig=str(file), node_labels=POOL, kueue=KueueOptions()

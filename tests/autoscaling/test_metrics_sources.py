@@ -35,7 +35,7 @@ from services.workload_systems.kubernetes_objects import (
 )
 from services.workload_systems.ray_answers import StatusAnswer
 from services.workload_systems.slurm_output import read_nodes, read_queue
-from tests.notifier.kubernetes_site import KUBECONFIG
+from tests.notifier.kubernetes_site import kubeconfig
 from tests.support.serving import serving
 
 GPUS = "gpu.nvidia.com"
@@ -220,7 +220,7 @@ async def test_pods_count_by_their_claims(tmp_path: Path) -> None:
         return JSONResponse(answers[request.url.path])
 
     async with serving(Starlette(routes=[Route("/{path:path}", answer)])) as url:
-        (file := tmp_path / "kubeconfig").write_text(KUBECONFIG.format(url=url))
+        (file := tmp_path / "kubeconfig").write_text(kubeconfig(url))
         found = await load({"type": "kubernetes", "kubeconfig": str(file)})
     assert found == Load(
         pending_jobs=2, waiting=(WaitingJobs(gpus=4), WaitingJobs(gpus=2)), busy_nodes=1
@@ -410,10 +410,10 @@ async def test_kubernetes_pods_are_listed(site: Site, tmp_path: Path) -> None:
     first = msgspec.to_builtins(pod(4))
     site.answer = {"metadata": {"continue": ""}, "items": [first, msgspec.to_builtins(pod(0))]}
     file = tmp_path / "kubeconfig"
-    file.write_text(KUBECONFIG.format(url=site.url))
+    file.write_text(kubeconfig(site.url))
     raw = {"type": "kubernetes", "kubeconfig": str(file)}
     assert await load(raw) == Load(pending_jobs=1, waiting=(WaitingJobs(gpus=4),), busy_nodes=0)
-    file.write_text(KUBECONFIG.format(url="http://127.0.0.1:1"))
+    file.write_text(kubeconfig("http://127.0.0.1:1"))
     found = await load(raw)
     assert isinstance(found, str)
     assert found.startswith("Kubernetes, for pool training: ")
@@ -433,7 +433,7 @@ async def test_a_placed_pod_is_busy_in_the_pool_of_its_node(tmp_path: Path) -> N
         return JSONResponse({"metadata": {}, "items": [{"metadata": {"name": n}} for n in names]})
 
     async with serving(Starlette(routes=[Route("/{path:path}", answer)])) as url:
-        (file := tmp_path / "kubeconfig").write_text(KUBECONFIG.format(url=url))
+        (file := tmp_path / "kubeconfig").write_text(kubeconfig(url))
         raw = {"type": "kubernetes", "kubeconfig": str(file)}
         busy = {}
         for name in ("training", "big"):

@@ -1,6 +1,6 @@
 """What follows from Kubernetes' objects: which node, which pods, which changes. Pure."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from services.workload_systems.kubernetes_objects import (
     KubernetesPod,
 )
 
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
 INDEXED = {"batch.kubernetes.io/job-completion-index": "0"}
 GROUP = {
     "leaderworkerset.sigs.k8s.io/name": "serve",
@@ -122,10 +123,25 @@ def test_a_cordon_is_undone_exactly():
     assert set(nodes.PROTECTIONS) <= set(cordoned.metadata.annotations)
     assert nodes.cordon_patch(cordoned, "other", drain=False) is None
     draining = merged(cordoned, nodes.cordon_patch(cordoned, "s/drain", drain=True))
-    assert nodes.draining_nodes([cordoned, draining]) == ["n1"]
+    assert nodes.draining_nodes([cordoned, draining], NOW) == ["n1"]
     assert nodes.cordon_patch(draining, "s/drain", drain=True) is None
     assert merged(draining, nodes.uncordon_patch(draining)) == before
     assert nodes.uncordon_patch(before) is None
+
+
+def test_a_drain_ends_at_its_deadline():
+    """The mark stays for the report; another order sets another time, and an uncordon clears it."""
+    before = node()
+    until = NOW + timedelta(hours=1)
+    draining = merged(before, nodes.cordon_patch(before, "s/drain", drain=True, until=until))
+    assert nodes.cordon_patch(draining, "s/drain", drain=True, until=until) is None
+    assert nodes.draining_nodes([draining], NOW) == ["n1"]
+    assert nodes.draining_nodes([draining], until) == []
+    later = nodes.cordon_patch(draining, "t/drain", drain=True, until=until + timedelta(hours=1))
+    assert nodes.draining_nodes([merged(draining, later)], until) == ["n1"]
+    endless = merged(draining, nodes.cordon_patch(draining, "t/drain", drain=True))
+    assert nodes.draining_nodes([endless], until) == ["n1"]
+    assert merged(draining, nodes.uncordon_patch(draining)) == before
 
 
 def test_what_an_administrator_cordoned_stays_so():
