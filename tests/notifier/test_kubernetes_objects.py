@@ -298,6 +298,7 @@ def test_what_still_runs_is_reported():
     assert found.running[1].gang == ""
     assert found.detail == (
         "left until the deadline, it runs to completion: ml/a; "
+        "of a gang on several nodes, which ends with it: ml/a; "
         "waits for its disruption budget (x): ml/b; emptyDir, lost with the pod: ml/b; "
         "to be evicted: ml/w0, ml/w1, ml/w2 and 2 more"
     )

@@ -110,7 +110,7 @@ def node_workload(
 ) -> NodeWorkload:
     """Return what holds a node; `refusals`: why evictions were refused, by the pods' UIDs."""
     held = sorted((each for each in pods if holds_node(each)), key=lambda each: each.key)
-    remarks = _remarks(held, batch_pods, refusals) if draining else []
+    remarks = _remarks(held, batch_pods, refusals, spans_nodes) if draining else []
     if draining and not closed:
         remarks.insert(0, "another client uncordoned the node, so new pods may come")
     return NodeWorkload(
@@ -150,7 +150,10 @@ def _ends_at(pod: KubernetesPod) -> datetime | None:
 
 
 def _remarks(
-    held: Sequence[KubernetesPod], batch_pods: BatchPods, refusals: Mapping[str, str]
+    held: Sequence[KubernetesPod],
+    batch_pods: BatchPods,
+    refusals: Mapping[str, str],
+    spans_nodes: Callable[[str], bool],
 ) -> list[str]:
     found: dict[str, list[str]] = {}
     for pod in held:
@@ -161,6 +164,8 @@ def _remarks(
         else:
             said = refusals.get(pod.metadata.uid, "to be evicted")
         found.setdefault(said, []).append(pod.key)
+        if (job := gang(pod)) and spans_nodes(job):
+            found.setdefault("of a gang on several nodes, which ends with it", []).append(pod.key)
         if any(each.empty_dir is not None for each in pod.spec.volumes):
             found.setdefault("emptyDir, lost with the pod", []).append(pod.key)
     return [f"{said}: {_names(pods)}" for said, pods in found.items()]
