@@ -192,8 +192,11 @@ class Cluster:
         return dict(reply.json())
 
     async def apply(self, file: Path) -> None:
-        """Create or replace what a file of manifests has."""
+        """Create or replace what a file of manifests has, and the namespaces that it lacks."""
         for manifest in yaml.safe_load_all(file.read_text()):
+            if name := manifest["metadata"].get("namespace"):
+                body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+                await self.api.post("/api/v1/namespaces", json=body)
             reply = await self.api.post(collection(manifest), json=manifest)
             if reply.status_code == 409:
                 where = f"{collection(manifest)}/{manifest['metadata']['name']}"

@@ -30,6 +30,7 @@ SERVICES: Final = (
     *("pool-manager", "health-monitor", "provisioner", "notifier", "metrics"),
     "gateway",
 )
+NATS_VALUES: Final = ROOT / "deploy/helm/nats-values.yaml"
 EXAMPLE: Final = "--values deploy/helm/example-values.yaml"
 pytestmark = [
     pytest.mark.real,
@@ -156,6 +157,40 @@ async def test_the_namespace_refuses_what_is_privileged(page: Page) -> None:
     reply = await page.cluster.api.post("/api/v1/namespaces/navarch/pods", json=pod)
     assert reply.status_code == 403
     assert 'violates PodSecurity "restricted' in reply.json()["message"]
+
+
+def bus_pod() -> dict[str, Any]:
+    """A pod as the official chart of NATS makes it: of its own part, merged and patched by values.
+
+    The parts that matter are those that a patch needs: the lists of volumes and of their mounts.
+    """
+    values = yaml.safe_load(NATS_VALUES.read_text())
+    own, pod = values["container"], values["podTemplate"]
+    container: dict[str, Any] = {"name": "nats", "image": f"nats:{own['image']['tag']}"}
+    container |= {
+        "volumeMounts": [{"name": "data", "mountPath": "/data/jetstream"}],
+        **own["merge"],
+    }
+    container["volumeMounts"] += [each["value"] for each in own["patch"]]
+    spec: dict[str, Any] = {"containers": [container], **pod["merge"]["spec"]}
+    spec["volumes"] = [{"name": "data", "emptyDir": {}}, *(each["value"] for each in pod["patch"])]
+    about = {"name": "navarch-nats-0", "namespace": "navarch"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
+
+
+async def test_the_restricted_namespace_accepts_the_bus(page: Page) -> None:
+    """Strictly; its lame-duck hook names the file that the server writes, where it may write."""
+    await page.run(page.blocks[0])
+    pod = bus_pod()
+    path = "/api/v1/namespaces/navarch/pods?fieldValidation=Strict"
+    reply = await page.cluster.api.post(path, json=pod)
+    assert reply.is_success, reply.text
+    (container,) = pod["spec"]["containers"]
+    written = container["args"][container["args"].index("--pid") + 1]
+    assert container["lifecycle"]["preStop"]["exec"]["command"][1] == f"-sl=ldm={written}"
+    mounts = [each for each in container["volumeMounts"] if not each.get("readOnly")]
+    assert str(Path(written).parent) in {each["mountPath"] for each in mounts}
+    assert all(container["resources"][each]["memory"] for each in ("requests", "limits"))
 
 
 class Host:
