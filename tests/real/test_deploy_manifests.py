@@ -28,12 +28,17 @@ ACTS: Final = (
     *("--set", "config.notifier.checkpoint_pods=true", "--set", "agents.reboots=true"),
     *("--set", "config.notifier.gpu_cordon=device-taint"),
 )
+SCALES: Final = (
+    *("--set", "config.pools.gpu.metrics.type=kubernetes"),
+    *("--set-json", "config.pools.gpu.metrics.kueue={}"),
+)
 OPEN: Final = (
     *("--set", "nats.url=nats://bus:4222", "--set", "nats.ownAuthority=false"),
     *("--set", "nats.credentialsPrefix="),
 )
 OTHERS: Final = {
     "acts": ACTS,
+    "scales": SCALES,
     "open bus": OPEN,
     "library of the host": ("--set", "agents.driverLibrary=/usr/lib/libnvidia-ml.so.1"),
     "own runtime": ("--set", "agents.runtimeClassName=nvidia", "--set", "agents.hostNetwork=true"),
@@ -158,6 +163,27 @@ def test_rights_follow_from_the_configuration() -> None:
     assert nodes == [["list"], ["create"], ["delete"]]
     outside = ("--set", "config.notifier.kubeconfig=/etc/a", "--set", "config.notifier.type=noop")
     assert ("ClusterRole", "navarch-navarch-notifier") not in objects(rendered(*outside))
+
+
+def test_a_metrics_source_in_the_cluster_has_its_rights() -> None:
+    """Those of the manifests by hand, also as a part of others; one elsewhere needs none here."""
+    role = ("ClusterRole", "navarch-navarch-pool-manager")
+    found = objects(rendered(*SCALES))
+    by_hand = [
+        objects((ROOT / "deploy/kubernetes" / name).read_text())
+        for name in ("pool-manager-rbac.yaml", "kueue-rbac.yaml")
+    ]
+    granted = rules(by_hand[0], "navarch-pool-manager") + rules(by_hand[1], "navarch-kueue")
+    assert found[role]["rules"] == granted
+    account = {"kind": "ServiceAccount", "name": "navarch-pool-manager", "namespace": "navarch"}
+    assert found["ClusterRoleBinding", role[1]]["subjects"] == [account]
+    assert by_hand[1]["ClusterRoleBinding", "navarch-kueue"]["subjects"] == [account]
+    pod = found["Deployment", "navarch-pool-manager"]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is True
+    parts = '{"type":"combined","sources":[{"type":"http"},{"type":"kubernetes"}]}'
+    assert role in objects(rendered("--set-json", f"config.pools.gpu.metrics={parts}"))
+    elsewhere = ("--set", "config.pools.gpu.metrics.kubeconfig=/etc/a")
+    assert role not in objects(rendered(*SCALES, *elsewhere))
 
 
 def test_only_who_asks_the_cluster_has_a_token_for_it() -> None:
