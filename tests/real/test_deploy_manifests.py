@@ -32,6 +32,15 @@ SCALES: Final = (
     *("--set", "config.pools.gpu.metrics.type=kubernetes"),
     *("--set-json", "config.pools.gpu.metrics.kueue={}"),
 )
+EXTRA: Final = (
+    *("--set-json", 'services.notifier.extraVolumes=[{"name":"k","secret":{"secretName":"k"}}]'),
+    *("--set-json", 'services.notifier.extraVolumeMounts=[{"name":"k","mountPath":"/etc/k"}]'),
+    *("--set", "defaults.priorityClassName=high,defaults.podLabels.team=ml"),
+    *("--set", "defaults.podAnnotations.a=b,agents.podAnnotations.a=b,agents.podLabels.team=ml"),
+    *("--set-json", 'services.metrics.extraEgress=[{"ports":[{"port":9999}]}]'),
+    *("--set", "config.tracing.otlp_endpoint=http://collector:4318/v1/traces"),
+    *("--set", "config.authenticators.people.type=oidc", *SCALES),
+)
 OPEN: Final = (
     *("--set", "nats.url=nats://bus:4222", "--set", "nats.ownAuthority=false"),
     *("--set", "nats.credentialsPrefix="),
@@ -39,6 +48,7 @@ OPEN: Final = (
 OTHERS: Final = {
     "acts": ACTS,
     "scales": SCALES,
+    "extra": EXTRA,
     "open bus": OPEN,
     "library of the host": ("--set", "agents.driverLibrary=/usr/lib/libnvidia-ml.so.1"),
     "own runtime": ("--set", "agents.runtimeClassName=nvidia", "--set", "agents.hostNetwork=true"),
@@ -184,6 +194,36 @@ def test_a_metrics_source_in_the_cluster_has_its_rights() -> None:
     assert role in objects(rendered("--set-json", f"config.pools.gpu.metrics={parts}"))
     elsewhere = ("--set", "config.pools.gpu.metrics.kubeconfig=/etc/a")
     assert role not in objects(rendered(*SCALES, *elsewhere))
+
+
+def test_services_reach_what_the_configuration_uses() -> None:
+    """Metrics sources, issuers of tokens and collectors; and what `extraEgress` adds for one."""
+
+    def egress(name: str, *more: str) -> list[Any]:
+        found: list[Any] = objects(rendered(*more))["NetworkPolicy", f"navarch-{name}"]["spec"][
+            "egress"
+        ]
+        return found
+
+    for name in ("pool-manager", "gateway"):
+        assert {} not in egress(name)
+        assert {} in egress(name, *EXTRA)
+    collector = {"ports": [{"port": 4318, "protocol": "TCP"}]}
+    assert egress("health-monitor", *EXTRA) == [*egress("health-monitor"), collector]
+    added = {"ports": [{"port": 9999}]}
+    assert egress("metrics", *EXTRA) == [*egress("metrics"), collector, added]
+
+
+def test_pods_have_what_the_values_add() -> None:
+    """Volumes of one service; priority, labels and annotations of all of them."""
+    found = objects(rendered(*EXTRA))
+    pod = found["Deployment", "navarch-notifier"]["spec"]["template"]
+    assert "k" in {each["name"] for each in pod["spec"]["volumes"]}
+    assert "/etc/k" in {e["mountPath"] for e in pod["spec"]["containers"][0]["volumeMounts"]}
+    assert pod["spec"]["priorityClassName"] == "high"
+    for each in (pod, found["DaemonSet", "navarch-agent"]["spec"]["template"]):
+        assert each["metadata"]["labels"]["team"] == "ml"
+        assert each["metadata"]["annotations"]["a"] == "b"
 
 
 def test_only_who_asks_the_cluster_has_a_token_for_it() -> None:
