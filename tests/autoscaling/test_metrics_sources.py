@@ -1,4 +1,4 @@
-"""What sources make of the answers of Prometheus, Slurm, Kubernetes and Ray."""
+"""Sources read the answers of Prometheus, Slurm, Kubernetes and Ray."""
 
 import json
 from collections.abc import AsyncIterator
@@ -21,7 +21,6 @@ from services.pool_manager.autoscaling.metrics_sources import (
     WaitingJobs,
     for_pool,
 )
-from services.pool_manager.autoscaling.sources.device_claims import ResourceClaim, gpus_of
 from services.pool_manager.autoscaling.sources.kubernetes_source import pods_load
 from services.pool_manager.autoscaling.sources.kueue_workloads import gang_shape
 from services.pool_manager.autoscaling.sources.pod_requests import fits
@@ -38,7 +37,6 @@ from services.workload_systems.slurm_output import read_nodes, read_queue
 from tests.notifier.kubernetes_site import kubeconfig
 from tests.support.serving import serving
 
-GPUS = "gpu.nvidia.com"
 SLURM_QUEUE = """\
 21|2|gres/gpu:h100:8|Resources|(null)|MARK
 22_1|1|gres:gpu:2|Priority|a100|nvlink|MARK
@@ -77,7 +75,7 @@ RAY_STATUS = {
 
 
 def test_slurm_queue_is_read() -> None:
-    """Types in gres, tasks of arrays, constraints with the separator, and reasons."""
+    """The queue has types in gres, tasks of arrays, constraints with the separator, and reasons."""
     jobs = read_queue(SLURM_QUEUE, "MARK")
     nodes = read_nodes(SLURM_NODES, "MARK")
     assert queue_load(jobs, nodes, "h100") == Load(
@@ -152,81 +150,6 @@ def test_kubernetes_pods_are_read() -> None:
     assert pods_load(pods, "nvidia.com/gpu", {}).pending_jobs == 4
 
 
-def claim(name: str, gpus: int, **more: Any) -> dict[str, Any]:
-    """A ResourceClaim that requests GPUs, and one network card, as the API lists it."""
-    wanted = {"deviceClassName": GPUS, "allocationMode": "ExactCount", "count": gpus}
-    card = {"name": "nic", "exactly": {"deviceClassName": "nic.example.com", "count": 1}}
-    requests = [card, {"name": "gpu", "exactly": wanted}, *more.get("requests", [])]
-    about = {"name": name, "namespace": "ml"}
-    status = {"allocation": {}} if more.get("allocated") else {}
-    return {"metadata": about, "spec": {"devices": {"requests": requests}}, "status": status}
-
-
-def also(**exactly: Any) -> dict[str, Any]:
-    """A claim of one GPU with another request beside it."""
-    return claim("a", 1, requests=[{"name": "more", "exactly": exactly}])
-
-
-@pytest.mark.parametrize(
-    ("claimed", "gpus"),
-    [
-        (claim("a", 2), 2),
-        (claim("a", 2, allocated=True), 0),
-        (claim("a", 1, requests=[{"firstAvailable": [{"deviceClassName": GPUS}]}]), 2),
-        (claim("a", 1, requests=[{"deviceClassName": GPUS, "count": 3}]), 4),
-        (also(deviceClassName="mig.nvidia.com"), 1),
-        (also(deviceClassName=GPUS, adminAccess=True), 1),
-        (also(deviceClassName=GPUS, count=99_999), 1_024),
-    ],
-)
-def test_a_claim_counts_by_the_gpus_that_it_waits_for(claimed: dict[str, Any], gpus: int) -> None:
-    """Those of its class, in the form of each version; monitoring shares the devices of others."""
-    assert gpus_of(msgspec.convert(claimed, ResourceClaim), GPUS) == gpus
-
-
-def claimer(*claims: str, template: str = "", node: str = "", kind: str = "") -> dict[str, Any]:
-    """A pod with claims, which waits unless it is on a node."""
-    spec: dict[str, Any] = {"nodeName": node}
-    spec["resourceClaims"] = [{"name": each, "resourceClaimName": each} for each in claims]
-    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    status: dict[str, Any] = {"conditions": [refused]}
-    if template:
-        spec["resourceClaims"] += [{"name": "gpus", "resourceClaimTemplateName": "gpus"}]
-        status["resourceClaimStatuses"] = [{"name": "gpus", "resourceClaimName": template}]
-    owner = [{"kind": kind, "name": "x", "controller": True}] if kind else []
-    about = {"namespace": "ml", "name": "p", "ownerReferences": owner}
-    return {"metadata": about, "spec": spec, "status": status}
-
-
-async def test_pods_count_by_their_claims(tmp_path: Path) -> None:
-    """Waiting ones by the GPUs, a shared claim once; a node with a pod that holds one is busy."""
-    pytest.importorskip("kubernetes_asyncio")
-    pods = [
-        claimer(template="gpus-1"),
-        claimer("shared"),
-        claimer("shared"),
-        claimer("nic"),
-        claimer("held", node="gpu-1"),
-        claimer("metrics", node="gpu-2", kind="DaemonSet"),
-    ]
-    claims = [claim("gpus-1", 4), claim("shared", 2), claim("held", 8, allocated=True)]
-    answers: dict[str, Any] = {
-        "/api/v1/pods": {"metadata": {}, "items": pods},
-        "/apis/resource.k8s.io": {"versions": [{"version": "v1beta2"}, {"version": "v1"}]},
-        "/apis/resource.k8s.io/v1/resourceclaims": {"metadata": {}, "items": claims},
-    }
-
-    async def answer(request: Request) -> Response:
-        return JSONResponse(answers[request.url.path])
-
-    async with serving(Starlette(routes=[Route("/{path:path}", answer)])) as url:
-        (file := tmp_path / "kubeconfig").write_text(kubeconfig(url))
-        found = await load({"type": "kubernetes", "kubeconfig": str(file)})
-    assert found == Load(
-        pending_jobs=2, waiting=(WaitingJobs(gpus=4), WaitingJobs(gpus=2)), busy_nodes=1
-    )
-
-
 def test_the_pods_of_an_indexed_job_are_the_gang_that_drains_report() -> None:
     """Packed by what they ask for; the pods of another Job wait by themselves."""
     owner = [{"kind": "Job", "name": "llm", "controller": True}]
@@ -286,7 +209,7 @@ def test_required_node_affinity_is_met_as_the_scheduler_does(name: str) -> None:
 
 
 def vector(*values: str) -> dict[str, Any]:
-    """What Prometheus answers."""
+    """Return what Prometheus answers."""
     result = [{"metric": {}, "value": [1.0, each]} for each in values]
     return {"status": "success", "data": {"resultType": "vector", "result": result}}
 
@@ -332,7 +255,7 @@ class Site:
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    """It, on a free port."""
+    """Serve the site on a free port."""
     made = Site()
     route = Route("/{path:path}", made.serve, methods=["GET", "POST"])
     async with serving(Starlette(routes=[route])) as made.url:
@@ -340,7 +263,7 @@ async def site() -> AsyncIterator[Site]:
 
 
 async def load(raw: dict[str, Any]) -> Load | str:
-    """What a source says of `training`, or its error."""
+    """Return what a source says of `training`, or its error."""
     source: MetricsSource = source_of(raw, "pools.training.metrics", None)
     try:
         return await source.load("training")
@@ -395,7 +318,7 @@ async def test_utilization_and_queue_come_from_two_sources(site: Site) -> None:
 
 
 async def test_a_silent_part_silences_the_whole(site: Site) -> None:
-    """With half of the figures a decision would be wrong."""
+    """A decision would be wrong with half of the figures."""
     prometheus = {"type": "prometheus", "url": "http://127.0.0.1:1", "utilization": "x"}
     found = await load(
         {"type": "combined", "sources": [{"type": "http", "url": site.url}, prometheus]}
@@ -420,7 +343,7 @@ async def test_kubernetes_pods_are_listed(site: Site, tmp_path: Path) -> None:
 
 
 async def test_a_placed_pod_is_busy_in_the_pool_of_its_node(tmp_path: Path) -> None:
-    """Also one that would run on any node: a pool whose nodes run nothing is not busy."""
+    """A pool whose nodes run nothing is not busy with a pod that would run on any node."""
     pytest.importorskip("kubernetes_asyncio")
     placed = [msgspec.to_builtins(pod(8, node=f"training-{each}")) for each in range(3)]
     selectors = list[str]()

@@ -11,7 +11,7 @@ SKIPPED = "no such part here"
 
 
 def test_each_skipped_test_of_a_real_part_is_noted(tmp_path: Path) -> None:
-    """With its reason; a test of no real part is not in the list."""
+    """The list has its reason; a test of no real part is not in the list."""
     (tmp_path / "conftest.py").write_text("from tests.real.conftest import *\n")
     (tmp_path / "test_parts.py").write_text(
         "import pytest\n"

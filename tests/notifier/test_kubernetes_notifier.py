@@ -30,7 +30,7 @@ NO_PATCH = 'nodes "n1" is forbidden: User "navarch" cannot patch resource "nodes
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[KubernetesSite]:
-    """A cluster with nodes."""
+    """Serve a cluster with nodes."""
     async with KubernetesSite(tmp_path).running() as made:
         assert isinstance(made, KubernetesSite)
         yield made
@@ -54,7 +54,7 @@ def order(step: str = "cordon", ends: timedelta = HOUR, **known: str) -> Workloa
 async def test_an_adopted_node_without_a_provider_id_is_found_by_its_uid(
     site: KubernetesSite, notifier: KubernetesNotifier
 ) -> None:
-    """Also where its agent reported the name of its pod as the host name."""
+    """The UID leads to it where its agent reported the name of its pod as the host name."""
     await notifier.cordon(
         order(hostname="navarch-agent-x7k2p", provider_id=f"kubernetes://uid-{NODE}")
     )
@@ -64,7 +64,7 @@ async def test_an_adopted_node_without_a_provider_id_is_found_by_its_uid(
 async def test_a_new_login_resumes_the_watches_at_once(
     site: KubernetesSite, notifier: KubernetesNotifier
 ) -> None:
-    """Else a drain that begins then sees no pods until the old watches' silence is noticed."""
+    """A drain that begins then would see no pods until the old watches' silence is noticed."""
     await notifier.drain(order("drain"))
     (site.folder / "kubeconfig").write_text(kubeconfig(site.url, "new"))
 
@@ -80,14 +80,14 @@ async def test_a_new_login_resumes_the_watches_at_once(
 
 
 async def answered(what: bool) -> bool:
-    """A condition, for `eventually`."""
+    """Return a condition, for `eventually`."""
     return what
 
 
 async def test_a_pod_is_asked_to_leave_before_it_is_deleted(
     site: KubernetesSite, notifier: KubernetesNotifier
 ) -> None:
-    """At the deadline, too: where the API answers no eviction, nothing is deleted."""
+    """Nothing is deleted at the deadline where the API answers no eviction."""
     site.place(NODE, owner="ReplicaSet")
     deleted = list[str]()
 
@@ -113,7 +113,7 @@ async def test_a_pod_is_asked_to_leave_before_it_is_deleted(
 async def test_a_drain_whose_time_is_up_evicts_no_more(
     site: KubernetesSite, notifier: KubernetesNotifier
 ) -> None:
-    """Until it is ordered again, with another deadline; also after a restart of the notifier."""
+    """Evictions begin again once the drain is ordered with another deadline."""
     await notifier.drain(order("drain", timedelta(seconds=-1)))
     site.place(NODE, owner="ReplicaSet")
     found = (await notifier.workloads([order().node]))[NODE]
@@ -127,7 +127,7 @@ async def test_a_drain_whose_time_is_up_evicts_no_more(
 
 
 class MovedClock(SystemClock):
-    """Stands still until it is moved."""
+    """A clock that the test moves."""
 
     seconds = 0.0
 

@@ -40,14 +40,14 @@ def pod(name: str, version: int) -> dict[str, Any]:
 
 
 def page(version: int, *names: str, more: str = "") -> bytes:
-    """A page of a list."""
+    """Return a page of a list."""
     items = [pod(each, version) for each in names] or None
     about = {"resourceVersion": str(version), "continue": more}
     return json.dumps({"metadata": about, "items": items}).encode()
 
 
 def event(kind: str, what: dict[str, Any]) -> bytes:
-    """A line of a watch."""
+    """Return a line of a watch."""
     return json.dumps({"type": kind, "object": what}).encode()
 
 
@@ -175,7 +175,7 @@ async def test_an_api_that_is_away_is_asked_less_and_less_often(tmp_path, caplog
 
 
 async def test_what_prevents_the_first_list_is_raised(tmp_path):
-    """Who asks before anything is known learns why, and the watch goes on."""
+    """A client that asks before anything is known learns why, and the watch goes on."""
     (file := tmp_path / "kubeconfig").write_text("")
     refused = MissingRightError("GET /api/v1/pods", 403, 'cannot list resource "pods"')
     api = ScriptedApi(file, [refused])

@@ -1,4 +1,4 @@
-"""A drain that ended at its deadline with work left is told from one that emptied the node."""
+"""A drain that ended at its deadline with work left is not one that emptied the node."""
 
 from datetime import UTC, datetime
 from typing import Literal
@@ -24,7 +24,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 def test_an_expired_drain_is_not_called_drained(
     status: Literal["succeeded", "expired"], words: str, use: str
 ) -> None:
-    """In the list, and where a node counts as idle; the projection keeps it over later sagas."""
+    """The list and the decision whether a node is idle know the difference."""
     steps = {"cordon": StepState(status="succeeded"), "drain": StepState(status=status)}
     state = SagaState(
         saga="drain-p-1-1",

@@ -87,14 +87,14 @@ class Page:
         return [each for each in found if "deletionTimestamp" not in each["metadata"]]
 
     async def images(self) -> set[str]:
-        """What the pods of all services run."""
+        """Return what the pods of all services run."""
         pods = [each for part in SERVICES for each in await self.pods(part)]
         return {each["spec"]["containers"][0]["image"] for each in pods}
 
 
 @pytest.fixture
 async def page(tmp_path: Path) -> AsyncIterator[Page]:
-    """A control plane without anything of Navarch."""
+    """Start a control plane without anything of Navarch."""
     async with real_cluster(tmp_path) as made:
         yield Page(made)
 
@@ -203,7 +203,7 @@ class Host:
         self.stack = AsyncExitStack()
 
     async def files(self, namespace: str, secret: str, folder: Path) -> Path:
-        """A Secret as a volume."""
+        """Write a Secret as a volume."""
         found = await self.page.cluster.get(f"/api/v1/namespaces/{namespace}/secrets/{secret}")
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in found["data"].items():
@@ -298,7 +298,7 @@ class Host:
         return place
 
     async def token(self, pod: dict[str, Any], audience: str = "navarch") -> str:
-        """What the kubelet projects into the pod."""
+        """Return what the kubelet projects into the pod."""
         about = pod["metadata"]
         return await self.page.run(
             f"kubectl create token {pod['spec']['serviceAccountName']} --namespace "
@@ -309,7 +309,7 @@ class Host:
 
 @asynccontextmanager
 async def host(page: Page) -> AsyncIterator[Host]:
-    """This machine as the pods' host."""
+    """Use this machine as the pods' host."""
     made = Host(page)
     async with made.stack:
         yield made

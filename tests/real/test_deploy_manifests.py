@@ -65,7 +65,7 @@ def objects(text: str) -> dict[tuple[str, str], Any]:
 
 
 def conforms(text: str) -> str:
-    """What kubeconform says of manifests; empty if nothing is wrong."""
+    """Return what kubeconform says of manifests; empty if nothing is wrong."""
     found = ""
     for version in ("1.30.0", KUBERNETES):
         folder = Path(tool("kubeconform")).parent / "schemas" / version
@@ -90,7 +90,7 @@ def test_the_kustomization_is_the_chart_rendered() -> None:
 
 
 def configuration_of(deployment: Any) -> dict[str, Any]:
-    """Which ConfigMap its pods mount, as it can be changed."""
+    """Return which ConfigMap its pods mount, as it can be changed."""
     volumes = deployment["spec"]["template"]["spec"]["volumes"]
     found = next(each for each in volumes if each["name"] == "config")["configMap"]
     assert isinstance(found, dict)
@@ -98,7 +98,7 @@ def configuration_of(deployment: Any) -> dict[str, Any]:
 
 
 def test_both_make_the_same_objects() -> None:
-    """But for the namespaces, the test's pod and the name of the configuration."""
+    """Both differ in the namespaces, the test's pod and the name of the configuration."""
     chart, base = objects(rendered("--no-hooks")), objects(run("kustomize", "build", str(BASE)))
     made = chart.pop(("ConfigMap", "navarch-config"))
     [hashed] = [key for key in base if key[0] == "ConfigMap"]
@@ -149,7 +149,7 @@ def test_every_service_has_its_program_and_its_configuration(tmp_path: Path) -> 
 
 
 def rules(found: dict[tuple[str, str], Any], name: str) -> Any:
-    """What a ClusterRole permits."""
+    """Return what a ClusterRole permits."""
     return found["ClusterRole", name]["rules"]
 
 
@@ -176,7 +176,7 @@ def test_rights_follow_from_the_configuration() -> None:
 
 
 def test_a_metrics_source_in_the_cluster_has_its_rights() -> None:
-    """Those of the manifests by hand, also as a part of others; one elsewhere needs none here."""
+    """The manifests by hand grant the same; a source in another cluster needs none here."""
     role = ("ClusterRole", "navarch-navarch-pool-manager")
     found = objects(rendered(*SCALES))
     by_hand = [
@@ -227,7 +227,7 @@ def test_pods_have_what_the_values_add() -> None:
 
 
 def test_only_who_asks_the_cluster_has_a_token_for_it() -> None:
-    """Provisioner and notifier; no agent, no other service, no test."""
+    """The provisioner and the notifier have one; no agent, no other service, no test."""
     found = objects(rendered())
     specs = {
         key[1]: each["spec"].get("template", each)["spec"]
@@ -259,7 +259,7 @@ def test_only_who_asks_the_cluster_has_a_token_for_it() -> None:
     ],
 )
 def test_a_wrong_value_is_refused(given: str, why: str) -> None:
-    """Before anything is installed, with its place."""
+    """The error names its place before anything is installed."""
     with pytest.raises(subprocess.CalledProcessError) as raised:
         rendered("--set", given)
     assert why in raised.value.stderr

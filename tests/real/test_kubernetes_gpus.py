@@ -49,7 +49,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clu
 
 
 async def publish(cluster: Cluster, node: str, gpus: int) -> None:
-    """What a DRA driver publishes on a node."""
+    """Publish what a DRA driver publishes on a node."""
     devices = [
         {"name": f"gpu-{each}", "attributes": {"uuid": {"string": f"GPU-{node}-{each}"}}}
         for each in range(gpus)
@@ -70,7 +70,7 @@ async def publish(cluster: Cluster, node: str, gpus: int) -> None:
 
 
 async def publish_as_nvidia(cluster: Cluster, node: str, gpus: int) -> None:
-    """What NVIDIA's driver publishes from Kubernetes 1.35 on, where it partitions GPUs on demand.
+    """Publish what NVIDIA's driver does from Kubernetes 1.35 on, which partitions GPUs on demand.
 
     Counters in a slice of their own, then one for each GPU with its partitions, which have no
     UUID before they are made. Names, attributes and counters are the driver's; the driver itself
@@ -133,14 +133,14 @@ async def device_of(cluster: Cluster, name: str) -> str:
 
 
 async def is_refused(cluster: Cluster, name: str) -> bool:
-    """Whether the scheduler has said that it has no place for a pod."""
+    """Return whether the scheduler has said that it has no place for a pod."""
     pod = await cluster.get(f"/api/v1/namespaces/default/pods/{name}")
     conditions: list[dict[str, Any]] = pod["status"].get("conditions", [])
     return any(each.get("reason") == "Unschedulable" for each in conditions)
 
 
 def gpu_order(node: str, *gpus: int) -> WorkloadOrder:
-    """An order about GPUs of a node."""
+    """Make an order about GPUs of a node."""
     named = tuple(GpuReference(index=each, uuid=f"GPU-{node}-{each}") for each in gpus)
     return msgspec.structs.replace(order(node, "cordon-gpus"), gpus=named)
 

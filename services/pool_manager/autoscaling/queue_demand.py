@@ -1,4 +1,4 @@
-"""How many nodes the waiting jobs need, each with all of its nodes or not at all. Pure."""
+"""Computes how many nodes the waiting jobs need, each with all of its nodes or not at all. Pure."""
 
 import math
 from collections import Counter
@@ -16,7 +16,7 @@ GANGS_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDemand:
-    """What can be done for the jobs that wait."""
+    """Says what can be done for the jobs that wait."""
 
     nodes: int = 0
     """That they need."""

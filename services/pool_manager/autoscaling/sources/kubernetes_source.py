@@ -45,7 +45,7 @@ class KubernetesSource:
     """Lists the pods that request GPUs."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """What the configuration may say."""
+        """Holds what the configuration may say."""
 
         kubeconfig: FilePath = ""
         """File; empty: the service account of the pod in which the pool-manager runs."""
@@ -167,7 +167,7 @@ def pods_load(
 
 
 def with_workloads(load: Load, demand: KueueDemand) -> Load:
-    """Also the workloads that have no pods yet; those with pods are to run first. Pure."""
+    """Add the workloads that have no pods yet; those with pods are to run first. Pure."""
     waiting = (*(load.waiting or ()), *demand.waiting)
     return Load(
         pending_jobs=sum(each.count for each in waiting),

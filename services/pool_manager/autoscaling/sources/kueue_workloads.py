@@ -27,7 +27,7 @@ MANAGED: Final = "kueue.x-k8s.io/managed"
 
 
 class KueueOptions(Setting, frozen=True, kw_only=True):
-    """Which workloads of Kueue count before they have pods."""
+    """Says which workloads of Kueue count before they have pods."""
 
     queues: Annotated[tuple[str, ...], msgspec.Meta(max_length=1_000)] = ()
     """LocalQueues, `NAME` or `NAMESPACE/NAME`; empty: all of the cluster."""
@@ -83,7 +83,7 @@ class _DatedMetadata(ObjectMetadata, frozen=True):
 
 
 class KueueWorkload(_Part, frozen=True):
-    """What Kueue admits as a whole, as its place in the queue needs it."""
+    """Holds what Kueue admits as a whole, as its place in the queue needs it."""
 
     metadata: _DatedMetadata = _DatedMetadata()
     spec: _Spec = _Spec()
@@ -91,7 +91,7 @@ class KueueWorkload(_Part, frozen=True):
 
 
 class KueueDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits in the queues."""
+    """Says what waits in the queues."""
 
     waiting: tuple[WaitingJobs, ...] = ()
     """In the order in which Kueue admits them."""
@@ -117,7 +117,7 @@ async def workloads(client: KubernetesClient) -> list[KueueWorkload]:
 
 
 def is_held_back(pod: QueuedPod) -> bool:
-    """Whether it is a pod that its workload counts for: Kueue has not let it be scheduled. Pure."""
+    """Return whether a pod's workload counts for it: Kueue has not let it be scheduled. Pure."""
     scheduled = any(
         each.type == "PodScheduled" and each.reason != "SchedulingGated"
         for each in pod.status.conditions
@@ -131,7 +131,7 @@ def demand_of_workloads(
     resource: str,
     node_labels: dict[str, str],
 ) -> KueueDemand:
-    """What waits, of the workloads that request GPUs and have no pods yet. Pure."""
+    """Return what waits, of the workloads that request GPUs and have no pods yet. Pure."""
     shapes: list[WaitingJobs] = []
     for_others = without = 0
     counts = options.without_quota == "count"
