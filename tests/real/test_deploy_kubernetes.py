@@ -113,7 +113,11 @@ async def test_the_page_installs_upgrades_and_removes(page: Page) -> None:
     assert agents == {"gpu-0", "gpu-1"}
 
     await page.run(upgrade)
-    assert await page.images() == {"navarch:0.1.0"}
+
+    async def rolled_back() -> bool:  # helm waits for the pods that come, not for those that go
+        return await page.images() == {"navarch:0.1.0"}
+
+    await eventually(rolled_back, within_seconds=60, every=0.5)
     history = json.loads(await page.run("helm history navarch --namespace navarch --output json"))
     assert [each["description"] for each in history] == [
         "Install complete",
