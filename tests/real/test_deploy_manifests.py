@@ -98,7 +98,7 @@ def configuration_of(deployment: Any) -> dict[str, Any]:
 
 
 def test_both_make_the_same_objects() -> None:
-    """Both differ in the namespaces, the test's pod and the name of the configuration."""
+    """The namespaces, the test's pod and the configuration's name are what is not compared."""
     chart, base = objects(rendered("--no-hooks")), objects(run("kustomize", "build", str(BASE)))
     made = chart.pop(("ConfigMap", "navarch-config"))
     [hashed] = [key for key in base if key[0] == "ConfigMap"]
