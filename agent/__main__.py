@@ -9,7 +9,6 @@ import os
 import random
 import secrets
 import signal
-import socket
 import sys
 from collections.abc import Awaitable, Iterable
 from pathlib import Path
@@ -25,7 +24,7 @@ from agent.enrollment import CONNECT_SECONDS_MAX, BusLogin
 from agent.maintenance.diagnostics.health_check_plugins import load_checks
 from agent.node_logs import CHARS_MAX, LINES_MAX
 from agent.service import Agent, AgentDependencies
-from agent.settings import AgentConfig, boot_id_of, load
+from agent.settings import AgentConfig, boot_id_of, hostname_of, load
 from agent.sources.cloud.cloud_detection import notice_sources, provider_id, rack
 from agent.sources.host_metrics import HostMetrics
 from agent.sources.job_lookup import JobLookup
@@ -215,7 +214,7 @@ async def _run(config: AgentConfig, logged: LogMemory) -> None:
             root=os.geteuid() == 0,
             boot_id=boot_id_of(config),
             start_id=secrets.token_hex(4),
-            hostname=socket.gethostname(),
+            hostname=hostname_of(config),
             version=importlib.metadata.version("navarch"),
             log=logged,
         ),

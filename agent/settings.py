@@ -5,6 +5,7 @@ An error names the variable, or file and line, and the remedy.
 """
 
 import logging
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -26,7 +27,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     pool: str
     node: str
     kubernetes_node: str = ""
-    """Name of the Kubernetes node on which the agent's pod runs, in place of `node`."""
+    """Name of the Kubernetes node on which the agent's pod runs: the host name that is reported,
+    and the node's name where `node` is not set."""
     instance: str = ""
     """The cloud resource's name; empty: the node's."""
     nats_url: str = "nats://127.0.0.1:4222"
@@ -154,6 +156,11 @@ def boot_id_of(config: AgentConfig) -> str:
     except OSError as error:
         problem = f"is not set, and the kernel names no boot: {error}"
         raise ConfigurationError(problem, key="NAVARCH_BOOT_ID") from error
+
+
+def hostname_of(config: AgentConfig) -> str:
+    """Return the name by which workload systems find the host: in a pod, not the pod's own."""
+    return config.kubernetes_node or socket.gethostname()
 
 
 def _plain(field: str, text: str) -> Any:

@@ -61,6 +61,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     spare: bool = False
     """It is kept cordoned until it replaces another node."""
     drained: bool = False
+    drain_expired: bool = False
+    """Its drain ended at the deadline, with work left; then it is not `drained`."""
     lost: bool = False
     gpu_count: int = 0
     provider: str = ""

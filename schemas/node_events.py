@@ -240,6 +240,7 @@ class WorkRemains(
     total: Int
     until: UtcTime | None = None
     """When what is left is evicted; absent: it may take as long as it needs."""
+    detail: Name = ""  # why it stays, in the workload system's words
 
 
 class CheckpointRequested(

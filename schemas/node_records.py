@@ -104,6 +104,9 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     spare: bool = False
     """It is kept cordoned until it replaces another node."""
     drained: bool = False
+    """Its drain is over: no work was left, or `drain_expired`."""
+    drain_expired: bool = False
+    """The time of its drain was up with work left on it."""
     lost: bool = False
     lost_at: UtcTime | None = None
     provider_state: Literal["", "present", "gone", "disconnected"] = ""

@@ -54,6 +54,8 @@ def why_node(
     lines = history_lines(stored)
     words: list[str] = [node.state, node.health]
     words += [word for word in ("spare", "cordoned", "drained", "lost") if getattr(node, word)]
+    if node.drained and node.drain_expired:
+        words[words.index("drained")] = "drain expired"
     if is_quarantined(node):
         words[words.index("cordoned")] = "quarantined"
     blocks = blocked_text.node_blocks(node, pool, at)

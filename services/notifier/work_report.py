@@ -20,6 +20,7 @@ from services.notifier.workload.workload_notifier import NodeReference, NodeWork
 from services.operator_text.workload_words import work_words
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError
+from services.primitives.redaction import redacted
 from services.runtime.event_publisher import publish_event
 
 E = TypeVar("E", bound=NodeEvent)
@@ -86,7 +87,7 @@ async def read_remaining_work(bus: Bus, pool: str, node: str, saga: str, at: dat
 
 def _seen(answer: NodeWorkload) -> tuple[object, ...]:
     """What an event would say."""
-    return answer.running[:REMAINING_MAX], answer.total
+    return answer.running[:REMAINING_MAX], answer.total, answer.detail
 
 
 def listed_work(
@@ -120,7 +121,8 @@ def work_remains(
         return None
     work = listed_work(answer.running)
     total = max(answer.total, len(answer.running))
-    about = msgspec.json.encode((work, total, until))
+    detail = " ".join(redacted(answer.detail).split())[:NAME_CHARS_MAX]
+    about = msgspec.json.encode((work, total, until, *([detail] if detail else ())))
     digest = hashlib.blake2b(about, digest_size=6).hexdigest()
     return WorkRemains(
         id=f"work-remains-{saga}-{digest}",
@@ -131,4 +133,5 @@ def work_remains(
         work=work,
         total=total,
         until=until,
+        detail=detail,
     )

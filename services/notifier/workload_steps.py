@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -31,7 +32,7 @@ from services.notifier.workload.workload_notifier import (
 )
 from services.notifier.workload_availability import WorkloadAvailability
 from services.primitives.clock import Clock
-from services.primitives.errors import BusError
+from services.primitives.errors import BusError, Retry
 from services.primitives.race import race
 from services.runtime.process import Context
 from services.saga.participant import Command, Participant
@@ -45,6 +46,9 @@ EVICTION_SECONDS_MAX: Final = 10.0
 is evicted: so it is requeued, and not lost."""
 EVICTION_SHARE_MAX: Final = 0.1
 """The same as a share of the time between the order and the deadline."""
+EVICT_AGAIN_SECONDS: Final = 2.0
+EVICTIONS_MAX: Final = 5
+"""Tries at the deadline, before the node is terminated."""
 RECORDED_SECONDS_MAX: Final = 30.0
 """How long a node's lost record is waited for; without it the node has no other name than ours."""
 RECORDED_AGAIN_SECONDS: Final = 0.5
@@ -84,12 +88,12 @@ class WorkloadSteps:
     async def cordon(self, command: Command) -> None:
         """Stop placing new work on the node."""
         notifier, order = await self._order(command)
-        await self._availability.observed(notifier.name, notifier.cordon(order))
+        await self._observed(notifier, notifier.cordon(order))
 
     async def uncordon(self, command: Command) -> None:
         """Allow new work on the node again; also the undo of a cordon."""
         notifier, order = await self._order(command)
-        await self._availability.observed(notifier.name, notifier.uncordon(order))
+        await self._observed(notifier, notifier.uncordon(order))
 
     async def return_node(self, command: Command) -> None:
         """Allow new work on the node again, and on all GPUs that its record has not cordoned.
@@ -105,7 +109,7 @@ class WorkloadSteps:
             await notifier.cordon_gpus(
                 msgspec.structs.replace(order, key=f"{order.key}/gpus", gpus=gpus)
             )
-        await self._availability.observed(notifier.name, notifier.uncordon(order))
+        await self._observed(notifier, notifier.uncordon(order))
 
     async def promote(self, command: Command) -> None:
         """Put a spare into service.
@@ -134,9 +138,8 @@ class WorkloadSteps:
                 f"remove `health.cordon_scope: gpu` from pool {about.pool}, and restart the "
                 "health-monitor",
             )
-        await notifier.cordon_gpus(
-            WorkloadOrder(node=reference, reason=about.reason, key=command.key, gpus=gpus)
-        )
+        order = WorkloadOrder(node=reference, reason=about.reason, key=command.key, gpus=gpus)
+        await self._observed(notifier, notifier.cordon_gpus(order))
 
     async def align(self, command: Command) -> None:
         """Order what the node's record says, after an order that may have come too late."""
@@ -152,7 +155,7 @@ class WorkloadSteps:
     async def start_drain(self, command: Command) -> VacateOutputs:
         """Order the drain without waiting for it."""
         notifier, order = await self._order(command)
-        await self._availability.observed(notifier.name, notifier.drain(drain_order(order)))
+        await self._observed(notifier, notifier.drain(drain_order(order)))
         return VacateOutputs()
 
     async def drain(self, command: Command) -> DrainOutputs:
@@ -203,6 +206,13 @@ class WorkloadSteps:
         drained.result()
         return DrainOutputs()
 
+    async def _observed(self, notifier: Notifier, call: Awaitable[None]) -> None:
+        """Give an order; Retry where the workload system is away, which is no defect of ours."""
+        try:
+            await self._availability.observed(notifier.name, call)
+        except OSError as error:
+            raise Retry(f"{notifier.name}: {str(error) or type(error).__name__}") from error
+
     async def _order_drain(self, notifier: Notifier, order: WorkloadOrder) -> None:
         """Order it until the workload system takes the order, or refuses it."""
         while True:
@@ -231,7 +241,10 @@ class WorkloadSteps:
             at = eviction_time(begun, deadline, taken)
             wait = LOOK_SECONDS if at is None else (at - self._clock.now()).total_seconds()
             if at is not None and wait <= 0:
-                await _evict(notifier, msgspec.structs.replace(order, deadline=at))
+                for _ in range(EVICTIONS_MAX):
+                    if await _evict(notifier, msgspec.structs.replace(order, deadline=at)):
+                        break
+                    await self._clock.sleep(EVICT_AGAIN_SECONDS)
                 await asyncio.Event().wait()
             await self._clock.sleep(min(wait, LOOK_SECONDS))
             taken = await self._taken_at(order.node, taken)
@@ -391,7 +404,7 @@ def drain_order(order: WorkloadOrder, *, waits: bool = True) -> WorkloadOrder:
     return msgspec.structs.replace(order, deadline=min(known, default=None), urgency=urgency)
 
 
-async def _evict(notifier: Notifier, order: WorkloadOrder) -> None:
+async def _evict(notifier: Notifier, order: WorkloadOrder) -> bool:
     """Evict what is left; a failure is logged, because the node is terminated anyway."""
     try:
         await notifier.evict(order)
@@ -400,6 +413,8 @@ async def _evict(notifier: Notifier, order: WorkloadOrder) -> None:
             "work that is left on a node could not be evicted",
             extra={"node": order.node.node, "reason": str(error) or type(error).__name__},
         )
+        return False
+    return True
 
 
 async def _is_drained(notifier: Notifier, reference: NodeReference) -> bool:

@@ -24,11 +24,12 @@ def work_words(event: WorkRemains, at: datetime) -> str:
     last = max(ends) if len(ends) == event.total else None
     limits = [each for each in (last, event.until) if each is not None]
     named = _named(event.work, event.total, at)
+    why = f". {event.detail}" if event.detail else ""
     if not limits:
-        return f"waits for {named}, without a time limit"
+        return f"waits for {named}, without a time limit{why}"
     left = (min(limits) - at).total_seconds()
     ahead = f" (in {rough_time(left)})" if left > 0 else ""
-    return f"waits for {named}, until {local_time(min(limits))} at the latest{ahead}"
+    return f"waits for {named}, until {local_time(min(limits))} at the latest{ahead}{why}"
 
 
 def checkpoint_words(event: CheckpointRequested) -> str:

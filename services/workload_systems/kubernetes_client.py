@@ -6,7 +6,7 @@ field of every object, which is slow and large for a thousand nodes.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from typing import Any, Final, TypeVar
@@ -29,6 +29,7 @@ LINE_BYTES_MAX: Final = 8 * 1_048_576
 SILENCE_SECONDS_MAX: Final = 150.0
 """A watch without a line is dead: the server sends a bookmark every minute."""
 LOGIN_FAILED: Final = 401
+NOT_FOUND: Final = 404
 LOGIN_SECONDS_MAX: Final = 120.0
 """How long one login may take; calls wait for it as long as for an answer."""
 MERGE: Final = "application/merge-patch+json"
@@ -94,6 +95,14 @@ class ListPage(msgspec.Struct, frozen=True):
 _pages = msgspec.json.Decoder(ListPage)
 
 
+class _GroupVersion(msgspec.Struct, frozen=True):
+    version: str = ""
+
+
+class _ApiGroup(msgspec.Struct, frozen=True):
+    versions: tuple[_GroupVersion, ...] = ()
+
+
 class KubernetesClient:
     """Calls one cluster's API."""
 
@@ -102,6 +111,10 @@ class KubernetesClient:
         self._access = access
         self._timeout_seconds = timeout_seconds
         self._login: asyncio.Task[Any] | None = None
+        self._expired: Any = None
+        """The connection before: calls that had begun on it end there."""
+        self._streams: set[Any] = set()
+        """Bodies of the answers that do not end."""
 
     async def get(self, path: str, kind: type[T], **query: str) -> T:
         """Read an object or a list."""
@@ -116,6 +129,16 @@ class KubernetesClient:
             if not page.metadata.next_page:
                 return
             asked["continue"] = page.metadata.next_page
+
+    async def version(self, group: str, readable: Sequence[str]) -> str:
+        """Return the first of these versions in which `/apis/GROUP` is served; empty: none is."""
+        try:
+            served = {each.version for each in (await self.get(group, _ApiGroup)).versions}
+        except KubernetesError as error:
+            if error.status != NOT_FOUND:
+                raise
+            served = set()
+        return next((each for each in readable if each in served), "")
 
     async def call(
         self,
@@ -139,16 +162,23 @@ class KubernetesClient:
 
     @asynccontextmanager
     async def lines(self, path: str, **query: str) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The lines of an answer that does not end; TimeoutError where it falls silent."""
+        """Read the lines of an answer that does not end; TimeoutError where it falls silent.
+
+        A new login ends them, so that none goes on with rights that have ended.
+        """
         async with asyncio.timeout(self._timeout_seconds):
             answer = await self._send("GET", path, None, query, "application/json")
+        self._streams.add(answer.content)
         try:
             yield _lines(answer)
         finally:
+            self._streams.discard(answer.content)
             answer.close()
 
     async def close(self) -> None:
         """Close the connections."""
+        if self._expired is not None:
+            await self._expired.close()
         begun, self._login = self._login, None
         if begun is None or begun.cancel():
             return
@@ -198,8 +228,12 @@ class KubernetesClient:
         return await asyncio.shield(begun)
 
     async def _log_in(self, expired: Any) -> Any:
-        if expired is not None:
-            await expired.close()
+        if expired is not None and expired is not self._expired:
+            for each in self._streams:
+                each.feed_eof()
+            before, self._expired = self._expired, expired
+            if before is not None:
+                await before.close()
         try:
             async with asyncio.timeout(LOGIN_SECONDS_MAX):
                 with _connection_errors():

@@ -8,6 +8,8 @@ CORDONED: Final = "node.navarch.io/cordoned"
 """Annotation (the order's key) and taint of a node that Navarch has cordoned."""
 DRAINING: Final = "node.navarch.io/draining"
 """Annotation: the key of the drain whose pods are being evicted."""
+DRAIN_UNTIL: Final = "node.navarch.io/drain-until"
+"""Annotation: when that drain's time is up, and nothing is evicted any more."""
 UNSCHEDULABLE_SET: Final = "node.navarch.io/unschedulable-set"
 """Annotation: Navarch set `spec.unschedulable`, so Navarch may clear it."""
 PROTECTIONS_SET: Final = "node.navarch.io/protections-set"
@@ -73,6 +75,19 @@ class ObjectMetadata(_Part, frozen=True):
     managed_fields: tuple[FieldManager, ...] = ()
 
 
+class SchedulingGroup(_Part, frozen=True):
+    """Names the PodGroup that a pod is scheduled with."""
+
+    pod_group_name: str = ""
+
+
+class PodClaim(_Part, frozen=True):
+    """Names a ResourceClaim of a pod: by itself, or in the status as it was made of a template."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
 class PodVolume(_Part, frozen=True):
     """Describes a volume of a pod."""
 
@@ -86,6 +101,7 @@ class PodSpec(_Part, frozen=True):
     restart_policy: str = "Always"
     active_deadline_seconds: int | None = None
     volumes: tuple[PodVolume, ...] = ()
+    scheduling_group: SchedulingGroup = SchedulingGroup()
 
 
 class TerminatedContainer(_Part, frozen=True):
@@ -129,6 +145,7 @@ class PodStatus(_Part, frozen=True):
     start_time: str = ""
     conditions: tuple[StatusCondition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
+    resource_claim_statuses: tuple[PodClaim, ...] = ()
 
 
 class PodResources(_Part, frozen=True):
@@ -187,6 +204,8 @@ class RequestedPod(_Part, frozen=True):
     affinity: PodAffinity | None = None
     containers: tuple[PodContainer, ...] = ()
     init_containers: tuple[PodContainer, ...] = ()
+    resource_claims: tuple[PodClaim, ...] = ()
+    scheduling_group: SchedulingGroup = SchedulingGroup()
 
 
 class QueuedPod(_Part, frozen=True):

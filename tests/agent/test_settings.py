@@ -2,6 +2,7 @@
 
 import logging
 import re
+import socket
 from pathlib import Path
 from typing import get_args
 
@@ -9,7 +10,7 @@ import msgspec
 import pytest
 
 from agent.__main__ import run
-from agent.settings import AgentConfig, load
+from agent.settings import AgentConfig, hostname_of, load
 from schemas.duration import Duration, parse_duration
 from schemas.enums import FaultKind
 from services.primitives.errors import ConfigurationError
@@ -107,3 +108,11 @@ def test_the_guide_knows_every_setting_and_every_fault():
         if isinstance(field.default, Duration):
             row = rows[f"NAVARCH_{field.name.upper()}"]
             assert parse_duration(row.split("|")[2].strip(" `")) == field.default
+
+
+def test_an_agent_in_a_pod_reports_its_node_as_host_name():
+    """Else workload systems would look for a node with the pod's name."""
+    in_pod = load({"NAVARCH_POOL": "gpu", "NAVARCH_KUBERNETES_NODE": "gpu-0.example"})
+    assert (in_pod.node, hostname_of(in_pod)) == ("gpu-0-example", "gpu-0.example")
+    alone = load({"NAVARCH_POOL": "gpu", "NAVARCH_NODE": "vm-1"})
+    assert hostname_of(alone) == socket.gethostname()

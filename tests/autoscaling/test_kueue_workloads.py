@@ -14,9 +14,10 @@ from services.pool_manager.autoscaling.sources.kueue_workloads import (
     KueueOptions,
     KueueWorkload,
     demand_of_workloads,
+    gang_shape,
 )
 from tests.autoscaling.kueue_api import RESOURCE, KueueApi, pod_set, workload
-from tests.notifier.kubernetes_site import KUBECONFIG
+from tests.notifier.kubernetes_site import kubeconfig
 from tests.support.serving import serving
 
 QUOTA: Final = {"QuotaReserved": "QuotaReserved"}
@@ -29,7 +30,7 @@ async def load(api: KueueApi, folder: Path) -> Load:
     file = folder / "kubeconfig"
     route = Route("/{path:path}", api.serve, methods=["GET", "POST", "PATCH", "DELETE"])
     async with serving(Starlette(routes=[route])) as url:
-        file.write_text(KUBECONFIG.format(url=url))
+        file.write_text(kubeconfig(url))
         source = KubernetesSource(
             options=KubernetesSource.Options(
                 kubeconfig=str(file), node_labels=POOL, kueue=KueueOptions()
@@ -58,7 +59,7 @@ async def test_workloads_are_listed_in_their_order(versions: list[str], tmp_path
     api.add(workload("waits", pod_set(5, 8)))
     assert await load(api, tmp_path) == Load(
         pending_jobs=4,
-        waiting=(WaitingJobs(gpus=4), *(WaitingJobs(nodes=each, gpus=8) for each in (4, 3, 2))),
+        waiting=(WaitingJobs(gpus=4), *(gang_shape({8: each}) for each in (4, 3, 2))),
         busy_nodes=0,
         not_for_nodes=1,
     )
@@ -104,10 +105,10 @@ def test_sizes_are_those_of_what_is_admitted() -> None:
     """A launcher without GPUs needs no node; a part may be admitted; a Job's pods share nodes."""
     launcher, workers = pod_set(1, 0), pod_set(4, 8)
     assert shapes(workload("mpi", workers, launcher, owner="MPIJob", conditions=QUOTA)) == (
-        WaitingJobs(nodes=4, gpus=8),
+        gang_shape({8: 4}),
     )
     part = workload("part", workers, conditions=QUOTA, flavor="h100", admitted=3)
-    assert shapes(part) == (WaitingJobs(nodes=3, gpus=8),)
+    assert shapes(part) == (gang_shape({8: 3}),)
     sweep = workload("sweep", pod_set(6, 2), owner="Job", conditions=QUOTA)
     assert shapes(sweep) == (WaitingJobs(gpus=2, count=6),)
     assert shapes(workload("web", pod_set(6, 0), conditions=QUOTA)) == ()

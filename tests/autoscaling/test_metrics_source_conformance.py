@@ -15,7 +15,7 @@ from schemas.settings import Setting
 from services.pool_manager.autoscaling.autoscaler_plugins import source_of
 from services.pool_manager.autoscaling.metrics_source_conformance import SourceConformance
 from services.pool_manager.autoscaling.metrics_sources import Load, MetricsSource
-from tests.notifier.kubernetes_site import KUBECONFIG
+from tests.notifier.kubernetes_site import kubeconfig
 from tests.support.serving import serving
 
 ANSWERS: dict[str, Any] = {
@@ -59,7 +59,7 @@ def settings(kind: str, url: str, folder: Path) -> dict[str, Any]:
     if kind == "kubernetes":
         pytest.importorskip("kubernetes_asyncio")
         file = folder / f"kubeconfig-{len(url)}"
-        file.write_text(KUBECONFIG.format(url=url))
+        file.write_text(kubeconfig(url))
         return {"type": kind, "kubeconfig": str(file)}
     if kind == "slurm-rest":
         return {"type": "slurm", "rest": {"url": url, "user": "navarch", "token": "jwt"}}

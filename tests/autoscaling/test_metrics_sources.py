@@ -1,4 +1,4 @@
-"""What sources make of the answers of Prometheus, Slurm, Kubernetes and Ray."""
+"""Sources read the answers of Prometheus, Slurm, Kubernetes and Ray."""
 
 import json
 from collections.abc import AsyncIterator
@@ -9,9 +9,10 @@ import msgspec
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from services.notifier.workload.kubernetes.kubernetes_pods import gang as gang_of_pod
 from services.pool_manager.autoscaling.autoscaler_plugins import check_source, source_of
 from services.pool_manager.autoscaling.metrics_sources import (
     Load,
@@ -21,14 +22,19 @@ from services.pool_manager.autoscaling.metrics_sources import (
     for_pool,
 )
 from services.pool_manager.autoscaling.sources.kubernetes_source import pods_load
+from services.pool_manager.autoscaling.sources.kueue_workloads import gang_shape
 from services.pool_manager.autoscaling.sources.pod_requests import fits
 from services.pool_manager.autoscaling.sources.ray_source import demand_load
 from services.pool_manager.autoscaling.sources.slurm_source import queue_load
 from services.primitives.errors import ConfigurationError
-from services.workload_systems.kubernetes_objects import QueuedPod, RequestedPod
+from services.workload_systems.kubernetes_objects import (
+    KubernetesPod,
+    QueuedPod,
+    RequestedPod,
+)
 from services.workload_systems.ray_answers import StatusAnswer
 from services.workload_systems.slurm_output import read_nodes, read_queue
-from tests.notifier.kubernetes_site import KUBECONFIG
+from tests.notifier.kubernetes_site import kubeconfig
 from tests.support.serving import serving
 
 SLURM_QUEUE = """\
@@ -69,7 +75,7 @@ RAY_STATUS = {
 
 
 def test_slurm_queue_is_read() -> None:
-    """Types in gres, tasks of arrays, constraints with the separator, and reasons."""
+    """The queue has types in gres, tasks of arrays, constraints with the separator, and reasons."""
     jobs = read_queue(SLURM_QUEUE, "MARK")
     nodes = read_nodes(SLURM_NODES, "MARK")
     assert queue_load(jobs, nodes, "h100") == Load(
@@ -116,7 +122,7 @@ def pod(gpus: int, *, node: str = "", reason: str = "Unschedulable", **more: Any
         "nodeSelector": more.get("selector", {}),
     }
     condition = {"type": "PodScheduled", "status": "False", "reason": reason}
-    about = {"namespace": "ml", "labels": more.get("labels", {})}
+    about = {"namespace": "ml", "labels": more.get("labels", {}), **more.get("metadata", {})}
     raw = {"metadata": about, "spec": spec, "status": {"conditions": [condition]}}
     return msgspec.json.decode(json.dumps(raw), type=QueuedPod)
 
@@ -136,12 +142,26 @@ def test_kubernetes_pods_are_read() -> None:
     ]
     assert pods_load(pods, "nvidia.com/gpu", {"pool": "training"}) == Load(
         pending_jobs=3,
-        waiting=(WaitingJobs(nodes=2, gpus=8), WaitingJobs(gpus=2, count=2)),
+        waiting=(gang_shape({8: 2}), WaitingJobs(gpus=2, count=2)),
         busy_nodes=1,
         not_for_nodes=1,
         not_for_pool=1,
     )
     assert pods_load(pods, "nvidia.com/gpu", {}).pending_jobs == 4
+
+
+def test_the_pods_of_an_indexed_job_are_the_gang_that_drains_report() -> None:
+    """Packed by what they ask for; the pods of another Job wait by themselves."""
+    owner = [{"kind": "Job", "name": "llm", "controller": True}]
+    indexed = {"batch.kubernetes.io/job-completion-index": "0"}
+    gang = {"name": "p", "ownerReferences": owner, "annotations": indexed}
+    alone = {"name": "p", "ownerReferences": owner}
+    pods = [pod(2, metadata=each) for each in (gang, gang, gang, gang, alone)]
+    found = pods_load(pods, "nvidia.com/gpu", {})
+    assert found.waiting == (gang_shape({2: 4}), WaitingJobs(gpus=2))
+    for metadata, job in ((gang, "ml/Job/llm"), (alone, "")):
+        raw = {"metadata": {"namespace": "ml", **metadata}}
+        assert gang_of_pod(msgspec.convert(raw, KubernetesPod)) == job
 
 
 NEEDS = {"key": "pool", "operator": "In", "values": ["training"]}
@@ -189,7 +209,7 @@ def test_required_node_affinity_is_met_as_the_scheduler_does(name: str) -> None:
 
 
 def vector(*values: str) -> dict[str, Any]:
-    """What Prometheus answers."""
+    """Return what Prometheus answers."""
     result = [{"metric": {}, "value": [1.0, each]} for each in values]
     return {"status": "success", "data": {"resultType": "vector", "result": result}}
 
@@ -235,7 +255,7 @@ class Site:
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    """It, on a free port."""
+    """Serve the site on a free port."""
     made = Site()
     route = Route("/{path:path}", made.serve, methods=["GET", "POST"])
     async with serving(Starlette(routes=[route])) as made.url:
@@ -243,7 +263,7 @@ async def site() -> AsyncIterator[Site]:
 
 
 async def load(raw: dict[str, Any]) -> Load | str:
-    """What a source says of `training`, or its error."""
+    """Return what a source says of `training`, or its error."""
     source: MetricsSource = source_of(raw, "pools.training.metrics", None)
     try:
         return await source.load("training")
@@ -298,7 +318,7 @@ async def test_utilization_and_queue_come_from_two_sources(site: Site) -> None:
 
 
 async def test_a_silent_part_silences_the_whole(site: Site) -> None:
-    """With half of the figures a decision would be wrong."""
+    """A decision would be wrong with half of the figures."""
     prometheus = {"type": "prometheus", "url": "http://127.0.0.1:1", "utilization": "x"}
     found = await load(
         {"type": "combined", "sources": [{"type": "http", "url": site.url}, prometheus]}
@@ -313,13 +333,38 @@ async def test_kubernetes_pods_are_listed(site: Site, tmp_path: Path) -> None:
     first = msgspec.to_builtins(pod(4))
     site.answer = {"metadata": {"continue": ""}, "items": [first, msgspec.to_builtins(pod(0))]}
     file = tmp_path / "kubeconfig"
-    file.write_text(KUBECONFIG.format(url=site.url))
+    file.write_text(kubeconfig(site.url))
     raw = {"type": "kubernetes", "kubeconfig": str(file)}
     assert await load(raw) == Load(pending_jobs=1, waiting=(WaitingJobs(gpus=4),), busy_nodes=0)
-    file.write_text(KUBECONFIG.format(url="http://127.0.0.1:1"))
+    file.write_text(kubeconfig("http://127.0.0.1:1"))
     found = await load(raw)
     assert isinstance(found, str)
     assert found.startswith("Kubernetes, for pool training: ")
+
+
+async def test_a_placed_pod_is_busy_in_the_pool_of_its_node(tmp_path: Path) -> None:
+    """A pool whose nodes run nothing is not busy with a pod that would run on any node."""
+    pytest.importorskip("kubernetes_asyncio")
+    placed = [msgspec.to_builtins(pod(8, node=f"training-{each}")) for each in range(3)]
+    selectors = list[str]()
+
+    async def answer(request: Request) -> Response:
+        if request.url.path == "/api/v1/pods":
+            return JSONResponse({"metadata": {}, "items": placed})
+        selectors.append(request.query_params["labelSelector"])
+        names = [f"training-{each}" for each in range(5) if selectors[-1] == "pool=training"]
+        return JSONResponse({"metadata": {}, "items": [{"metadata": {"name": n}} for n in names]})
+
+    async with serving(Starlette(routes=[Route("/{path:path}", answer)])) as url:
+        (file := tmp_path / "kubeconfig").write_text(kubeconfig(url))
+        raw = {"type": "kubernetes", "kubeconfig": str(file)}
+        busy = {}
+        for name in ("training", "big"):
+            found = await load({**raw, "node_labels": {"pool": name}})
+            assert isinstance(found, Load)
+            busy[name] = found.busy_nodes
+    assert busy == {"training": 3, "big": 0}
+    assert selectors == ["pool=training", "pool=big"]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ JOBS = st.lists(
         nodes=st.sampled_from([1, 1, 1, 2, 4, 16]),
         gpus=st.integers(0, 9),
         count=st.integers(0, 50),
+        parts=st.dictionaries(st.integers(0, 9), st.integers(0, 20), max_size=3),
     ),
     max_size=12,
 )
@@ -36,6 +37,22 @@ JOBS = st.lists(
         ),
         ([WaitingJobs(gpus=3, count=4)], QueueDemand(nodes=2, jobs=4)),
         ([WaitingJobs(nodes=2, gpus=1)], QueueDemand(nodes=2, jobs=1, gangs=(2,))),
+        # Parts share nodes by their GPUs; a gang that fills one node shares it.
+        ([WaitingJobs(nodes=4, gpus=2, parts={2: 4})], QueueDemand(nodes=1, jobs=1)),
+        (
+            [WaitingJobs(nodes=5, gpus=8, count=2, parts={8: 2, 2: 3})],
+            QueueDemand(nodes=6, jobs=2, gangs=(3, 3)),
+        ),
+        (
+            [WaitingJobs(nodes=2, gpus=2, parts={2: 2}), WaitingJobs(gpus=4)],
+            QueueDemand(nodes=1, jobs=2),
+        ),
+        ([WaitingJobs(nodes=81, gpus=1, parts={1: 81})], QueueDemand(too_large=1)),
+        (
+            [WaitingJobs(nodes=80, gpus=1, parts={1: 80})],
+            QueueDemand(nodes=10, jobs=1, gangs=(10,)),
+        ),
+        ([WaitingJobs(nodes=2, gpus=9, parts={9: 2})], QueueDemand(too_large=1)),
         ([WaitingJobs(nodes=6, count=3)], QueueDemand(nodes=6, jobs=1, gangs=(6,), without_room=2)),
         ([WaitingJobs(nodes=11)], QueueDemand(too_large=1)),
         ([WaitingJobs(gpus=16)], QueueDemand(too_large=1)),

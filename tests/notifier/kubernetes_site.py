@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -17,14 +17,19 @@ from services.notifier.workload.workload_notifier import Notifier
 from tests.notifier.device_api import DeviceApi
 from tests.notifier.workload_sites import CLOCK, NODES, TIMEOUT, HttpSite
 
-KUBECONFIG: Final = """
+_KUBECONFIG: Final = """
 apiVersion: v1
 kind: Config
 clusters: [{{name: c, cluster: {{server: "{url}"}}}}]
-users: [{{name: u, user: {{token: t}}}}]
+users: [{{name: u, user: {{token: {token}}}}}]
 contexts: [{{name: x, context: {{cluster: c, user: u}}}}]
 current-context: x
 """
+
+
+def kubeconfig(url: str, token: str = "t") -> str:
+    """A kubeconfig that logs in by a token."""
+    return _KUBECONFIG.format(url=url, token=token)
 
 
 class KubernetesSite(HttpSite):
@@ -40,12 +45,15 @@ class KubernetesSite(HttpSite):
         self.changes: list[tuple[str, dict[str, Any]]] = []
         """Kind and change; an object's version is its place in this list."""
         self.changed = asyncio.Event()
+        self.refuses: Callable[[Request], Response | None] = lambda _: None
+        """Answers in place of the API where it returns an answer."""
+        self.evicted: list[str] = []
         for each in NODES:
             self.store("nodes", {"metadata": {"name": each}, "spec": {}})
 
     def make(self) -> Notifier:
         file = self.folder / "kubeconfig"
-        file.write_text(KUBECONFIG.format(url=self.url))
+        file.write_text(kubeconfig(self.url))
         options = KubernetesNotifier.Options(
             kubeconfig=str(file),
             timeout=TIMEOUT,
@@ -65,14 +73,15 @@ class KubernetesSite(HttpSite):
         self.changed.set()
         self.changed = asyncio.Event()
 
-    def place(self, node: str) -> None:
+    def place(self, node: str, *, owner: str = "Job") -> None:
         about = {
             "name": f"pod-{node}",
             "namespace": "default",
             "annotations": {"pod.navarch.io/checkpoint": "true"},
-            "ownerReferences": [{"kind": "Job", "name": f"train-{node}", "controller": True}],
+            "ownerReferences": [{"kind": owner, "name": f"train-{node}", "controller": True}],
         }
-        spec = {"nodeName": node, "restartPolicy": "Never"}
+        policy = "Never" if owner == "Job" else "Always"
+        spec = {"nodeName": node, "restartPolicy": policy}
         self.store("pods", {"metadata": about, "spec": spec})
 
     def announce(self, node: str, at: datetime) -> bool:
@@ -98,6 +107,8 @@ class KubernetesSite(HttpSite):
         return found
 
     async def content(self, request: Request) -> Response:
+        if (refusal := self.refuses(request)) is not None:
+            return refusal
         if request.url.path.startswith("/apis/resource.k8s.io/"):
             return await self.dra.answer(request)
         match request.method, request.url.path.split("/")[3:]:
@@ -124,6 +135,9 @@ class KubernetesSite(HttpSite):
                 keys = self.checkpoints.setdefault(name.removeprefix("pod-"), set())
                 keys.add(str(len(self.changes)))
                 return self.patch("pods", name, await request.json())
+            case "POST", ["namespaces", _, "pods", name, "eviction"]:
+                self.evicted.append(name)
+                self.leave(name.removeprefix("pod-"))
             case "DELETE", ["namespaces", _, "pods", name]:
                 self.leave(name.removeprefix("pod-"))
         return JSONResponse({})
@@ -140,6 +154,12 @@ class KubernetesSite(HttpSite):
                 if of == kind:
                     yield json.dumps(change).encode() + b"\n"
             await changed.wait()
+
+
+def status(code: int, message: str) -> Response:
+    """The API's answer to a call that it refuses."""
+    body = {"kind": "Status", "code": code, "message": message, "reason": "", "details": {}}
+    return JSONResponse(body, code)
 
 
 def merged(what: Any, patch: Any) -> Any:

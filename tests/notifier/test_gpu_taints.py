@@ -16,7 +16,7 @@ from services.notifier.workload.slurm_notifier import SlurmNotifier
 from services.notifier.workload.webhook_notifier import WebhookNotifier
 from services.notifier.workload.workload_notifier import GpuCordoningNotifier, StepFailure
 from tests.notifier.device_api import DeviceApi
-from tests.notifier.kubernetes_site import KUBECONFIG, KubernetesSite
+from tests.notifier.kubernetes_site import KubernetesSite, kubeconfig
 from tests.notifier.workload_sites import CLOCK
 
 CALL = Duration(20)
@@ -36,7 +36,7 @@ async def site(tmp_path: Path) -> AsyncIterator[KubernetesSite]:
 def notifier(site: KubernetesSite, **options: object) -> KubernetesNotifier:
     """One with these options."""
     file = site.folder / "kubeconfig"
-    file.write_text(KUBECONFIG.format(url=site.url))
+    file.write_text(kubeconfig(site.url))
     given = KubernetesNotifier.Options(kubeconfig=str(file), timeout=CALL, **options)
     return KubernetesNotifier(options=given, clock=CLOCK)
 

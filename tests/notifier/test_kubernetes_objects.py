@@ -1,6 +1,6 @@
 """What follows from Kubernetes' objects: which node, which pods, which changes. Pure."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -18,6 +18,12 @@ from services.workload_systems.kubernetes_objects import (
     KubernetesPod,
 )
 
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+INDEXED = {"batch.kubernetes.io/job-completion-index": "0"}
+GROUP = {
+    "leaderworkerset.sigs.k8s.io/name": "serve",
+    "leaderworkerset.sigs.k8s.io/group-index": "1",
+}
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 
 
@@ -117,10 +123,25 @@ def test_a_cordon_is_undone_exactly():
     assert set(nodes.PROTECTIONS) <= set(cordoned.metadata.annotations)
     assert nodes.cordon_patch(cordoned, "other", drain=False) is None
     draining = merged(cordoned, nodes.cordon_patch(cordoned, "s/drain", drain=True))
-    assert nodes.draining_nodes([cordoned, draining]) == ["n1"]
+    assert nodes.draining_nodes([cordoned, draining], NOW) == ["n1"]
     assert nodes.cordon_patch(draining, "s/drain", drain=True) is None
     assert merged(draining, nodes.uncordon_patch(draining)) == before
     assert nodes.uncordon_patch(before) is None
+
+
+def test_a_drain_ends_at_its_deadline():
+    """The mark stays for the report; another order sets another time, and an uncordon clears it."""
+    before = node()
+    until = NOW + timedelta(hours=1)
+    draining = merged(before, nodes.cordon_patch(before, "s/drain", drain=True, until=until))
+    assert nodes.cordon_patch(draining, "s/drain", drain=True, until=until) is None
+    assert nodes.draining_nodes([draining], NOW) == ["n1"]
+    assert nodes.draining_nodes([draining], until) == []
+    later = nodes.cordon_patch(draining, "t/drain", drain=True, until=until + timedelta(hours=1))
+    assert nodes.draining_nodes([merged(draining, later)], until) == ["n1"]
+    endless = merged(draining, nodes.cordon_patch(draining, "t/drain", drain=True))
+    assert nodes.draining_nodes([endless], until) == ["n1"]
+    assert merged(draining, nodes.uncordon_patch(draining)) == before
 
 
 def test_what_an_administrator_cordoned_stays_so():
@@ -220,7 +241,13 @@ def test_batch_pods_are_evicted_where_that_is_configured():
     [
         (pod(), ""),
         (pod(owner=""), ""),
-        (pod(owner="Job/train"), "ml/Job/train"),
+        (pod(owner="Job/sweep"), ""),
+        (pod(owner="Job/train", metadata={"annotations": INDEXED}), "ml/Job/train"),
+        (pod(owner="", schedulingGroup={"podGroupName": "g"}), "ml/PodGroup/g"),
+        (
+            pod(owner="StatefulSet/s", metadata={"labels": GROUP}),
+            "ml/LeaderWorkerSet/serve-1",
+        ),
         (pod(owner="PyTorchJob/llm"), "ml/PyTorchJob/llm"),
         (pod(owner="MPIJob/llm"), "ml/MPIJob/llm"),
         (
@@ -242,7 +269,13 @@ def test_what_still_runs_is_reported():
     """Names, owners, ends and gangs of what holds the node, and why each has not left."""
     found = pods.node_workload(
         [
-            pod("a", owner="Job/train", restartPolicy="Never", activeDeadlineSeconds=3600),
+            pod(
+                "a",
+                owner="Job/train",
+                restartPolicy="Never",
+                activeDeadlineSeconds=3600,
+                metadata={"annotations": INDEXED},
+            ),
             pod("b", volumes=[{"emptyDir": {}}]),
             pod("c", owner="DaemonSet/logs"),
             *(pod(f"w{each}") for each in range(5)),
@@ -265,6 +298,7 @@ def test_what_still_runs_is_reported():
     assert found.running[1].gang == ""
     assert found.detail == (
         "left until the deadline, it runs to completion: ml/a; "
+        "of a gang on several nodes, which ends with it: ml/a; "
         "waits for its disruption budget (x): ml/b; emptyDir, lost with the pod: ml/b; "
         "to be evicted: ml/w0, ml/w1, ml/w2 and 2 more"
     )

@@ -40,14 +40,14 @@ def pod(name: str, version: int) -> dict[str, Any]:
 
 
 def page(version: int, *names: str, more: str = "") -> bytes:
-    """A page of a list."""
+    """Return a page of a list."""
     items = [pod(each, version) for each in names] or None
     about = {"resourceVersion": str(version), "continue": more}
     return json.dumps({"metadata": about, "items": items}).encode()
 
 
 def event(kind: str, what: dict[str, Any]) -> bytes:
-    """A line of a watch."""
+    """Return a line of a watch."""
     return json.dumps({"type": kind, "object": what}).encode()
 
 
@@ -95,6 +95,7 @@ class ScriptedApi(KubernetesClient):
 
 
 CUT = ConnectionError("cut")
+GONE_AT_ONCE = KubernetesError("watch", 410, "Expired")
 GONE = event("ERROR", {"code": 410, "message": "too old resource version"})
 BOOKMARK = event("BOOKMARK", pod("", 9))
 NO_RIGHT = MissingRightError("GET /api/v1/pods", 403, 'cannot watch resource "pods"')
@@ -146,8 +147,35 @@ async def test_a_watch_goes_on_where_it_ended(tmp_path, script, asked, left):
     assert set(watch.objects) == known == {f"ml/{each}" for each in left.split()}
 
 
+class NotingClock(InstantClock):
+    """Notes the sleeps."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await super().sleep(seconds)
+
+
+async def test_an_api_that_is_away_is_asked_less_and_less_often(tmp_path, caplog):
+    """The time between two watches doubles up to a limit, with one warning; a line ends it."""
+    (file := tmp_path / "kubeconfig").write_text("")
+    script = [page(5, "a"), *[CUT] * 8, [event("ADDED", pod("b", 6))], GONE_AT_ONCE, page(7), CUT]
+    api, clock = ScriptedApi(file, script), NotingClock()
+    watch = ObjectWatch(api, "/api/v1/pods", KubernetesPod, clock, lambda *_: None)
+    task = asyncio.create_task(watch.run())
+    async with asyncio.timeout(5):
+        await api.over.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert clock.slept == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 0.2, 0.4]
+    warned = [each for each in caplog.records if "interrupted" in each.message]
+    assert len(warned) == 2
+
+
 async def test_what_prevents_the_first_list_is_raised(tmp_path):
-    """Who asks before anything is known learns why, and the watch goes on."""
+    """A client that asks before anything is known learns why, and the watch goes on."""
     (file := tmp_path / "kubeconfig").write_text("")
     refused = MissingRightError("GET /api/v1/pods", 403, 'cannot list resource "pods"')
     api = ScriptedApi(file, [refused])

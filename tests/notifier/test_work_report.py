@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from schemas.messages import encode
 from schemas.node_events import WorkRemains, node_codec
@@ -57,6 +58,11 @@ def event(answer: NodeWorkload, until: datetime | None) -> WorkRemains:
             workload(1, ends=None),
             None,
             "waits for job 1 of alice (has run for 2 h 10 min), without a time limit",
+        ),
+        (
+            replace(workload(1, ends=None), detail="waits for its disruption\nbudget (x): ml/web"),
+            None,
+            "without a time limit. waits for its disruption budget (x): ml/web",
         ),
         (workload(1, 2, 3, 4, 5, 6, 7), AT, "job 5 of alice (has run for 2 h 10 min), 2 more, "),
     ],

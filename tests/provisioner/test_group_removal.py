@@ -16,7 +16,7 @@ from services.primitives.errors import ConfigurationError
 from services.provisioner.provider_client.provider import Environment
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.kubernetes import KubernetesProvider
-from tests.notifier.kubernetes_site import KUBECONFIG
+from tests.notifier.kubernetes_site import kubeconfig
 from tests.support.serving import serving
 
 OPTIONS = {"selectors": {"gpu": "gpu=true"}, "kubeconfig": "k"}
@@ -65,7 +65,7 @@ async def make(api: Api, tmp_path: Path) -> AsyncIterator[Any]:
         return provider
 
     async with serving(app) as url:
-        file.write_text(KUBECONFIG.format(url=url))
+        file.write_text(kubeconfig(url))
         yield made
         for each in providers:
             await each.close()

@@ -36,7 +36,8 @@ CONTROLLERS: Final = (
     "statefulset-controller,daemonset-controller,pod-garbage-collector-controller,garbage-collector-controller,"
     "node-lifecycle-controller,taint-eviction-controller"
 )
-NOTIFIER: Final = "system:serviceaccount:navarch:navarch-notifier"
+ACCOUNTS: Final = ("notifier", "pool-manager")
+"""Services whose service accounts the tests act as, with the rights that the manifests give."""
 START_SECONDS_MAX: Final = 90.0
 
 
@@ -66,7 +67,7 @@ class Cluster:
         self.folder = folder
         self.port, self._etcd, self._peer = free_ports(3)
         self._processes: dict[str, asyncio.subprocess.Process] = {}
-        self._tokens = {"admin": secrets.token_hex(16), "notifier": secrets.token_hex(16)}
+        self._tokens = {each: secrets.token_hex(16) for each in ("admin", *ACCOUNTS)}
         self._api: httpx.AsyncClient | None = None
 
     @property
@@ -167,7 +168,7 @@ class Cluster:
             await self.kill(name)
 
     def kubeconfig(self, user: str, port: int = 0) -> Path:
-        """A kubeconfig file of `admin` or `notifier`, to the API server or a proxy before it."""
+        """Write a kubeconfig of `admin` or a service, to the API server or a proxy before it."""
         file = self.folder / f"{user}-{port}.kubeconfig"
         authority = str(self.folder / "certificates" / "apiserver.crt")
         server = f"https://127.0.0.1:{port or self.port}"
@@ -191,8 +192,11 @@ class Cluster:
         return dict(reply.json())
 
     async def apply(self, file: Path) -> None:
-        """Create or replace what a file of manifests has."""
+        """Create or replace what a file of manifests has, and the namespaces that it lacks."""
         for manifest in yaml.safe_load_all(file.read_text()):
+            if name := manifest["metadata"].get("namespace"):
+                body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+                await self.api.post("/api/v1/namespaces", json=body)
             reply = await self.api.post(collection(manifest), json=manifest)
             if reply.status_code == 409:
                 where = f"{collection(manifest)}/{manifest['metadata']['name']}"
@@ -218,7 +222,8 @@ class Cluster:
             )
 
     def _write_keys(self) -> None:
-        users = {"admin": 'admin,admin,"system:masters"', "notifier": f"{NOTIFIER},notifier"}
+        users = {"admin": 'admin,admin,"system:masters"'}
+        users |= {each: f"system:serviceaccount:navarch:navarch-{each},{each}" for each in ACCOUNTS}
         lines = [f"{self._tokens[each]},{user}" for each, user in users.items()]
         (self.folder / "tokens.csv").write_text("\n".join(lines) + "\n")
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)

@@ -108,7 +108,7 @@ async def add_replicas(
 async def add_job(
     cluster: Cluster, pool: str, count: int, annotations: dict[str, str] | None = None, **more: Any
 ) -> None:
-    """A Job of the pool's name with one pod on each of several nodes, running."""
+    """Create an Indexed Job of the pool's name with one pod on each of several nodes, running."""
     spread = [
         {
             "labelSelector": {"matchLabels": {"app": pool}},
@@ -126,7 +126,12 @@ async def add_job(
             "apiVersion": "batch/v1",
             "kind": "Job",
             "metadata": {"name": pool},
-            "spec": {"parallelism": count, "completions": count, "template": template},
+            "spec": {
+                "parallelism": count,
+                "completions": count,
+                "completionMode": "Indexed",
+                "template": template,
+            },
         }
     )
     await running(cluster, pool, count)

@@ -28,12 +28,27 @@ ACTS: Final = (
     *("--set", "config.notifier.checkpoint_pods=true", "--set", "agents.reboots=true"),
     *("--set", "config.notifier.gpu_cordon=device-taint"),
 )
+SCALES: Final = (
+    *("--set", "config.pools.gpu.metrics.type=kubernetes"),
+    *("--set-json", "config.pools.gpu.metrics.kueue={}"),
+)
+EXTRA: Final = (
+    *("--set-json", 'services.notifier.extraVolumes=[{"name":"k","secret":{"secretName":"k"}}]'),
+    *("--set-json", 'services.notifier.extraVolumeMounts=[{"name":"k","mountPath":"/etc/k"}]'),
+    *("--set", "defaults.priorityClassName=high,defaults.podLabels.team=ml"),
+    *("--set", "defaults.podAnnotations.a=b,agents.podAnnotations.a=b,agents.podLabels.team=ml"),
+    *("--set-json", 'services.metrics.extraEgress=[{"ports":[{"port":9999}]}]'),
+    *("--set", "config.tracing.otlp_endpoint=http://collector:4318/v1/traces"),
+    *("--set", "config.authenticators.people.type=oidc", *SCALES),
+)
 OPEN: Final = (
     *("--set", "nats.url=nats://bus:4222", "--set", "nats.ownAuthority=false"),
     *("--set", "nats.credentialsPrefix="),
 )
 OTHERS: Final = {
     "acts": ACTS,
+    "scales": SCALES,
+    "extra": EXTRA,
     "open bus": OPEN,
     "library of the host": ("--set", "agents.driverLibrary=/usr/lib/libnvidia-ml.so.1"),
     "own runtime": ("--set", "agents.runtimeClassName=nvidia", "--set", "agents.hostNetwork=true"),
@@ -50,7 +65,7 @@ def objects(text: str) -> dict[tuple[str, str], Any]:
 
 
 def conforms(text: str) -> str:
-    """What kubeconform says of manifests; empty if nothing is wrong."""
+    """Return what kubeconform says of manifests; empty if nothing is wrong."""
     found = ""
     for version in ("1.30.0", KUBERNETES):
         folder = Path(tool("kubeconform")).parent / "schemas" / version
@@ -75,7 +90,7 @@ def test_the_kustomization_is_the_chart_rendered() -> None:
 
 
 def configuration_of(deployment: Any) -> dict[str, Any]:
-    """Which ConfigMap its pods mount, as it can be changed."""
+    """Return which ConfigMap its pods mount, as it can be changed."""
     volumes = deployment["spec"]["template"]["spec"]["volumes"]
     found = next(each for each in volumes if each["name"] == "config")["configMap"]
     assert isinstance(found, dict)
@@ -83,7 +98,7 @@ def configuration_of(deployment: Any) -> dict[str, Any]:
 
 
 def test_both_make_the_same_objects() -> None:
-    """But for the namespaces, the test's pod and the name of the configuration."""
+    """The namespaces, the test's pod and the configuration's name are what is not compared."""
     chart, base = objects(rendered("--no-hooks")), objects(run("kustomize", "build", str(BASE)))
     made = chart.pop(("ConfigMap", "navarch-config"))
     [hashed] = [key for key in base if key[0] == "ConfigMap"]
@@ -134,7 +149,7 @@ def test_every_service_has_its_program_and_its_configuration(tmp_path: Path) -> 
 
 
 def rules(found: dict[tuple[str, str], Any], name: str) -> Any:
-    """What a ClusterRole permits."""
+    """Return what a ClusterRole permits."""
     return found["ClusterRole", name]["rules"]
 
 
@@ -160,8 +175,59 @@ def test_rights_follow_from_the_configuration() -> None:
     assert ("ClusterRole", "navarch-navarch-notifier") not in objects(rendered(*outside))
 
 
+def test_a_metrics_source_in_the_cluster_has_its_rights() -> None:
+    """The manifests by hand grant the same; a source in another cluster needs none here."""
+    role = ("ClusterRole", "navarch-navarch-pool-manager")
+    found = objects(rendered(*SCALES))
+    by_hand = [
+        objects((ROOT / "deploy/kubernetes" / name).read_text())
+        for name in ("pool-manager-rbac.yaml", "kueue-rbac.yaml")
+    ]
+    granted = rules(by_hand[0], "navarch-pool-manager") + rules(by_hand[1], "navarch-kueue")
+    assert found[role]["rules"] == granted
+    account = {"kind": "ServiceAccount", "name": "navarch-pool-manager", "namespace": "navarch"}
+    assert found["ClusterRoleBinding", role[1]]["subjects"] == [account]
+    assert by_hand[1]["ClusterRoleBinding", "navarch-kueue"]["subjects"] == [account]
+    pod = found["Deployment", "navarch-pool-manager"]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is True
+    parts = '{"type":"combined","sources":[{"type":"http"},{"type":"kubernetes"}]}'
+    assert role in objects(rendered("--set-json", f"config.pools.gpu.metrics={parts}"))
+    elsewhere = ("--set", "config.pools.gpu.metrics.kubeconfig=/etc/a")
+    assert role not in objects(rendered(*SCALES, *elsewhere))
+
+
+def test_services_reach_what_the_configuration_uses() -> None:
+    """Metrics sources, issuers of tokens and collectors; and what `extraEgress` adds for one."""
+
+    def egress(name: str, *more: str) -> list[Any]:
+        found: list[Any] = objects(rendered(*more))["NetworkPolicy", f"navarch-{name}"]["spec"][
+            "egress"
+        ]
+        return found
+
+    for name in ("pool-manager", "gateway"):
+        assert {} not in egress(name)
+        assert {} in egress(name, *EXTRA)
+    collector = {"ports": [{"port": 4318, "protocol": "TCP"}]}
+    assert egress("health-monitor", *EXTRA) == [*egress("health-monitor"), collector]
+    added = {"ports": [{"port": 9999}]}
+    assert egress("metrics", *EXTRA) == [*egress("metrics"), collector, added]
+
+
+def test_pods_have_what_the_values_add() -> None:
+    """Volumes of one service; priority, labels and annotations of all of them."""
+    found = objects(rendered(*EXTRA))
+    pod = found["Deployment", "navarch-notifier"]["spec"]["template"]
+    assert "k" in {each["name"] for each in pod["spec"]["volumes"]}
+    assert "/etc/k" in {e["mountPath"] for e in pod["spec"]["containers"][0]["volumeMounts"]}
+    assert pod["spec"]["priorityClassName"] == "high"
+    for each in (pod, found["DaemonSet", "navarch-agent"]["spec"]["template"]):
+        assert each["metadata"]["labels"]["team"] == "ml"
+        assert each["metadata"]["annotations"]["a"] == "b"
+
+
 def test_only_who_asks_the_cluster_has_a_token_for_it() -> None:
-    """Provisioner and notifier; no agent, no other service, no test."""
+    """The provisioner and the notifier have one; no agent, no other service, no test."""
     found = objects(rendered())
     specs = {
         key[1]: each["spec"].get("template", each)["spec"]
@@ -193,7 +259,7 @@ def test_only_who_asks_the_cluster_has_a_token_for_it() -> None:
     ],
 )
 def test_a_wrong_value_is_refused(given: str, why: str) -> None:
-    """Before anything is installed, with its place."""
+    """The error names its place before anything is installed."""
     with pytest.raises(subprocess.CalledProcessError) as raised:
         rendered("--set", given)
     assert why in raised.value.stderr

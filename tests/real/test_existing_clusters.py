@@ -176,6 +176,9 @@ async def test_it_observes_and_changes_nothing(cluster: Cluster) -> None:
             return status == 0 and node not in out
 
         await eventually(retired, within_seconds=120, every=1)
-    # The namespace's controller does not run here, so kubectl would wait for its end.
-    at_once = remove.replace("kubectl delete", "kubectl delete --wait=false")
-    assert 'namespace "navarch" deleted' in await run(cluster, at_once)
+    # What another manifest of ours adds neither changes the namespace nor goes with this one.
+    await run(cluster, f"kubectl apply -f {ROOT}/deploy/kubernetes/notifier-rbac.yaml")
+    labels = (await cluster.get("/api/v1/namespaces/navarch"))["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
+    assert 'daemonset.apps "navarch-agent" deleted' in await run(cluster, remove)
+    assert "navarch-notifier" in await run(cluster, "kubectl get serviceaccounts -n navarch")

@@ -8,11 +8,13 @@ import pytest
 import pytest_asyncio
 
 from services.notifier.workload.kubernetes.gpu_taints import FAULTY
+from services.notifier.workload.kubernetes.kubernetes_rights import GPU_GRANT
 from services.notifier.workload.workload_notifier import (
     GpuReference,
-    StepFailure,
     WorkloadOrder,
 )
+from services.pool_manager.autoscaling.metrics_sources import WaitingJobs
+from services.pool_manager.autoscaling.sources.kubernetes_source import KubernetesSource
 from tests.real.kubernetes_cluster import Cluster, needs_kubernetes, real_cluster
 from tests.real.kubernetes_work import add_nodes, node_of, notifier, order, pod_spec
 from tests.real.test_kubernetes import RBAC
@@ -47,7 +49,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clu
 
 
 async def publish(cluster: Cluster, node: str, gpus: int) -> None:
-    """What a DRA driver publishes on a node."""
+    """Publish what a DRA driver publishes on a node."""
     devices = [
         {"name": f"gpu-{each}", "attributes": {"uuid": {"string": f"GPU-{node}-{each}"}}}
         for each in range(gpus)
@@ -68,7 +70,7 @@ async def publish(cluster: Cluster, node: str, gpus: int) -> None:
 
 
 async def publish_as_nvidia(cluster: Cluster, node: str, gpus: int) -> None:
-    """What NVIDIA's driver publishes from Kubernetes 1.35 on, where it partitions GPUs on demand.
+    """Publish what NVIDIA's driver does from Kubernetes 1.35 on, which partitions GPUs on demand.
 
     Counters in a slice of their own, then one for each GPU with its partitions, which have no
     UUID before they are made. Names, attributes and counters are the driver's; the driver itself
@@ -131,14 +133,14 @@ async def device_of(cluster: Cluster, name: str) -> str:
 
 
 async def is_refused(cluster: Cluster, name: str) -> bool:
-    """Whether the scheduler has said that it has no place for a pod."""
+    """Return whether the scheduler has said that it has no place for a pod."""
     pod = await cluster.get(f"/api/v1/namespaces/default/pods/{name}")
     conditions: list[dict[str, Any]] = pod["status"].get("conditions", [])
     return any(each.get("reason") == "Unschedulable" for each in conditions)
 
 
 def gpu_order(node: str, *gpus: int) -> WorkloadOrder:
-    """An order about GPUs of a node."""
+    """Make an order about GPUs of a node."""
     named = tuple(GpuReference(index=each, uuid=f"GPU-{node}-{each}") for each in gpus)
     return msgspec.structs.replace(order(node, "cordon-gpus"), gpus=named)
 
@@ -148,11 +150,10 @@ async def test_the_scheduler_gives_no_pod_a_tainted_gpu(cluster: Cluster) -> Non
     (node,) = await add_nodes(cluster, "single", 1)
     await publish(cluster, node, 2)
     async with notifier(cluster, gpu_cordon="device-taint") as made:
-        with pytest.raises(StepFailure, match="resourceslices") as refused:
-            await made.cordon_gpus(gpu_order(node, 0))
-        assert refused.value.remedy.endswith("notifier-gpu-rbac.yaml")
+        with pytest.raises(PermissionError, match=f"resourceslices.*{GPU_GRANT}"):
+            await made.cordon_gpus(gpu_order(node, 0))  # it is tried again
         missing = [each for each in await made.self_check() if not each.passed]
-        assert {each.remedy for each in missing} == {refused.value.remedy}
+        assert {each.remedy for each in missing} == {GPU_GRANT}
         await cluster.apply(RBAC.with_name("notifier-gpu-rbac.yaml"))
         assert all(each.passed for each in await made.self_check())
 
@@ -231,3 +232,26 @@ async def test_a_gpu_of_nvidias_driver_is_tainted_with_its_partitions(cluster: C
             return all([await device_of(cluster, each) for each in ("part-1", "part-2")])
 
         await eventually(both, within_seconds=60, every=0.2)
+
+
+async def test_the_metrics_source_counts_claims(cluster: Cluster) -> None:
+    """One that the scheduler has allocated keeps its node busy, and one that waits needs GPUs."""
+    (node,) = await add_nodes(cluster, "claims", 1)
+    await publish(cluster, node, 1)
+    await add_pod(cluster, "claims", "claims-first")
+    await eventually(lambda: device_of(cluster, "claims-first"), within_seconds=60, every=0.2)
+    await add_pod(cluster, "claims", "claims-second")
+    await eventually(lambda: is_refused(cluster, "claims-second"), within_seconds=60, every=0.2)
+    await cluster.apply(RBAC.with_name("pool-manager-rbac.yaml"))
+    source = KubernetesSource(
+        options=KubernetesSource.Options(
+            kubeconfig=str(cluster.kubeconfig("pool-manager")),
+            node_labels={"pool": "claims"},
+            device_class="gpu",
+        )
+    )
+    try:
+        found = await source.load("training")
+    finally:
+        await source.close()
+    assert (found.waiting, found.busy_nodes) == ((WaitingJobs(gpus=1),), 1)

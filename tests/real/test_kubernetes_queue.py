@@ -8,7 +8,7 @@ import yaml
 
 from services.pool_manager.autoscaling.metrics_sources import Load, SourceError, WaitingJobs
 from services.pool_manager.autoscaling.sources.kubernetes_source import KubernetesSource
-from services.pool_manager.autoscaling.sources.kueue_workloads import KueueOptions
+from services.pool_manager.autoscaling.sources.kueue_workloads import KueueOptions, gang_shape
 from tests.autoscaling.kueue_api import CRD, pod_set, workload
 from tests.real.kubernetes_cluster import needs_kubernetes, real_cluster
 from tests.real.kubernetes_work import add_nodes, pod_spec
@@ -37,6 +37,7 @@ async def test_pods_count_by_what_they_wait_for(tmp_path: Path) -> None:
     """A gang and a Job wait for nodes; a gated pod, another pool's and one without GPUs do not."""
     async with real_cluster(tmp_path) as cluster:
         await cluster.apply(RBAC)
+        await cluster.apply(RBAC.with_name("pool-manager-rbac.yaml"))
         names = await add_nodes(cluster, "gpu", 2)
         for name in names:
             await cluster.create(pod(f"busy-{name}", gpus(8)))
@@ -62,12 +63,12 @@ async def test_pods_count_by_what_they_wait_for(tmp_path: Path) -> None:
         await cluster.create(pod("web", gpus(0)))
         source = KubernetesSource(
             options=KubernetesSource.Options(
-                kubeconfig=str(cluster.kubeconfig("notifier")), node_labels={"pool": "gpu"}
+                kubeconfig=str(cluster.kubeconfig("pool-manager")), node_labels={"pool": "gpu"}
             )
         )
         expected = Load(
             pending_jobs=6,
-            waiting=(WaitingJobs(nodes=4, gpus=8), WaitingJobs(gpus=2, count=5)),
+            waiting=(gang_shape({8: 4}), WaitingJobs(gpus=2, count=5)),
             busy_nodes=2,
             not_for_nodes=1,
             not_for_pool=2,
@@ -89,9 +90,10 @@ async def test_workloads_of_kueue_count_before_they_have_pods(tmp_path: Path) ->
     """As the API server keeps them, in both versions; without the right the source is silent."""
     async with real_cluster(tmp_path) as cluster:
         await cluster.apply(RBAC)
+        await cluster.apply(RBAC.with_name("pool-manager-rbac.yaml"))
         source = KubernetesSource(
             options=KubernetesSource.Options(
-                kubeconfig=str(cluster.kubeconfig("notifier")), kueue=KueueOptions()
+                kubeconfig=str(cluster.kubeconfig("pool-manager")), kueue=KueueOptions()
             )
         )
         crd = yaml.safe_load(CRD.read_text())
@@ -120,7 +122,7 @@ async def test_workloads_of_kueue_count_before_they_have_pods(tmp_path: Path) ->
                     await cluster.patch(path, {"status": each["status"]})
             expected = Load(
                 pending_jobs=2,
-                waiting=(WaitingJobs(nodes=4, gpus=8),) * 2,
+                waiting=(gang_shape({8: 4}),) * 2,
                 busy_nodes=0,
                 not_for_nodes=2,
             )

@@ -137,6 +137,7 @@ def _remarks(node: NodeView) -> str:
         words.remove("cordoned")
     if node.quarantined:
         words.append("quarantined")
+    words += ["drain expired"] if node.drain_expired else []
     words += [f"GPU {index} cordoned" for index in node.cordoned_gpus]
     if node.saga:
         words.append(f"saga {node.saga}")

@@ -35,8 +35,13 @@ from services.notifier.workload.kubernetes.kubernetes_pods import (
     node_workload,
     running_work,
 )
-from services.notifier.workload.kubernetes.kubernetes_rights import GRANT, needed_rights
-from services.notifier.workload.kubernetes.missing_rights import missing_rights
+from services.notifier.workload.kubernetes.kubernetes_rights import (
+    CHECKPOINT_GRANT,
+    GPU_GRANT,
+    GRANT,
+    needed_rights,
+)
+from services.notifier.workload.kubernetes.missing_rights import RefusedOrders, missing_rights
 from services.notifier.workload.kubernetes.pod_evictor import PodEvictor, ask_pods
 from services.notifier.workload.node_name import check_template, node_name
 from services.notifier.workload.workload_notifier import (
@@ -56,7 +61,6 @@ from services.workload_systems.kubernetes_client import (
     STRATEGIC_MERGE,
     KubernetesClient,
     KubernetesError,
-    MissingRightError,
 )
 from services.workload_systems.kubernetes_objects import (
     BY_NAVARCH,
@@ -145,6 +149,7 @@ class KubernetesNotifier:
         )
         self._state = ClusterState(self._client, clock)
         self._evictor = PodEvictor(self._client, self._state, clock, options.batch_pods)
+        self._rights = RefusedOrders(clock)
         self._gpus = GpuCordons(self._client, options.gpu_cordon)
         self._seen: set[str] = set()
         """Navarch's names of the nodes that this process has seen in Kubernetes."""
@@ -161,40 +166,47 @@ class KubernetesNotifier:
 
     async def checkpoint(self, order: WorkloadOrder) -> Sequence[RunningWork]:
         """Annotate the pods whose owners say that they read it."""
-        node = await self._find(order.node) if self._options.checkpoint_pods else None
-        if node is None:
-            return ()
-        await self._state.listed()
-        now = self._clock.now()
-        pods = await ask_pods(
-            *(self._client, self._state, self._slots, node.key),
-            now=now,
-            until=order.deadline or now,
-        )
+        with self._rights.needed(order, CHECKPOINT_GRANT):
+            node = await self._find(order.node) if self._options.checkpoint_pods else None
+            if node is None:
+                return ()
+            await self._state.listed()
+            now = self._clock.now()
+            pods = await ask_pods(
+                *(self._client, self._state, self._slots, node.key),
+                now=now,
+                until=order.deadline or now,
+            )
         return [running_work(each, self._state.spans_nodes) for each in pods]
 
     async def uncordon(self, order: WorkloadOrder) -> None:
         """Remove what Navarch set; a cordon by another stays."""
-        node, changed = await self._patch(order, uncordon_patch)
+        with self._rights.needed(order, GRANT, always=True):
+            node, changed = await self._patch(order, uncordon_patch)
         if node is not None and (changed or says_cordoned(node)):
             await self._describe(node, order, "NavarchUncordoned")
 
     async def cordon_gpus(self, order: WorkloadOrder) -> None:
         """Taint their devices, or only say so in the node's label."""
-        node = await self._find(order.node)
-        if node is None and order.gpus:
-            raise self._refuse_unknown(order.node)
-        if node is not None:
-            await self._gpus.apply(node, order)
+        with self._rights.needed(order, GPU_GRANT):
+            node = await self._find(order.node)
+            if node is None and order.gpus:
+                raise self._refuse_unknown(order.node)
+            if node is not None:
+                await self._gpus.apply(node, order)
 
     async def evict(self, order: WorkloadOrder) -> None:
-        """Delete the pods that are left, or leave them."""
-        node = await self._find(order.node)
-        if node is None or self._options.at_deadline == "leave":
-            return
-        pods = [each for each in await self._list_pods(node.key) if holds_node(each)]
-        left = [each for each in pods if not each.metadata.deletion_timestamp]
-        await asyncio.gather(*(self._delete(each, order) for each in left))
+        """Delete the pods that are left, or leave them.
+
+        None is deleted of which no eviction was tried: its disruption budget would be passed over.
+        """
+        with self._rights.needed(order, GRANT):
+            node = await self._find(order.node)
+            if node is None or self._options.at_deadline == "leave":
+                return
+            pods = [each for each in await self._list_pods(node.key) if holds_node(each)]
+            left = await self._evictor.left_after_trying(pods)
+            await asyncio.gather(*(self._delete(each, order) for each in left))
         if left:
             await self._describe(node, order, "NavarchDeadline", f"deleted {len(left)} pods")
 
@@ -279,7 +291,7 @@ class KubernetesNotifier:
         return node_workload(
             pods,
             closed=is_closed(node),
-            draining=is_draining(node),
+            draining=is_draining(node, self._clock.now()),
             batch_pods=self._options.batch_pods,
             refusals=self._evictor.refusals,
             spans_nodes=self._state.spans_nodes,
@@ -287,9 +299,12 @@ class KubernetesNotifier:
 
     async def _mark(self, order: WorkloadOrder, *, drain: bool) -> None:
         def patch(node: KubernetesNode) -> dict[str, Any] | None:
-            return cordon_patch(node, order.key, drain=drain, gone=drain and order.node.gone)
+            until = order.deadline if drain else None
+            gone = drain and order.node.gone
+            return cordon_patch(node, order.key, drain=drain, until=until, gone=gone)
 
-        node, changed = await self._patch(order, patch)
+        with self._rights.needed(order, GRANT):
+            node, changed = await self._patch(order, patch)
         if node is None:
             self._check_unknown(order)
         elif changed or not says_cordoned(node):
@@ -309,7 +324,9 @@ class KubernetesNotifier:
             try:
                 path = f"{NODES}/{node.key}"
                 manager = {"fieldManager": BY_NAVARCH}
-                await self._order("PATCH", path, body=patch, query=manager, content_type=MERGE)
+                await self._client.call(
+                    "PATCH", path, body=patch, query=manager, content_type=MERGE
+                )
             except KubernetesError as error:
                 if error.status not in (CONFLICT, NOT_FOUND):
                     raise
@@ -326,8 +343,6 @@ class KubernetesNotifier:
             found = await self._client.get(f"{NODES}/{name}", KubernetesNode) if name else None
             if found is not None and not is_another(found, reference):
                 return found
-        except MissingRightError as error:
-            raise _refused(error) from error
         except KubernetesError as error:
             if error.status != NOT_FOUND:
                 raise
@@ -391,7 +406,7 @@ class KubernetesNotifier:
         body = {"preconditions": {"uid": pod.metadata.uid}}
         try:
             async with self._slots:
-                await self._order("DELETE", path, body=body)
+                await self._client.call("DELETE", path, body=body)
         except KubernetesError as error:
             if error.status not in (NOT_FOUND, CONFLICT):
                 raise
@@ -401,18 +416,8 @@ class KubernetesNotifier:
             extra={"pod": pod.key, "node": order.node.node, "key": order.key},
         )
 
-    async def _order(self, method: str, path: str, **call: Any) -> None:
-        try:
-            await self._client.call(method, path, **call)
-        except MissingRightError as error:
-            raise _refused(error) from error
-
     async def _list_pods(self, node: str) -> Sequence[KubernetesPod]:
         # Without a resourceVersion the list is as new as the store.
         return (
             await self._client.get(PODS, _Pods, fieldSelector=f"spec.nodeName={node}")
         ).items or ()
-
-
-def _refused(error: MissingRightError) -> StepFailure:
-    return StepFailure(f"Kubernetes refuses: {error}", "INVALID", GRANT)

@@ -27,6 +27,9 @@ class WaitingJobs(msgspec.Struct, frozen=True, kw_only=True):
     count: Count = 1
     labels: Annotated[dict[str, str], msgspec.Meta(max_length=LABELS_MAX)] = {}
     """That each of its nodes must have: it counts for pools with these `labels` alone."""
+    parts: Annotated[dict[int, Count], msgspec.Meta(max_length=LABELS_MAX)] = {}
+    """Of a job whose parts may share nodes: GPUs -> parts that need so many. `nodes` is then how
+    many it has, and how many nodes it needs follows from the nodes' GPUs. Empty: whole nodes."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,10 +1,12 @@
-"""How many nodes the waiting jobs need, each with all of its nodes or not at all. Pure."""
+"""Computes how many nodes the waiting jobs need, each with all of its nodes or not at all. Pure."""
 
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from services.pool_manager.autoscaling.metrics_sources import WaitingJobs
 
@@ -14,7 +16,7 @@ GANGS_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDemand:
-    """What can be done for the jobs that wait."""
+    """Says what can be done for the jobs that wait."""
 
     nodes: int = 0
     """That they need."""
@@ -38,15 +40,16 @@ def demand_of(
 ) -> QueueDemand:
     """Serve the jobs in their order, up to `room` nodes.
 
-    A job of several nodes needs them whole. Jobs on a part of one node share nodes: by their GPUs,
-    or `jobs_per_node` to a node if they state none. `gpus_per_node` 0: unknown, so a job that
-    states GPUs needs a whole node.
+    A job of several nodes needs them whole. One whose parts may share nodes needs as many as its
+    parts fill, and shares the node if that is one. Jobs on a part of one node share nodes: by their
+    GPUs, or `jobs_per_node` to a node if they state none. `gpus_per_node` 0: unknown, so a job, or
+    a part of one, that states GPUs needs a whole node.
     """
     packing = _Packing(gpus_per_node, room)
     served = late = too_large = 0
     small = 0
     gangs: list[int] = []
-    for each in waiting:
+    for each in (_packed(found, gpus_per_node, nodes_max) for found in waiting):
         if each.nodes > nodes_max or (gpus_per_node and each.gpus > gpus_per_node):
             too_large += each.count
         elif each.nodes == 1 and not each.gpus:
@@ -65,6 +68,23 @@ def demand_of(
         without_room=late + small - placed,
         too_large=too_large,
     )
+
+
+def _packed(jobs: WaitingJobs, gpus_per_node: int, nodes_max: int) -> WaitingJobs:
+    """Return what the parts of a job need of nodes with so many GPUs: the largest parts first."""
+    sizes = {gpus: count for gpus, count in jobs.parts.items() if count}
+    if not sizes or not 0 < max(sizes) <= gpus_per_node:
+        return jobs
+    if sum(sizes.values()) > nodes_max * gpus_per_node:
+        return replace(jobs, nodes=nodes_max + 1)
+    parts = [gpus for gpus in sorted(sizes, reverse=True) for _ in range(sizes[gpus])]
+    left: Counter[int] = Counter()
+    for part in parts:
+        free = min((each for each, nodes in left.items() if nodes and each >= part), default=0)
+        left[free or gpus_per_node] -= 1 if free else 0
+        left[(free or gpus_per_node) - part] += 1
+    nodes = left.total()
+    return replace(jobs, nodes=nodes, gpus=sum(parts) if nodes == 1 else gpus_per_node, parts={})
 
 
 class _Packing:

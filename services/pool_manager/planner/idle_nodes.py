@@ -21,13 +21,14 @@ def use_of(
 ) -> Literal["idle", "unknown", "busy"]:
     """Whether a node has work; `use`: by node, where it was read."""
     used = (use or {}).get(node.node, NodeUse())
-    if (node.gangs and not node.drained) or used.work == "runs":
+    drained = node.drained and not node.drain_expired
+    if (node.gangs and not drained) or used.work == "runs":
         return "busy"
     if used.gpus is None:
         return "unknown"
     if not has_rested(used, now):
         return "busy"
-    return "idle" if used.work == "none" or node.drained else "unknown"
+    return "idle" if used.work == "none" or drained else "unknown"
 
 
 def is_idle(node: NodeRecord, use: Mapping[str, NodeUse] | None, now: datetime) -> bool:

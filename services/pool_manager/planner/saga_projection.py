@@ -54,6 +54,7 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
         quarantine=_quarantine(record, state, cordoned=cordoned),
         spare=record.spare and cordoned,
         drained=cordoned and drained,
+        drain_expired=cordoned and drained and _has_expired(record, state),
         health=_health(record, state),
         losses=() if has_succeeded(state, "uncordon") else record.losses,
         attempts=_attempts(record, state),
@@ -146,6 +147,7 @@ def promoted_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | N
         cordoned_at=None if promoted else record.cordoned_at,
         spare=record.spare and not promoted,
         drained=record.drained and not promoted,
+        drain_expired=record.drain_expired and not promoted,
         promotion_unknown_at=_promotion_unknown_at(record, state, promoted=promoted),
     )
 
@@ -351,6 +353,11 @@ def outcome(state: SagaState) -> AttemptOutcome:
 
 def _drained_now(record: NodeRecord, state: SagaState) -> bool:
     return record.drained or state.step("drain").status in ("succeeded", "expired")
+
+
+def _has_expired(record: NodeRecord, state: SagaState) -> bool:
+    status = state.step("drain").status
+    return status == "expired" or (record.drain_expired and status != "succeeded")
 
 
 def _reason(state: SagaState) -> str:

@@ -44,7 +44,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- mergeOverwrite (deepCopy .root.Values.defaults) $own | toYaml -}}
 {{- end }}
 
-{{/* Providers and notifiers of type kubernetes, without a kubeconfig, as JSON. */}}
+{{/* Providers, notifiers and metrics sources of type kubernetes, without a kubeconfig, as JSON. */}}
 {{- define "navarch.inCluster" -}}
 {{- $providers := list -}}
 {{- range $name, $each := .Values.config.providers | default dict -}}
@@ -58,7 +58,17 @@ app.kubernetes.io/component: {{ .component }}
 {{- $notifiers = append $notifiers $each -}}
 {{- end -}}
 {{- end -}}
-{{- dict "providers" $providers "notifiers" $notifiers | toJson -}}
+{{- $sources := list -}}
+{{- $pools := append (values (.Values.config.pools | default dict)) (.Values.config.defaults | default dict) -}}
+{{- range $pool := $pools -}}
+{{- $metrics := get $pool "metrics" | default dict -}}
+{{- range $each := append (get $metrics "sources" | default list) $metrics -}}
+{{- if and (eq (get $each "type" | default "") "kubernetes") (not (get $each "kubeconfig")) -}}
+{{- $sources = append $sources $each -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- dict "providers" $providers "notifiers" $notifiers "sources" $sources | toJson -}}
 {{- end }}
 
 {{/* What neither a pod nor its container may do, whatever it runs. */}}

@@ -12,6 +12,7 @@ from services.notifier.workload.kubernetes.kubernetes_nodes import (
     draining_nodes,
     find_node,
     id_part,
+    id_parts,
     is_draining,
     is_failure,
     node_state,
@@ -95,6 +96,9 @@ class ObjectWatch(Generic[T]):
         self._tried = asyncio.Event()
         self._listed = False
         self._problem: Exception | None = None
+        self._failures = 0
+        """Watches in a row that brought nothing."""
+        self._warned = False
 
     async def listed(self) -> None:
         """Return when everything was listed once; raise what prevents it."""
@@ -105,28 +109,31 @@ class ObjectWatch(Generic[T]):
 
     async def run(self) -> None:
         """List and watch until cancelled."""
-        failures = 0
         while True:
+            self._failures += 1  # until a line of the watch says otherwise
             try:
                 if not self._version:
                     await self._list()
-                failures = 0
                 await self._watch()
             except Exception as error:  # noqa: BLE001 - whatever it is, the watch goes on
-                if isinstance(error, KubernetesError):
-                    self._version = ""  # what it refuses to continue is listed again
-                    if error.status == GONE:
-                        continue
-                failures += 1
-                self._problem = error
-                self._tried.set()
-                if failures == 1:
-                    log.warning(
-                        "the watch of Kubernetes was interrupted; resuming",
-                        extra={"path": self._path, "reason": str(error) or type(error).__name__},
-                    )
-                wait = doubled(BACKOFF_FIRST_SECONDS, failures, BACKOFF_MAX_SECONDS)
+                self._interrupted(error)
+            if self._failures > 0:
+                wait = doubled(BACKOFF_FIRST_SECONDS, self._failures, BACKOFF_MAX_SECONDS)
                 await self._clock.sleep(wait)
+
+    def _interrupted(self, error: Exception) -> None:
+        if isinstance(error, KubernetesError):
+            self._version = ""  # what it refuses to continue is listed again
+            if error.status == GONE:
+                return
+        self._problem = error
+        self._tried.set()
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "the watch of Kubernetes was interrupted; resuming",
+                extra={"path": self._path, "reason": str(error) or type(error).__name__},
+            )
 
     async def _list(self) -> None:
         found: dict[str, T] = {}
@@ -160,6 +167,7 @@ class ObjectWatch(Generic[T]):
                 seen = _versions.decode(change.object)
                 if change.type == "ERROR":
                     raise KubernetesError(f"watch {self._path}", seen.code, seen.message)
+                self._failures, self._warned = 0, False
                 if change.type != "BOOKMARK":
                     self._apply(change.type, self._decoder.decode(change.object))
                 self._version = seen.metadata.resource_version
@@ -177,11 +185,12 @@ class ClusterState:
     """Watches the cluster from the first question on."""
 
     def __init__(self, client: KubernetesClient, clock: Clock) -> None:
+        self._clock = clock
         self._nodes = ObjectWatch(client, NODES, KubernetesNode, clock, self._node_changed)
         self._pods = ObjectWatch(client, PODS, KubernetesPod, clock, self._pod_changed, SELECTOR)
         self._failed = ObjectWatch(client, PODS, KubernetesPod, clock, self._pod_failed, FAILED)
         self._names_by_id: dict[str, set[str]] = defaultdict(set)
-        self._ids: dict[str, str] = {}
+        self._ids: dict[str, set[str]] = {}
         self._by_node: dict[str, dict[str, KubernetesPod]] = defaultdict(dict)
         self._failed_on: dict[str, dict[str, KubernetesPod]] = defaultdict(dict)
         self._failed_places: dict[str, str] = {}
@@ -226,7 +235,7 @@ class ClusterState:
     @property
     def draining(self) -> Sequence[str]:
         """Names of the nodes whose pods are to leave."""
-        return draining_nodes(self.nodes.values())
+        return draining_nodes(self.nodes.values(), self._clock.now())
 
     def find(self, name: str, reference: NodeReference) -> KubernetesNode | None:
         """The node of this name, else the one with the instance's ID."""
@@ -250,13 +259,14 @@ class ClusterState:
         return len(set(self._gangs.get(job, {}).values())) > 1
 
     def _node_changed(self, name: str, node: KubernetesNode | None) -> None:
-        if known := self._ids.pop(name, ""):
+        for known in self._ids.pop(name, ()):
             self._names_by_id[known].discard(name)
             if not self._names_by_id[known]:
                 del self._names_by_id[known]
-        if node is not None and (part := id_part(node.spec.provider_id)):
-            self._ids[name] = part
-            self._names_by_id[part].add(name)
+        if node is not None:
+            self._ids[name] = id_parts(node)
+            for part in self._ids[name]:
+                self._names_by_id[part].add(name)
         if node is None or is_draining(node):
             self._announce()
         state = node_state(node, ()) if node is not None else WorkloadNodeState()

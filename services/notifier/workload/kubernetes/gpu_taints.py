@@ -11,7 +11,6 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from services.notifier.workload.kubernetes.kubernetes_rights import GPU_GRANT
 from services.notifier.workload.workload_notifier import (
     GpuReference,
     StepFailure,
@@ -22,7 +21,6 @@ from services.workload_systems.kubernetes_client import (
     MERGE,
     KubernetesClient,
     KubernetesError,
-    MissingRightError,
 )
 from services.workload_systems.kubernetes_objects import NODES, KubernetesNode
 
@@ -90,14 +88,10 @@ class GpuCordons:
         if not self._how:
             refuse_unset("gpu_cordon", order)
             return
-        try:
-            if self._how == "device-taint":
-                await self._taint(node, order)
-            path = f"{NODES}/{node.key}"
-            patch = label_patch(order.gpus)
-            await self._client.call("PATCH", path, body=patch, content_type=MERGE)
-        except MissingRightError as error:
-            raise StepFailure(f"Kubernetes refuses: {error}", "INVALID", GPU_GRANT) from error
+        if self._how == "device-taint":
+            await self._taint(node, order)
+        patch = label_patch(order.gpus)
+        await self._client.call("PATCH", f"{NODES}/{node.key}", body=patch, content_type=MERGE)
 
     async def _taint(self, node: KubernetesNode, order: WorkloadOrder) -> None:
         version = await self._version("devicetaintrules")

@@ -11,17 +11,19 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
 
-from services.notifier.workload.kubernetes.kubernetes_pods import MIRROR, controller, gang
+from services.notifier.workload.kubernetes.kubernetes_pods import MIRROR, job_name
 from services.notifier.workload.workload_notifier import (
     FAILED_MAX,
     FailedWork,
     NodeReference,
     WorkloadNodeState,
 )
+from services.workload_systems.kubernetes_gangs import controller_of
 from services.workload_systems.kubernetes_objects import (
     BY_NAVARCH,
     CONDITION,
     CORDONED,
+    DRAIN_UNTIL,
     DRAINING,
     OUT_OF_SERVICE,
     PROTECTIONS_SET,
@@ -82,7 +84,7 @@ def node_state(node: KubernetesNode, failed: Iterable[KubernetesPod]) -> Workloa
 
 def is_failure(pod: KubernetesPod) -> bool:
     """Return whether a pod that is placed on a node failed there, as work that counts."""
-    owner = controller(pod)
+    owner = controller_of(pod.metadata)
     return (
         pod.status.phase == "Failed"
         and MIRROR not in pod.metadata.annotations
@@ -101,7 +103,7 @@ def _failures(pods: Iterable[KubernetesPod]) -> tuple[FailedWork, ...]:
         times = [_time(each.finished_at) for each in ended if each]
         at = max((each for each in times if each), default=None) or _last_transition(pod)
         if is_failure(pod) and at is not None:
-            job = gang(pod).rpartition("/")[2]
+            job = job_name(pod)
             why = [pod.status.reason, pod.status.message]
             why += [
                 f"{each.reason or 'exit'} ({each.exit_code})"
@@ -137,9 +139,14 @@ def valid_name(name: str) -> str:
 
 
 def is_of(node: KubernetesNode, reference: NodeReference) -> bool:
-    """Return whether the node's `spec.providerID` ends with the instance's ID as a whole part."""
+    """Return whether the instance's ID names the node.
+
+    That is a whole part at the end of `spec.providerID`, or `kubernetes://UID` of an adopted node
+    that has none.
+    """
     given, known = node.spec.provider_id.lower(), reference.provider_id.lower().strip("/")
-    return bool(known) and (given == known or given.endswith(f"/{known}"))
+    names = (given, f"kubernetes://{node.metadata.uid}".lower())
+    return bool(known) and (known in names or given.endswith(f"/{known}"))
 
 
 def is_another(node: KubernetesNode, reference: NodeReference) -> bool:
@@ -153,8 +160,13 @@ def is_another(node: KubernetesNode, reference: NodeReference) -> bool:
 
 
 def id_part(provider_id: str) -> str:
-    """The last part of an ID, by which nodes are indexed."""
+    """Return the last part of an ID, by which nodes are indexed."""
     return provider_id.lower().rpartition("/")[2]
+
+
+def id_parts(node: KubernetesNode) -> set[str]:
+    """Return the last part of each ID by which a provider may name the node."""
+    return {id_part(node.spec.provider_id), node.metadata.uid.lower()} - {""}
 
 
 def find_node(
@@ -171,9 +183,10 @@ def is_closed(node: KubernetesNode) -> bool:
     return node.spec.unschedulable or _is_tainted(node)
 
 
-def is_draining(node: KubernetesNode) -> bool:
-    """Return whether Navarch has ordered the node's pods to leave."""
-    return DRAINING in node.metadata.annotations
+def is_draining(node: KubernetesNode, now: datetime | None = None) -> bool:
+    """Return whether Navarch has ordered the node's pods to leave, and `now` is in time for it."""
+    until = _time(node.metadata.annotations.get(DRAIN_UNTIL))
+    return DRAINING in node.metadata.annotations and (not now or not until or now < until)
 
 
 def says_cordoned(node: KubernetesNode) -> bool:
@@ -183,24 +196,32 @@ def says_cordoned(node: KubernetesNode) -> bool:
 
 
 def cordon_patch(
-    node: KubernetesNode, key: str, *, drain: bool, gone: bool = False
+    node: KubernetesNode,
+    key: str,
+    *,
+    drain: bool,
+    until: datetime | None = None,
+    gone: bool = False,
 ) -> dict[str, Any] | None:
-    """The merge patch that cordons the node, or cordons and drains it; None: it is done already.
+    """Return the merge patch that cordons a node, or also drains it; None: it is done already.
 
+    `until`: when pods are no longer evicted; a later order sets another time.
     `gone`: its machine no longer exists, so its pods cannot confirm that they have ended.
     """
     has = node.metadata.annotations
     closed = node.spec.unschedulable and _is_tainted(node)
     gone = gone and not any(each.get("key") == OUT_OF_SERVICE for each in node.spec.taints)
-    if closed and CORDONED in has and (not drain or DRAINING in has) and not gone:
+    ends = until.isoformat(timespec="seconds") if until else None
+    draining = DRAINING in has and has.get(DRAIN_UNTIL) == ends
+    if closed and CORDONED in has and (not drain or draining) and not gone:
         return None
     set_here = [each for each in PROTECTIONS if each not in has]
     kept = has.get(PROTECTIONS_SET, "").split()
-    annotations = dict.fromkeys(set_here, "true")
+    annotations: dict[str, str | None] = dict.fromkeys(set_here, "true")
     annotations |= {PROTECTIONS_SET: " ".join([*kept, *set_here])} if set_here else {}
     annotations |= {} if CORDONED in has else {CORDONED: key}
     annotations |= {} if node.spec.unschedulable else {UNSCHEDULABLE_SET: "true"}
-    annotations |= {DRAINING: key} if drain and DRAINING not in has else {}
+    annotations |= {DRAINING: key, DRAIN_UNTIL: ends} if drain and not draining else {}
     taints = [dict(each) for each in node.spec.taints]
     if not _is_tainted(node):
         taints.append({"key": CORDONED, "effect": "NoSchedule"})
@@ -214,7 +235,7 @@ def uncordon_patch(node: KubernetesNode) -> dict[str, Any] | None:
     has = node.metadata.annotations
     if CORDONED not in has and DRAINING not in has and not _is_tainted(node):
         return None
-    ours = (CORDONED, DRAINING, UNSCHEDULABLE_SET, PROTECTIONS_SET)
+    ours = (CORDONED, DRAINING, DRAIN_UNTIL, UNSCHEDULABLE_SET, PROTECTIONS_SET)
     removed = {*ours, *has.get(PROTECTIONS_SET, "").split()} & set(has)
     spec: dict[str, Any] = {
         "taints": [dict(each) for each in node.spec.taints if not _is_ours(each)] or None
@@ -261,9 +282,9 @@ def node_event(
     }
 
 
-def draining_nodes(nodes: Iterable[KubernetesNode]) -> list[str]:
-    """Names of the nodes whose pods are to leave."""
-    return [each.metadata.name for each in nodes if is_draining(each)]
+def draining_nodes(nodes: Iterable[KubernetesNode], now: datetime) -> list[str]:
+    """Return the names of the nodes whose pods are to leave."""
+    return [each.metadata.name for each in nodes if is_draining(each, now)]
 
 
 def _is_ours(taint: Mapping[str, str]) -> bool:

@@ -10,13 +10,12 @@ from services.notifier.workload.workload_notifier import (
     RunningWork,
     read_announcement,
 )
-from services.workload_systems.kubernetes_labels import GANG_LABELS
+from services.workload_systems.kubernetes_gangs import SERVICE_KINDS, controller_of, gang_of
 from services.workload_systems.kubernetes_objects import (
     CHECKPOINT_AT,
     CHECKPOINT_BY,
     CHECKPOINTS,
     KubernetesPod,
-    OwnerReference,
 )
 
 MIRROR: Final = "kubernetes.io/config.mirror"
@@ -27,24 +26,15 @@ PROTECTED: Final = (
     ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
 )
 """Annotations by which the owner of a pod forbids its eviction."""
-SERVICE_KINDS: Final = frozenset(
-    {"ReplicaSet", "StatefulSet", "ReplicationController", "DaemonSet", "Node"}
-)
-"""Controllers whose pods are independent of each other; those of any other are one job."""
 NAMED_MAX: Final = 3
 """Pods that `detail` names for each remark."""
 
 BatchPods = Literal["finish", "evict"]
 
 
-def controller(pod: KubernetesPod) -> OwnerReference | None:
-    """Return what recreates the pod."""
-    return next((each for each in pod.metadata.owner_references if each.controller), None)
-
-
 def holds_node(pod: KubernetesPod) -> bool:
     """Return whether the pod is work: not finished, not static, not one of every node."""
-    owner = controller(pod)
+    owner = controller_of(pod.metadata)
     return (
         pod.status.phase not in FINISHED
         and MIRROR not in pod.metadata.annotations
@@ -53,15 +43,15 @@ def holds_node(pod: KubernetesPod) -> bool:
 
 
 def gang(pod: KubernetesPod) -> str:
-    """The job that the pod is a part of; empty: none."""
-    labels, namespace = pod.metadata.labels, pod.metadata.namespace
-    for kind, label in GANG_LABELS.items():
-        if name := labels.get(label):
-            return f"{namespace}/{kind}/{name}"
-    owner = controller(pod)
-    if owner is None or owner.kind in SERVICE_KINDS:
-        return ""
-    return f"{namespace}/{owner.kind}/{owner.name}"
+    """Return the gang that a pod is a part of; empty: none."""
+    return gang_of(pod.metadata, pod.spec.scheduling_group.pod_group_name)
+
+
+def job_name(pod: KubernetesPod) -> str:
+    """Return the name of the job that the pod is a part of, a gang or not; empty: none."""
+    owner = controller_of(pod.metadata)
+    own = owner.name if owner and owner.kind not in SERVICE_KINDS else ""
+    return gang(pod).rpartition("/")[2] or own
 
 
 def may_checkpoint(pod: KubernetesPod) -> bool:
@@ -91,7 +81,7 @@ def waits_because(pod: KubernetesPod, batch_pods: BatchPods) -> str:
     for name, value in PROTECTED:
         if pod.metadata.annotations.get(name) == value:
             return f"{name}={value}"
-    if controller(pod) is None:
+    if controller_of(pod.metadata) is None:
         return "no controller would recreate it"
     if batch_pods == "finish" and (pod.spec.restart_policy != "Always" or gang(pod)):
         return "it runs to completion"
@@ -120,7 +110,7 @@ def node_workload(
 ) -> NodeWorkload:
     """Return what holds a node; `refusals`: why evictions were refused, by the pods' UIDs."""
     held = sorted((each for each in pods if holds_node(each)), key=lambda each: each.key)
-    remarks = _remarks(held, batch_pods, refusals) if draining else []
+    remarks = _remarks(held, batch_pods, refusals, spans_nodes) if draining else []
     if draining and not closed:
         remarks.insert(0, "another client uncordoned the node, so new pods may come")
     return NodeWorkload(
@@ -133,7 +123,7 @@ def node_workload(
 
 def running_work(pod: KubernetesPod, spans_nodes: Callable[[str], bool]) -> RunningWork:
     """A pod, as drains report it."""
-    job, owner = gang(pod), controller(pod)
+    job, owner = gang(pod), controller_of(pod.metadata)
     return RunningWork(
         id=pod.key,
         name=job.rpartition("/")[2] or (owner.name if owner else pod.metadata.name),
@@ -160,7 +150,10 @@ def _ends_at(pod: KubernetesPod) -> datetime | None:
 
 
 def _remarks(
-    held: Sequence[KubernetesPod], batch_pods: BatchPods, refusals: Mapping[str, str]
+    held: Sequence[KubernetesPod],
+    batch_pods: BatchPods,
+    refusals: Mapping[str, str],
+    spans_nodes: Callable[[str], bool],
 ) -> list[str]:
     found: dict[str, list[str]] = {}
     for pod in held:
@@ -171,6 +164,8 @@ def _remarks(
         else:
             said = refusals.get(pod.metadata.uid, "to be evicted")
         found.setdefault(said, []).append(pod.key)
+        if (job := gang(pod)) and spans_nodes(job):
+            found.setdefault("of a gang on several nodes, which ends with it", []).append(pod.key)
         if any(each.empty_dir is not None for each in pod.spec.volumes):
             found.setdefault("emptyDir, lost with the pod", []).append(pod.key)
     return [f"{said}: {_names(pods)}" for said, pods in found.items()]

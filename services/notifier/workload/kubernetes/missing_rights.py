@@ -1,7 +1,9 @@
-"""Asks Kubernetes which rights the notifier's account lacks."""
+"""Asks which rights the notifier's account lacks, and decides what comes of orders without one."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
 
 import msgspec
 
@@ -11,8 +13,45 @@ from services.notifier.workload.kubernetes.kubernetes_rights import (
     access_review,
     grant_of,
 )
-from services.notifier.workload.workload_notifier import WorkloadCheck
-from services.workload_systems.kubernetes_client import KubernetesClient
+from services.notifier.workload.workload_notifier import (
+    StepFailure,
+    WorkloadCheck,
+    WorkloadOrder,
+)
+from services.primitives.clock import Clock
+from services.workload_systems.kubernetes_client import KubernetesClient, MissingRightError
+
+TRIED_SECONDS: Final = 60.0
+"""An API server that has just started has loaded no roles, and refuses everything for moments."""
+REFUSED_MAX: Final = 10_000
+"""Orders that are remembered as refused; the oldest are forgotten first."""
+
+
+class RefusedOrders:
+    """Has orders that lack a right repeated for a time, before they count as refused."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since: dict[str, float] = {}
+
+    @contextmanager
+    def needed(self, order: WorkloadOrder, grant: str, *, always: bool = False) -> Iterator[None]:
+        """Raise PermissionError where the order is to be repeated, StepFailure after that.
+
+        `always`: it undoes another order, and is repeated until the right is there.
+        """
+        try:
+            yield
+        except MissingRightError as error:
+            now = self._clock.monotonic()
+            since = self._since.setdefault(order.key, now)
+            if len(self._since) > REFUSED_MAX:
+                del self._since[next(iter(self._since))]
+            if always or now - since < TRIED_SECONDS:
+                raise PermissionError(f"Kubernetes refuses: {error}; {grant}") from error
+            raise StepFailure(f"Kubernetes refuses: {error}", "INVALID", grant) from error
+        else:
+            self._since.pop(order.key, None)
 
 
 class _Verdict(msgspec.Struct, frozen=True):

@@ -20,8 +20,6 @@ from services.notifier.workload.kubernetes.kubernetes_pods import (
     may_checkpoint,
     was_asked,
 )
-from services.notifier.workload.kubernetes.kubernetes_rights import CHECKPOINT_GRANT
-from services.notifier.workload.workload_notifier import StepFailure
 from services.primitives.clock import Clock
 from services.primitives.race import race
 from services.workload_systems.kubernetes_client import (
@@ -81,10 +79,6 @@ async def ask_pods(
             async with slots:
                 manager = {"fieldManager": BY_NAVARCH}
                 await client.call("PATCH", path, body=patch, query=manager, content_type=MERGE)
-        except MissingRightError as error:
-            raise StepFailure(
-                f"Kubernetes refuses: {error}", "INVALID", CHECKPOINT_GRANT
-            ) from error
         except KubernetesError as error:
             if error.status not in GONE:
                 raise
@@ -110,6 +104,9 @@ class PodEvictor:
         self._known: frozenset[str] = frozenset()
         """Nodes that drained a moment ago already."""
         self.refusals: dict[str, str] = {}
+        """By the pods' UIDs: why an eviction was refused."""
+        self._answered: set[str] = set()
+        """UIDs of the pods whose eviction the API has answered, if only by refusing it."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -130,6 +127,7 @@ class PodEvictor:
             uids = {each.metadata.uid for each in pods}
             self._due = {uid: at for uid, at in self._due.items() if uid in uids}
             self.refusals = {uid: why for uid, why in self.refusals.items() if uid in uids}
+            self._answered &= uids
             for each in pods:
                 # One that comes back to a draining node is not evicted as fast as it is recreated.
                 back = each.spec.node_name in self._known
@@ -145,6 +143,26 @@ class PodEvictor:
             else:
                 await race(self._state.evictions_due.wait(), self._clock.sleep(max(wait, 0.05)))
 
+    async def left_after_trying(self, pods: Sequence[KubernetesPod]) -> Sequence[KubernetesPod]:
+        """Return the pods that stay, of which each that may be evicted has been asked to leave.
+
+        ConnectionError where the API has not answered: no disruption budget was asked.
+        """
+        untried = [
+            each
+            for each in evictable(pods, self._batch_pods)
+            if each.metadata.uid not in self._answered
+        ]
+        answers = await asyncio.gather(*(self._evict(each) for each in untried))
+        if silent := answers.count(None):
+            raise ConnectionError(f"no eviction of {silent} pods was answered")
+        left = {each.metadata.uid for each, gone in zip(untried, answers, strict=True) if gone}
+        return [
+            each
+            for each in pods
+            if not each.metadata.deletion_timestamp and each.metadata.uid not in left
+        ]
+
     def _wanted(self) -> list[KubernetesPod]:
         state = self._state
         return [
@@ -153,7 +171,8 @@ class PodEvictor:
             for pod in evictable(state.pods_of(node), self._batch_pods)
         ]
 
-    async def _evict(self, pod: KubernetesPod) -> None:
+    async def _evict(self, pod: KubernetesPod) -> bool | None:
+        """Return whether the pod leaves; None: the API has not answered."""
         about = pod.metadata
         path = f"/api/v1/namespaces/{about.namespace}/pods/{about.name}/eviction"
         body = {
@@ -167,12 +186,17 @@ class PodEvictor:
             async with self._slots:
                 await self._client.call("POST", path, body=body)
         except Exception as error:  # noqa: BLE001 - it is retried, whatever it is
+            answered = isinstance(error, KubernetesError)
+            if answered:
+                self._answered.add(about.uid)
             if isinstance(error, KubernetesError) and error.status in GONE:
-                return
+                return True
             self._refuse(pod, error)
-        else:
-            self.refusals.pop(about.uid, None)
-            log.info("evicted a pod", extra={"pod": pod.key, "node": pod.spec.node_name})
+            return False if answered else None
+        self._answered.add(about.uid)
+        self.refusals.pop(about.uid, None)
+        log.info("evicted a pod", extra={"pod": pod.key, "node": pod.spec.node_name})
+        return True
 
     def _refuse(self, pod: KubernetesPod, error: Exception) -> None:
         said = str(error) or type(error).__name__

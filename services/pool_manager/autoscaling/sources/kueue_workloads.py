@@ -1,6 +1,7 @@
 """Workloads that wait in queues of Kueue and have no pods yet."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -8,7 +9,7 @@ import msgspec
 from schemas.settings import Setting
 from services.pool_manager.autoscaling.metrics_sources import WaitingJobs
 from services.pool_manager.autoscaling.sources.pod_requests import fits, requested
-from services.workload_systems.kubernetes_client import KubernetesClient, KubernetesError
+from services.workload_systems.kubernetes_client import NOT_FOUND, KubernetesClient, KubernetesError
 from services.workload_systems.kubernetes_objects import (
     ObjectMetadata,
     QueuedPod,
@@ -23,11 +24,10 @@ ALONE: Final = frozenset({"Job", "Pod"})
 """Owners whose pods are of use without each other."""
 MANAGED: Final = "kueue.x-k8s.io/managed"
 """Label of pods that Kueue holds back until their workload is admitted."""
-NOT_FOUND: Final = 404
 
 
 class KueueOptions(Setting, frozen=True, kw_only=True):
-    """Which workloads of Kueue count before they have pods."""
+    """Says which workloads of Kueue count before they have pods."""
 
     queues: Annotated[tuple[str, ...], msgspec.Meta(max_length=1_000)] = ()
     """LocalQueues, `NAME` or `NAMESPACE/NAME`; empty: all of the cluster."""
@@ -83,23 +83,15 @@ class _DatedMetadata(ObjectMetadata, frozen=True):
 
 
 class KueueWorkload(_Part, frozen=True):
-    """What Kueue admits as a whole, as its place in the queue needs it."""
+    """Holds what Kueue admits as a whole, as its place in the queue needs it."""
 
     metadata: _DatedMetadata = _DatedMetadata()
     spec: _Spec = _Spec()
     status: _Status = _Status()
 
 
-class _Version(_Part, frozen=True):
-    version: str = ""
-
-
-class _ApiGroup(_Part, frozen=True):
-    versions: tuple[_Version, ...] = ()
-
-
 class KueueDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits in the queues."""
+    """Says what waits in the queues."""
 
     waiting: tuple[WaitingJobs, ...] = ()
     """In the order in which Kueue admits them."""
@@ -114,30 +106,18 @@ _workload: Final = msgspec.json.Decoder(KueueWorkload)
 
 async def workloads(client: KubernetesClient) -> list[KueueWorkload]:
     """List every workload; KubernetesError where the cluster has no Kueue."""
-    version, found = await _version(client), list[KueueWorkload]()
+    version, found = await client.version(GROUP, VERSIONS), list[KueueWorkload]()
+    if not version:
+        known = f"(known are {' and '.join(VERSIONS)})"
+        problem = f"the cluster has no Kueue; install it {known}, or remove `kueue`"
+        raise KubernetesError(f"GET {GROUP}", NOT_FOUND, problem)
     async for page in client.pages(f"{GROUP}/{version}/workloads"):
         found += (_workload.decode(each) for each in page.items or ())
     return found
 
 
-async def _version(client: KubernetesClient) -> str:
-    """The version in which workloads are read."""
-    call = f"GET {GROUP}"
-    try:
-        group = await client.get(GROUP, _ApiGroup)
-    except KubernetesError as error:
-        if error.status != NOT_FOUND:
-            raise
-        problem = "the cluster has no Kueue; install it, or remove `kueue`"
-        raise KubernetesError(call, NOT_FOUND, problem) from error
-    served = {each.version for each in group.versions}
-    if found := next((each for each in VERSIONS if each in served), ""):
-        return found
-    raise KubernetesError(call, NOT_FOUND, f"Kueue serves neither {' nor '.join(VERSIONS)}")
-
-
 def is_held_back(pod: QueuedPod) -> bool:
-    """Whether it is a pod that its workload counts for: Kueue has not let it be scheduled. Pure."""
+    """Return whether a pod's workload counts for it: Kueue has not let it be scheduled. Pure."""
     scheduled = any(
         each.type == "PodScheduled" and each.reason != "SchedulingGated"
         for each in pod.status.conditions
@@ -151,7 +131,7 @@ def demand_of_workloads(
     resource: str,
     node_labels: dict[str, str],
 ) -> KueueDemand:
-    """What waits, of the workloads that request GPUs and have no pods yet. Pure."""
+    """Return what waits, of the workloads that request GPUs and have no pods yet. Pure."""
     shapes: list[WaitingJobs] = []
     for_others = without = 0
     counts = options.without_quota == "count"
@@ -220,9 +200,17 @@ def _fit(
 
 
 def _shapes(workload: KueueWorkload, needs: list[tuple[int, int]]) -> list[WaitingJobs]:
-    """Each pod on its own, or all at once, each on a whole node."""
+    """Return each pod on its own, or all at once."""
     owner = next((each.kind for each in workload.metadata.owner_references if each.controller), "")
     if owner in ALONE:
         return [WaitingJobs(gpus=gpus, count=pods) for pods, gpus in needs]
-    nodes = sum(pods for pods, _ in needs)
-    return [WaitingJobs(nodes=nodes, gpus=max(gpus for _, gpus in needs))]
+    parts = Counter[int]()
+    for pods, gpus in needs:
+        parts[gpus] += pods
+    return [gang_shape(parts)]
+
+
+def gang_shape(parts: Mapping[int, int], count: int = 1) -> WaitingJobs:
+    """Return gangs of so many pods for each number of GPUs. Pure."""
+    pods = sum(parts.values())
+    return WaitingJobs(nodes=pods, gpus=max(parts), count=count, parts=dict(parts))
