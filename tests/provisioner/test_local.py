@@ -273,6 +273,27 @@ async def test_instances_stop_and_start_with_their_host(make: Make, tmp_path: Pa
     assert (place / "kmsg").read_bytes() == b""
 
 
+async def test_instances_that_ended_with_their_container_are_started_again(
+    make: Make, tmp_path: Path
+) -> None:
+    """Nothing stopped them in order, as when an engine restarts; what crashed alone stays ended."""
+    provider, folder = make(), tmp_path / "local"
+    for name in ("crashed", "restarted"):
+        await provider.provision(wanted(name))
+        await killed(await pid_of(folder / name))
+    (folder / "restarted" / "host").write_text("another life of process 1")
+    boot = (folder / "restarted" / "boot-id").read_text()
+    again = make()
+    await again.resume()
+
+    async def resumed() -> bool:
+        found = {each.name: each.status for each in await again.list()}
+        return found == {"crashed": "stopped", "restarted": "running"}
+
+    await until(resumed)
+    assert (folder / "restarted" / "boot-id").read_text() != boot
+
+
 KILLED = """
 import asyncio, json, os, sys
 from pathlib import Path

@@ -18,6 +18,8 @@ from typing import Final
 ALIVE: Final = "alive"
 PID: Final = "pid"
 LOG: Final = "agent.log"
+HOST: Final = "host"
+"""The host's life in which the process was started."""
 LOCK_FD: Final = 3
 """The child's descriptor of the lock."""
 TERM_SECONDS: Final = 2.0
@@ -76,6 +78,26 @@ def has_lived(directory: Path) -> bool:
     return (directory / PID).exists()
 
 
+def ended_with_host(directory: Path) -> bool:
+    """Return whether the process ended with the host or container that it ran in.
+
+    Call it under the mutex. One that ended while its host went on has crashed, or was killed.
+    """
+    try:
+        started = (directory / HOST).read_text(encoding="ascii")
+    except FileNotFoundError:
+        return False
+    return started != _host_life() and not is_alive(directory)
+
+
+def _host_life() -> str:
+    """Return what stays the same while this host, or this container, runs."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    # When process 1 started: field 22, and the second is a name in parentheses.
+    fields = Path("/proc/1/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return f"{boot} {fields[19]}"
+
+
 def spawn(directory: Path, command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Start the directory's process; return its ID, or 0 if it runs already.
 
@@ -86,6 +108,7 @@ def spawn(directory: Path, command: Sequence[str], environment: Mapping[str, str
         if not _lock(descriptor):
             return 0
         (directory / PID).unlink(missing_ok=True)
+        (directory / HOST).write_text(_host_life(), encoding="ascii")
         log = str(directory / LOG)
         return os.posix_spawn(
             SHELL,
