@@ -37,9 +37,10 @@ DEFECT_REMEDY: Final = (
 )
 
 UNWRITABLE_REMEDY: Final = (
-    "free space on the disk of nats-server's store_dir (`df -h`), then restart nats-server: once "
-    "its disk was full it stores nothing until it is restarted. Nothing that is stored is lost, "
-    "and what waits is done afterwards"
+    "of three servers start those that are down; where all run, free space on the disk of "
+    "nats-server's store_dir (`df -h`), then restart nats-server: once its disk was full it stores "
+    "nothing until it is restarted. Nothing that is stored is lost, and what waits is done "
+    "afterwards"
 )
 
 Key = tuple[FailureKind, str]
