@@ -54,9 +54,9 @@ def quoted(text: str) -> str:
 
 
 def advertised(one: ClusterServer) -> str:
-    """Return the line that tells the others the name that the server's certificate is for. Pure.
+    """Return the line that names to the others what the server's certificate is for. Pure.
 
-    Without it servers tell each other addresses, and try those for ever against certificates that
+    Without it servers send each other addresses, and try those for ever against certificates that
     are for names.
     """
     return f"  advertise: {quoted(one.address)}\n"

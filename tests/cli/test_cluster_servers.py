@@ -86,7 +86,7 @@ def test_certificates_of_routes_outlast_the_servers_and_a_lost_key_is_named(tmp_
         write(tmp_path, "f", later + timedelta(days=7 * 365), **where)
 
 
-def test_a_file_of_an_earlier_release_is_told_the_name_by_which_others_reach_it(
+def test_a_file_of_an_earlier_release_gets_the_name_by_which_others_reach_it(
     tmp_path: Path,
 ) -> None:
     """Without `advertise` servers try each other's addresses for ever; an edited file stays."""

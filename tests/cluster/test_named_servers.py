@@ -29,7 +29,7 @@ NAMES: Final = ("n1", "n2", "n3")
 HOSTS: Final = "127.0.0.1 localhost n1 n2 n3 eu\n"
 OWN_HOSTS: Final = ("unshare", "-rm", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"')
 QUIET_SECONDS: Final = 1.0
-"""A server that tries in vain does so ten times and more in it."""
+"""A server that repeats a failed attempt does so ten times and more in it."""
 QUIET_WITHIN_SECONDS: Final = 20.0
 """A server may take this long after the last has joined."""
 

@@ -1,4 +1,4 @@
-"""What a process answers to probes while a majority of the servers is away."""
+"""Probes of a process are answered while a majority of the servers is away."""
 
 import asyncio
 from pathlib import Path
@@ -26,7 +26,7 @@ async def until_ready(bus: NatsBus, *, ready: bool) -> str:
 
 
 async def test_one_server_of_three_is_not_ready_alone(tmp_path: Path) -> None:
-    """It accepts connections, and stores nothing: the process is connected and can do nothing."""
+    """The server accepts connections and stores nothing: a connected process can do nothing."""
     async with Cluster(tmp_path / "cluster") as three:
         left, *lost = three.servers
         async with connected(left.url) as bus:

@@ -51,6 +51,28 @@ from tests.golden.catalogue import ANSWER_TYPES, HERE, STEP_TYPES
 DOCUMENT: Final = HERE.parents[1] / "docs" / "events.md"
 DAY_SECONDS: Final = 86_400
 
+SPEC: Final = {
+    "provider": "local",
+    "instance_type": "simulated",
+    "min_nodes": 0,
+    "max_nodes": 2,
+}
+SAGA: Final = {"saga": "replace-training-3-0"}
+REQUEST_EXAMPLES: Final[dict[str, dict[str, Any]]] = {
+    "scale": {"nodes": 5},
+    "resume": {"names": ["autoscale"]},
+    "suspend": {"names": ["autoscale"]},
+    "apply": {"spec": SPEC, "nodes": 1},
+    "remove": {"mode": "immediate"},
+    "hold": {"node": "training-3", "for": "4h", "reason": "a benchmark"},
+    "cancel": SAGA,
+    "retry": SAGA,
+    "proceed": SAGA,
+    "breaker-open": {"reason": "maintenance of the network"},
+    "breaker-close": {"reason": "the network is back"},
+}
+"""Verb -> what is sent; of others the node alone."""
+
 INTRODUCTION: Final = (HERE / "events-introduction.md").read_text(encoding="utf-8")
 
 P, N, F, S, T, V = "p0", "n0", "f0", "s0", "t0", "v0"
@@ -267,9 +289,9 @@ def _requests() -> Iterator[str]:
     for verb, kind in operator_requests.REQUESTS.items():
         subject = subjects.pool_request("training", verb)
         yield from _struct(kind, f"requests/{verb}", "###", title=f"`{verb}`")
-        body = {"nodes": 5} if verb == "scale" else {"node": "training-3"}
+        body = REQUEST_EXAMPLES.get(verb, {"node": "training-3"})
         text = msgspec.json.format(msgspec.json.encode(body), indent=0).decode()
-        yield f"```\nnats pub {subject} '{text}'\n```\n"
+        yield f"```\nnats pub -J {subject} '{text}'\n```\n"
     yield "## Questions and answers\n"
     for kind in ANSWER_TYPES:
         yield from _struct(kind, f"requests/{kind.__name__}", "###")

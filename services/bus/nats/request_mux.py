@@ -138,7 +138,7 @@ class RequestMux:
         finally:
             waiting.timer.cancel()
             del self._waiting[word]
-            # It may have failed while the question was being sent, and then nobody awaits it:
+            # It may have failed while the question was being sent, and then it is not awaited:
             # asyncio reports its error, unless it is cancelled.
             future.cancel()
 

@@ -1,4 +1,4 @@
-"""One agent process per instance directory, exact under any crash of the provisioner.
+"""Runs one agent process per instance directory, exact under any crash of the provisioner.
 
 The process holds a lock on the directory's file `alive` until it ends: the parent takes the lock
 and passes it to the child. So the kernel knows whether an instance runs; a process ID may have been
@@ -62,7 +62,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def is_alive(directory: Path) -> bool:
-    """Whether the directory's process runs; call it under the mutex."""
+    """Return whether the directory's process runs; call it under the mutex."""
     try:
         descriptor = os.open(directory / ALIVE, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -74,7 +74,7 @@ def is_alive(directory: Path) -> bool:
 
 
 def has_lived(directory: Path) -> bool:
-    """Whether a process was ever started here."""
+    """Return whether a process was ever started here."""
     return (directory / PID).exists()
 
 
@@ -151,7 +151,7 @@ class RunningProcess:
 
     @property
     def found(self) -> bool:
-        """Whether it runs."""
+        """Return whether it runs."""
         return self._handle >= 0
 
     def request_end(self) -> None:
