@@ -3,7 +3,6 @@
 import asyncio
 from typing import Final
 
-from schemas import subjects
 from schemas.topology import EVENTS
 from services.bus.port import Bus
 from services.primitives.errors import BusError, Refused
@@ -12,8 +11,6 @@ ANSWER_SECONDS_MAX: Final = 1.5
 """Less than the probes of compose/ and of the chart wait for."""
 KEPT_SECONDS: Final = 2.0
 """An answer counts for so long: who asks often does not load the bus."""
-NOTHING: Final = f"{subjects.ROOT}.nothing"
-"""A subject of no message."""
 
 
 class Readiness:
@@ -39,14 +36,22 @@ class Readiness:
     async def _ask(self) -> str:
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                # Only a stream's leader answers this; what a stream holds any server says.
-                await self._bus.admin(f"STREAM.MSG.GET.{EVENTS.name}", {"last_by_subj": NOTHING})
+                # Every role may ask this, the gateway too. Of a stream without a leader a server
+                # that has a copy answers, after some seconds.
+                found = await self._bus.admin(f"STREAM.INFO.{EVENTS.name}", {})
         except Refused:
-            return ""  # there is no such message, or not even the stream, which others report
+            return ""  # the stream is gone, which others report
         except (BusError, TimeoutError) as error:
-            reason = str(error) or f"no answer in {ANSWER_SECONDS_MAX:g} s"
-            return (
-                f"the bus stores nothing now ({reason}): fewer than a majority of its servers run, "
-                "or they are electing a leader"
-            )
+            return stored_nothing(str(error) or f"no answer in {ANSWER_SECONDS_MAX:g} s")
+        cluster = found.get("cluster")
+        if cluster and not cluster.get("leader"):
+            return stored_nothing(f"stream {EVENTS.name} has no leader")
         return ""
+
+
+def stored_nothing(reason: str) -> str:
+    """Return what is answered while no message can be stored. Pure."""
+    return (
+        f"the bus stores nothing now ({reason}): fewer than a majority of its servers run, or they "
+        "are electing a leader"
+    )

@@ -12,7 +12,7 @@ from services.runtime.readiness import Readiness
 from tests.support.cluster import Cluster, connected
 
 pytestmark = pytest.mark.slow
-WAIT_SECONDS_MAX = 60.0
+WAIT_SECONDS_MAX = 150.0
 LOOK_SECONDS = 0.2
 
 
