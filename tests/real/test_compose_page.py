@@ -45,7 +45,7 @@ def sections() -> dict[str, list[str]]:
 
 
 class Shell:
-    """One shell after the other in the folder `compose` of a copy of the checkout."""
+    """Runs one shell after the other in the folder `compose` of a copy of the checkout."""
 
     def __init__(self, folder: Path, servers: int) -> None:
         self.folder, self.servers = folder, servers
