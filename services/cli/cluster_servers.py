@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from services.primitives.errors import NavarchError
 
 ROUTE_PORT: Final = 6222
@@ -31,14 +33,61 @@ class ClusterServer(NamedTuple):
         return f"nats-{self.name}.conf"
 
     @property
+    def address(self) -> str:
+        """Return the host and port at which it accepts the others."""
+        return f"{url_host(self.host)}:{self.port}"
+
+    @property
     def route(self) -> str:
         """The URL by which the others reach it."""
-        return f"nats-route://{url_host(self.host)}:{self.port}"
+        return f"nats-route://{self.address}"
 
 
 def url_host(host: str) -> str:
     """A host as URLs have it."""
     return f"[{host}]" if ":" in host else host
+
+
+def quoted(text: str) -> str:
+    """Return a string as the server's configuration has it."""
+    return msgspec.json.encode(text).decode()
+
+
+def advertised(one: ClusterServer) -> str:
+    """Return the line that names to the others what the server's certificate is for. Pure.
+
+    Without it servers send each other addresses, and try those for ever against certificates that
+    are for names.
+    """
+    return f"  advertise: {quoted(one.address)}\n"
+
+
+def cluster_part(
+    fleet: str, one: ClusterServer, servers: Sequence[ClusterServer], routes: str
+) -> str:
+    """Return the part of a server's configuration that makes it one of several. Pure.
+
+    `routes`: the folder of the certificates by which the servers know each other.
+    """
+    urls = ", ".join(each.route for each in servers)
+    file = quoted(f"{routes}/{one.name}.pem")
+    return f"""
+server_name: {one.name}
+cluster {{
+  name: {quoted(f"navarch-{fleet}")}
+  listen: 0.0.0.0:{one.port}
+{advertised(one)}\
+  # Who joins as a server is past all accounts: only a certificate of routes/ca.pem may.
+  tls {{
+    cert_file: {file}
+    key_file: {file}
+    ca_file: {quoted(f"{routes}/ca.pem")}
+    verify: true
+    timeout: 5
+  }}
+  routes: [{urls}]
+}}
+"""
 
 
 def check_later_run(

@@ -36,8 +36,8 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Operate pools": ("up", "down", "scale", "saga", "breaker", "sweep", "hardware"),
     "Run and set up": (
-        *("demo", "serve", "config", "nats-config", "gateway", "mcp", "workload", "slurm"),
-        *("backup", "restore", "version"),
+        *("demo", "serve", "config", "nats-config", "gateway", "mcp", "workload"),
+        *("slurm", "nats-context", "backup", "restore", "version"),
     ),
     "Try without hardware": ("simulator",),
 }
@@ -98,6 +98,7 @@ COMMANDS: Final = {
     "backup": "backup_commands:backup",
     "restore": "backup_commands:restore",
     "demo": "run_commands:demo",
+    "nats-context": "nats_context_command:nats_context",
 }
 """Name of a command -> its module and function."""
 CONTEXTS: Final[dict[str, dict[str, Any]]] = {"ssh": {"ignore_unknown_options": True}}

@@ -74,9 +74,14 @@ class ConfigurationChange(NamedTuple):
         return content_digest(self.text.encode())
 
     @property
+    def text_id(self) -> str:
+        """Return the beginning of the digest, as logs and processes have it."""
+        return self.digest[:DIGITS]
+
+    @property
     def others(self) -> tuple[Replica, ...]:
         """The processes that run with another text."""
-        return tuple(each for each in self.replicas if each.configuration != self.digest[:DIGITS])
+        return tuple(each for each in self.replicas if each.configuration != self.text_id)
 
 
 def read_change(file: Path, nats_url: str, config: Path | None) -> ConfigurationChange:

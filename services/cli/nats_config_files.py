@@ -45,7 +45,14 @@ from services.cli import bus_users
 from services.cli.bus_certificates import AUTHORITY, ROUTES, SERVER, TLS, BusCertificates
 from services.cli.bus_keys import PRELOADED, KeyFiles, operators_of, stated_keys
 from services.cli.bus_users import BusUser
-from services.cli.cluster_servers import ClusterServer, check_later_run, url_host
+from services.cli.cluster_servers import (
+    ClusterServer,
+    advertised,
+    check_later_run,
+    cluster_part,
+    quoted,
+    url_host,
+)
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
 
@@ -107,10 +114,10 @@ def server(store: str, listen: str, http: str, tls_directory: str = "", cluster:
     """The server's configuration, which includes the accounts. Pure."""
     tls = f"""
 tls {{
-  cert_file: {_quoted(f"{tls_directory}/server.pem")}
-  key_file: {_quoted(f"{tls_directory}/server.pem")}
+  cert_file: {quoted(f"{tls_directory}/server.pem")}
+  key_file: {quoted(f"{tls_directory}/server.pem")}
   # To accept only clients with a certificate (`navarch nats-config certificate NAME`):
-  # ca_file: {_quoted(f"{tls_directory}/ca.pem")}
+  # ca_file: {quoted(f"{tls_directory}/ca.pem")}
   # verify: true
 }}
 """
@@ -121,7 +128,7 @@ listen: {listen}
 http: {http}
 {tls if tls_directory else ""}{cluster}
 jetstream {{
-  store_dir: {_quoted(store)}
+  store_dir: {quoted(store)}
   # Each write is on disk before it is acknowledged; the default loses two minutes in a power cut.
   sync_interval: always
 }}
@@ -129,7 +136,7 @@ jetstream {{
 # Keeps the accounts' later tokens: which credentials are revoked.
 resolver {{
   type: full
-  dir: {_quoted(f"{store}/accounts")}
+  dir: {quoted(f"{store}/accounts")}
   allow_delete: false
   interval: "2m"
 }}
@@ -137,44 +144,19 @@ include ./{ACCOUNTS}
 """
 
 
-def cluster(fleet: str, one: ClusterServer, servers: Sequence[ClusterServer], routes: str) -> str:
-    """The part of a server's configuration that makes it one of several. Pure.
-
-    `routes`: the folder of the certificates by which the servers know each other.
-    """
-    urls = ", ".join(each.route for each in servers)
-    file = _quoted(f"{routes}/{one.name}.pem")
-    return f"""
-server_name: {one.name}
-cluster {{
-  name: {_quoted(f"navarch-{fleet}")}
-  listen: 0.0.0.0:{one.port}
-  # Who joins as a server is past all accounts: only a certificate of routes/ca.pem may.
-  tls {{
-    cert_file: {file}
-    key_file: {file}
-    ca_file: {_quoted(f"{routes}/ca.pem")}
-    verify: true
-    timeout: 5
-  }}
-  routes: [{urls}]
-}}
-"""
-
-
 def clients(directory: Path, url: str, *, tls: bool, replicas: int = 1) -> str:
     """The part of the services' configuration that names the bus and these files. Pure."""
     several = f"  replicas: {replicas}\n" if replicas > 1 else ""
-    authority = f"  tls_ca_file: {_quoted(str(directory / AUTHORITY))}\n" if tls else ""
+    authority = f"  tls_ca_file: {quoted(str(directory / AUTHORITY))}\n" if tls else ""
     return f"""\
 # For the services' configuration. Written by `navarch nats-config`.
 nats:
-  url: {_quoted(url)}
-  creds_file: {_quoted(str(directory / "creds" / "{service}.creds"))}
+  url: {quoted(url)}
+  creds_file: {quoted(str(directory / "creds" / "{service}.creds"))}
 {authority}{several}\
   # For the provisioner only; revoker.creds is beside the second.
-  agent_signing_file: {_quoted(str(directory / SIGNING_FILE))}
-  revocation_file: {_quoted(str(directory / REVOCATION_FILE))}
+  agent_signing_file: {quoted(str(directory / SIGNING_FILE))}
+  revocation_file: {quoted(str(directory / REVOCATION_FILE))}
 """
 
 
@@ -285,9 +267,12 @@ def write(
     elif not (directory / CONF).exists():
         bus.replace(CONF, server(store, listen, http, tls))
     for each in servers:
-        if not (directory / each.conf).exists():
-            part = cluster(fleet, each, servers, f"{there}/{ROUTES}")
-            bus.replace(each.conf, server(store, listen, http, tls, part))
+        part = cluster_part(fleet, each, servers, f"{there}/{ROUTES}")
+        made = server(store, listen, http, tls, part)
+        file = directory / each.conf
+        # One that is as an earlier release wrote it has no `advertise`.
+        if not file.exists() or file.read_text("utf-8") == made.replace(advertised(each), ""):
+            bus.replace(each.conf, made)
     scheme, port = ("tls" if hosts else "nats"), listen.rpartition(":")[2]
     reached = [each.host for each in servers] or [hosts[0] if hosts else LOCAL_HOSTS[1]]
     url = ",".join(f"{scheme}://{url_host(each)}:{port}" for each in reached)
@@ -441,7 +426,3 @@ def content(token_: str) -> dict[str, object]:
 
 def _timeless(claims: Mapping[str, object]) -> dict[str, object]:
     return {name: each for name, each in claims.items() if name not in ("iat", "jti")}
-
-
-def _quoted(text: str) -> str:
-    return msgspec.json.encode(text).decode()

@@ -11,8 +11,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from schemas.account_rules import Account
 from schemas.names import pool_name, token
 from schemas.permissions import AGENT, BOOTSTRAP, POD, REGION, rules
@@ -26,6 +24,7 @@ from services.bus.nats.nats_accounts import (
 )
 from services.cli import bus_users
 from services.cli.bus_certificates import AUTHORITY, CERTIFICATE, TLS, BusCertificates
+from services.cli.cluster_servers import quoted
 from services.cli.nats_config_files import (
     ACCOUNTS,
     CONF,
@@ -51,7 +50,7 @@ def hub_part(port: int, certificate: str) -> str:
 
     `certificate`: where they find theirs; empty: without TLS.
     """
-    file = _quoted(certificate)
+    file = quoted(certificate)
     encrypted = f"  tls {{\n    cert_file: {file}\n    key_file: {file}\n  }}\n"
     return f"""\
 # Servers of regions connect here. Written once by `navarch nats-config region`.
@@ -70,14 +69,14 @@ def server(
     `agents`: public key of the agents' account. `there`: where the server finds its files.
     """
     scheme = "tls" if tls else "nats-leaf"
-    urls = ", ".join(_quoted(f"{scheme}://{each}") for each in hubs)
-    pem, authority = (_quoted(f"{there}/{each}") for each in (CERTIFICATE, AUTHORITY))
+    urls = ", ".join(quoted(f"{scheme}://{each}") for each in hubs)
+    pem, authority = (quoted(f"{there}/{each}") for each in (CERTIFICATE, AUTHORITY))
     own = f"tls {{\n  cert_file: {pem}\n  key_file: {pem}\n}}\n" if tls else ""
     trusted = f"    tls {{ ca_file: {authority} }}\n" if tls else ""
     return f"""\
 # The nats-server of region {name}. Written by `navarch nats-config region`.
 
-server_name: {_quoted(f"region-{name}")}
+server_name: {quoted(f"region-{name}")}
 listen: {listen}
 http: {http}
 {own}\
@@ -87,7 +86,7 @@ leafnodes {{
   remotes: [{{
     urls: [{urls}]
     account: {agents}
-    credentials: {_quoted(f"{there}/{CREDENTIALS}")}
+    credentials: {quoted(f"{there}/{CREDENTIALS}")}
 {trusted}\
   }}]
 }}
@@ -214,7 +213,3 @@ def _hub(text: str) -> tuple[str, int]:
             "or [fd00::1]"
         )
     return read["host"], port
-
-
-def _quoted(text: str) -> str:
-    return msgspec.json.encode(text).decode()

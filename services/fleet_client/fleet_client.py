@@ -51,7 +51,9 @@ from services.primitives.errors import (
     AnswerError,
     BusError,
     NavarchError,
+    NoResponders,
     NotPermitted,
+    StoreFull,
     Unavailable,
 )
 from services.runtime.failure_query import failure_answers
@@ -71,6 +73,10 @@ ANSWERS: Final = ("request-accepted", "request-refused", "scaled", "scale-refuse
 ROLE_NEEDED: Final = (
     "this needs the role operator, and your credentials do not have it: "
     "`navarch nats-config user add NAME --role operator` makes some"
+)
+MAYBE_STORED: Final = (
+    "the request may be stored all the same, and is carried out then: look at `navarch events` "
+    "before you repeat it"
 )
 ENDS: Final = frozenset({"done", "unwound", "stuck"})
 
@@ -283,6 +289,10 @@ class FleetClient:
             await self.bus.publish(subject, encode(request), msg_id=msg_id)
         except NotPermitted as error:
             raise NavarchError(ROLE_NEEDED) from error
+        except (NoResponders, StoreFull):
+            raise
+        except Unavailable as error:
+            raise Unavailable(f"{error}; {MAYBE_STORED}") from error
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 return await self.answer(pool, msg_id or request.request, after)

@@ -28,6 +28,7 @@ from services.gateway.problems import PROTECTION, REQUEST_HEADER, ProblemError, 
 from services.gateway.views import ChangeAnswer
 from services.primitives.clock import Clock
 from services.runtime.metric_exposition import exposition
+from services.runtime.readiness import Readiness
 
 FOLDER: Final = Path(__file__).parent / "dashboard"
 PAGE: Final = "index.html"
@@ -180,11 +181,14 @@ def public_routes(bus: Bus, registry: CollectorRegistry) -> list[Any]:
     def health() -> str:
         return "alive\n"
 
-    @get("/readyz", media_type=MediaType.TEXT, sync_to_thread=False, **options)
-    def readiness() -> Response[str]:
-        if bus.connected:
-            return Response("ready\n", media_type=MediaType.TEXT)
-        return Response("the bus is not connected\n", media_type=MediaType.TEXT, status_code=503)
+    ready = Readiness(bus)
+
+    @get("/readyz", media_type=MediaType.TEXT, **options)
+    async def readiness() -> Response[str]:
+        problem = await ready.problem()
+        status_code = 503 if problem else 200
+        text = f"{problem or 'ready'}\n"
+        return Response(text, media_type=MediaType.TEXT, status_code=status_code)
 
     @get("/metrics", **options)
     async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:

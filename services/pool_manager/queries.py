@@ -122,6 +122,9 @@ def _gpus(record: NodeRecord, health: HealthRecord | None) -> Iterator[GpuView]:
 
 
 def _health(record: NodeRecord, health: HealthRecord | None) -> str:
+    # The last verdict of a node that is silent says nothing of now, and `status` counts it so.
+    if record.lost:
+        return "unhealthy"
     # The verdict as delivered to the pool-manager is what it acts on, so it is what people see.
     if record.health != "unknown" or health is None:
         return record.health

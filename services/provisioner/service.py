@@ -47,6 +47,7 @@ from services.provisioner.provider_client.unknown_errors import UnknownErrors
 from services.provisioner.removal.credentials_revoker import NodeDisconnector, Revoker
 from services.provisioner.removal.sweep_endpoints import SweepEndpoints
 from services.provisioner.removal.sweeper import LEASE_NAME, Sweeper
+from services.provisioner.removal.user_expiry import UserExpiry
 from services.provisioner.saga_step_handlers import SagaStepHandlers
 from services.provisioner.time_limits import TimeLimits
 from services.runtime.process import Context, Service
@@ -175,6 +176,7 @@ def assemble(
     lease = Lease(bus, clock, LEASE_NAME, context.replica)
     failures = context.instruments.failures
     revoker = Revoker(bus, clock, nats, agent.credentials_valid, failures)
+    users = UserExpiry(nats, clock, failures)
     disconnections = NodeDisconnector(bus, clock, store, can_revoke=bool(nats.revocation_file))
 
     async def close() -> None:
@@ -190,6 +192,7 @@ def assemble(
             lambda: reports.run(lease),
             *((lambda: queues.run(lease),) if queues.has_queues else ()),
             revoker.run,
+            *((users.run,) if nats.revocation_file else ()),
         ),
         endpoints={
             subjects.query("instances"): answer_instances(store),

@@ -95,7 +95,8 @@ class ConfigurationReload:
         if failures is not None:
             failures.update(OBSERVER, ())
             await race(failures.flushed(), seconds_max=END_SECONDS_MAX)
-        log.info("the configuration is valid: restarting with it")
+        digest = process_facts(self._file)["configuration"]
+        log.info("the configuration is valid: restarting with it", extra={"configuration": digest})
         stopping.set()
 
     def _check(self) -> None:
@@ -105,7 +106,12 @@ class ConfigurationReload:
             check_fixed(self.settings, self._read(), self._file)
 
     async def _read_again(self, failures: FailureRegister | None) -> None:
-        log.info("reading the configuration again")
+        before, now = self.facts["configuration"], process_facts(self._file)["configuration"]
+        log.info(
+            "reading the configuration again", extra={"configuration": now, "in_force": before}
+        )
+        if now == before:
+            log.warning("the configuration has the same text as before: %s", self._file)
         try:
             await asyncio.to_thread(self._check)
         except NavarchError as error:

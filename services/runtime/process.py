@@ -47,6 +47,7 @@ from services.runtime.log_answers import (
 from services.runtime.process_http import HttpEndpoint, check_port
 from services.runtime.process_metrics import Instruments
 from services.runtime.push_choice import metric_push
+from services.runtime.readiness import Readiness
 from services.runtime.server_clock import ServerClock
 from services.runtime.tracing import Tracing, otlp_processor
 from services.settings.plugin_loader import locate
@@ -342,7 +343,7 @@ async def _serve(
     http = HttpEndpoint(
         context.settings.http,
         context.instruments.registry,
-        lambda: "" if context.bus.connected else "the bus is not connected",
+        Readiness(context.bus).problem,
         service.refresh,
     )
     endpoints = audited(

@@ -110,7 +110,7 @@ class HttpEndpoint:
         self,
         settings: HttpSettings,
         registry: CollectorRegistry,
-        ready: Callable[[], str],
+        ready: Callable[[], Awaitable[str]],
         refresh: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`ready` returns why the process is not ready, empty where it is."""
@@ -144,7 +144,7 @@ class HttpEndpoint:
         return PlainTextResponse("alive\n")
 
     async def _readyz(self, _: Request) -> Response:
-        problem = self._ready()
+        problem = await self._ready()
         return PlainTextResponse(f"{problem or 'ready'}\n", status_code=503 if problem else 200)
 
     async def _metrics(self, request: Request) -> Response:

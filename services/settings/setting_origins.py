@@ -8,7 +8,12 @@ import msgspec
 from schemas.duration import Duration, written_duration
 from schemas.settings import PluginSettings
 from services.primitives.redaction import is_secret
-from services.settings.settings_file import NATS_VARIABLES, PORT_VARIABLE, Configuration
+from services.settings.settings_file import (
+    NATS_VARIABLES,
+    PORT_VARIABLE,
+    REPLICAS_VARIABLE,
+    Configuration,
+)
 from services.settings.yaml_document import Path_
 
 HIDDEN: Final = "(secret)"
@@ -17,6 +22,7 @@ NOT_SHOWN: Final[frozenset[Path_]] = frozenset({("defaults",)})
 """Shown with each pool that has them."""
 VARIABLES: Final[Mapping[Path_, str]] = {
     ("http", "port"): PORT_VARIABLE,
+    ("nats", "replicas"): REPLICAS_VARIABLE,
     **{("nats", key): variable for key, variable in NATS_VARIABLES.items()},
 }
 

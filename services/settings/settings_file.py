@@ -37,6 +37,8 @@ NATS_VARIABLES: Final = {
     "revocation_file": "NAVARCH_NATS_REVOCATION_FILE",
 }
 """Key of `nats` -> its variable."""
+REPLICAS_VARIABLE: Final = "NAVARCH_NATS_REPLICAS"
+REPLICAS_MAX: Final = 5
 PORT_VARIABLE: Final = "NAVARCH_HTTP_PORT"
 PORT_MAX: Final = 65_535
 CREDENTIALS_IN_URL: Final = (
@@ -54,7 +56,12 @@ NO_PLUGIN: Final = PluginSettings(type="")
 def with_environment(settings: Settings, environment: Mapping[str, str]) -> Settings:
     """The settings with those of the environment; ConfigurationError where one is wrong."""
     named = {key: environment.get(variable) for key, variable in NATS_VARIABLES.items()}
-    given = {key: value for key, value in named.items() if value}
+    given: dict[str, Any] = {key: value for key, value in named.items() if value}
+    if replicas := environment.get(REPLICAS_VARIABLE):
+        if not replicas.isdecimal() or not 0 < int(replicas) <= REPLICAS_MAX:
+            problem = f"{replicas} is no number of replicas: use 1 to {REPLICAS_MAX}"
+            raise ConfigurationError(problem, key=REPLICAS_VARIABLE)
+        given["replicas"] = int(replicas)
     changes: dict[str, Any] = {"nats": msgspec.structs.replace(settings.nats, **given)}
     if port := environment.get(PORT_VARIABLE):
         if not port.isdecimal() or int(port) > PORT_MAX:

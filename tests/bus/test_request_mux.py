@@ -1,6 +1,7 @@
 """Questions over one inbox: each has its own answer, and none waits for ever."""
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -145,3 +146,22 @@ async def test_a_question_that_cannot_be_answered_ends_at_once() -> None:
 def test_headers_are_read_as_the_client_reads_them(raw: bytes) -> None:
     """Line by line instead of letter by letter, and with the same result."""
     assert Client._parse_header_lines(raw) == QuickClient._parse_header_lines(raw)
+
+
+async def test_a_question_whose_sending_fails_leaves_nothing_unseen() -> None:
+    """The connection is lost while it is sent: its answer is not reported."""
+    line, mux = await listening()
+    unseen: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: unseen.append(context["message"])
+    )
+
+    async def lost(*_: object, **__: object) -> None:
+        mux.lost()
+        raise OSError("the line is down")
+
+    line.publish = lost  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="down"):
+        await mux.ask("a", b"", None, 1.0)
+    gc.collect()
+    assert unseen == []

@@ -84,3 +84,19 @@ def test_certificates_of_routes_outlast_the_servers_and_a_lost_key_is_named(tmp_
     (tmp_path / "keys/routes-ca.key").unlink()
     with pytest.raises(NavarchError, match=r"routes-ca\.key is lost: .*remove the folder routes"):
         write(tmp_path, "f", later + timedelta(days=7 * 365), **where)
+
+
+def test_a_file_of_an_earlier_release_gets_the_name_by_which_others_reach_it(
+    tmp_path: Path,
+) -> None:
+    """Without `advertise` servers try each other's addresses for ever; an edited file stays."""
+    write(tmp_path, "f", NOW, **WHERE, servers=THREE)
+    files = {each.name: tmp_path / each.conf for each in THREE}
+    made = files["n1"].read_text()
+    assert '  advertise: "n1:6222"\n' in made
+    for name, file in files.items():
+        file.write_text(file.read_text().replace(f'  advertise: "{name}:6222"\n', ""))
+    edited = files["n2"].read_text() + "# mine\n"
+    files["n2"].write_text(edited)
+    write(tmp_path, "f", NOW, **WHERE, servers=THREE)
+    assert (made, edited) == (files["n1"].read_text(), files["n2"].read_text())

@@ -8,6 +8,7 @@ import pytest
 from services.cli.configuration_change import replace_file, require_running
 from services.cli.fleet_discovery import LOCK_FILE
 from services.primitives.errors import NavarchError
+from services.runtime.served_process import process_facts
 from tests.cli.test_serve import READY, navarch, served
 
 BASE = """\
@@ -16,6 +17,11 @@ providers: {local: {type: local, gpu_count: 0}}
 pools:
   training: {provider: local, instance_type: local, min_nodes: 0, max_nodes: 2}
 """
+
+
+def text_id(file: Path) -> str:
+    """Return what a process that runs with a file says of its text."""
+    return process_facts(file)["configuration"]
 
 
 @pytest.mark.slow
@@ -59,12 +65,21 @@ async def test_a_file_is_shown_and_put_in_force(
         assert config.read_text() == BASE
 
         status, said = await apply(changed, "--yes")
-        assert (status, said.splitlines()[-1]) == (0, f"every process runs with {config}")
+        assert (status, said.splitlines()[-1]) == (
+            0,
+            f"every process runs with {config} (text {text_id(config)})",
+        )
         assert (config.read_text(), config.stat().st_mode & 0o777) == (changed, 0o640)
         status, said = await apply(changed, "--yes")
-        assert (status, said.splitlines()[-1]) == (0, f"{new} is in force already")
+        assert (status, said.splitlines()[-1]) == (
+            0,
+            f"{new} is in force already (text {text_id(new)})",
+        )
         status, said = await apply(changed, "--nats-url", url)
-        assert (status, said.splitlines()[-1]) == (0, f"every process that answers runs with {new}")
+        assert (status, said.splitlines()[-1]) == (
+            0,
+            f"every process that answers runs with {new} (text {text_id(new)})",
+        )
         fleet.process.terminate()
         await fleet.rest()
 

@@ -192,7 +192,7 @@ async def test_an_expired_person_learns_why(
     add_user(directory, "alice", VIEWER, datetime.now(UTC) - 2 * DAY, DAY)
     async with serving(directory) as server:
         found = NatsSettings(url=server.url, creds_file=str(directory / "creds" / "alice.creds"))
-        with pytest.raises(NavarchError, match=r"alice\.creds expired at .*nats-config user add"):
+        with pytest.raises(NavarchError, match=r"alice\.creds expired at .*nats-config user renew"):
             async with connect_fleet(found):
                 pass
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -39,8 +39,8 @@ WAIT_SECONDS_MAX = 30.0
 class Server(EmbeddedServer):
     """A server with a configuration that is complete."""
 
-    def __init__(self, directory: Path, conf: str, name: str) -> None:
-        super().__init__(directory, name=name)
+    def __init__(self, directory: Path, conf: str, name: str, through: Sequence[str] = ()) -> None:
+        super().__init__(directory, name=name, through=through)
         self.folder, self._text = directory, conf
 
     def _written_config(self) -> Path:

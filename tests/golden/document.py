@@ -276,7 +276,7 @@ def _requests() -> Iterator[str]:
         yield f"{change.help} It may be refused with {refusals}.\n"
         subject = subjects.pool_request("training", verb)
         text = msgspec.json.format(msgspec.json.encode(change.example), indent=0).decode()
-        yield f"```\nnats pub {subject} '{text}'\n```\n"
+        yield f"```\nnats pub -J {subject} '{text}'\n```\n"
     yield "## Questions and answers\n"
     for kind in ANSWER_TYPES:
         yield from _struct(kind, f"requests/{kind.__name__}", "###")

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import yaml
 
 from schemas.topology import SERVER_VERSION_MIN
@@ -14,6 +13,7 @@ from services.settings.settings_file import load_settings
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / "compose"
+FILE: Final = FOLDER / "fleet" / "navarch.yaml"
 COMPOSE: Final[dict[str, Any]] = yaml.safe_load((FOLDER / "compose.yaml").read_text())
 CONTAINERS: Final[dict[str, Any]] = COMPOSE["services"]
 CONNECTED: Final = (*SERVICES, "gateway", "navarch")
@@ -52,8 +52,9 @@ def test_services_find_the_bus_and_their_configuration() -> None:
             "NAVARCH_CONFIG": "/etc/navarch/navarch.yaml",
         }
         assert expected.items() <= service["environment"].items()
-        assert "./navarch.yaml:/etc/navarch/navarch.yaml:ro" in service["volumes"]
-    settings = load_settings(FOLDER / "navarch.yaml", {})
+        # The folder: of a file that is mounted alone an editor's replacement is never seen.
+        assert "./fleet:/etc/navarch:ro" in service["volumes"]
+    settings = load_settings(FILE, {})
     assert (8080, 8080) == (settings.http.port, settings.gateway.port)
 
 
@@ -118,7 +119,7 @@ def test_the_folders_of_credentials_belong_to_the_images_user() -> None:
 
 def test_no_secret_is_written_into_the_files() -> None:
     """No file of the folder holds a seed, a token or a password."""
-    for file in FOLDER.iterdir():
+    for file in (each for each in FOLDER.rglob("*") if each.is_file()):
         text = file.read_text()
         assert not re.search(r"\bS[UAOC][A-Z2-7]{40,}|eyJ[\w-]{20,}|(?i:password)\s*[:=]", text)
 
@@ -155,12 +156,28 @@ def test_three_servers_are_each_as_the_one() -> None:
         assert set(volumes) == {f"{each}" for each in changed[name]["volumes"]}
     # A store of one server does not become one of a cluster.
     assert ["nats-1-data:/data"] == changed["nats"]["volumes"]
-    urls = ",".join(f"nats://{each}:4222" for each in SERVERS)
+    urls, replicas = ",".join(f"nats://{each}:4222" for each in SERVERS), 3
+    given = {"NAVARCH_NATS_URL": urls, "NAVARCH_NATS_REPLICAS": replicas}
     for name in CONNECTED:
-        assert {"NAVARCH_NATS_URL": urls} == changed[name]["environment"]
-    one, three = (load_settings(FOLDER / f"{each}navarch.yaml", {}) for each in ("", "cluster-"))
-    nats = msgspec.structs.replace(one.nats, replicas=3)
-    assert msgspec.structs.replace(one, nats=nats) == three
+        assert given == changed[name]["environment"]
+    replicated = load_settings(FILE, {"NAVARCH_NATS_REPLICAS": str(replicas)})
+    assert replicated.nats.replicas == replicas == len(SERVERS)
+
+
+def test_every_container_has_limits_of_its_own() -> None:
+    """Memory, processor, processes, files and log: one that runs wild takes no other with it."""
+    every = CONTAINERS | {name: CLUSTER["services"][name] for name in SERVERS[1:]}
+    for name, service in every.items():
+        for limit in ("mem_limit", "cpus", "pids_limit"):
+            assert service.get(limit), (name, limit)
+        assert service["ulimits"]["nofile"] > 4096, name
+        assert service["logging"]["options"].keys() == {"max-size", "max-file"}, name
+
+
+def test_the_operators_container_depends_on_no_other() -> None:
+    """`run navarch` neither starts nor changes a container, whichever files are named."""
+    assert "depends_on" not in CONTAINERS["navarch"]
+    assert "depends_on" not in CLUSTER["services"]["navarch"]
 
 
 def test_the_collector_passes_on_what_the_services_send() -> None:

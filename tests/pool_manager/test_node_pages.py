@@ -18,8 +18,9 @@ from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
 from services.bus.topology_setup import set_up
 from services.pool_manager.heartbeat_reader import HeartbeatTimes
-from services.pool_manager.queries import node_view, page_of
+from services.pool_manager.queries import node_view, page_of, pool_view
 from services.primitives.clock import SystemClock
+from tests.pool_manager.test_pool_planner import pool
 
 NOW = datetime(2026, 11, 23, 9, tzinfo=UTC)
 
@@ -56,6 +57,18 @@ def test_every_node_is_in_one_page(labels: dict[str, str], limit: int) -> None:
 def test_there_may_be_none() -> None:
     """Then nothing follows."""
     assert page_of(iter(()), 10).next == ""
+
+
+def test_a_silent_node_has_one_word_in_lists_and_counts() -> None:
+    """Its last verdict was given before its heartbeats stopped."""
+    records = [
+        NodeRecord(pool="training", node="a", state="active", health="healthy", lost=True),
+        NodeRecord(pool="training", node="b", state="active", health="healthy"),
+    ]
+    listed = [node_view(ListedNode, each, None, detailed=False).health for each in records]
+    counted = pool_view(pool(2), records, NOW)
+    assert listed == ["unhealthy", "healthy"]
+    assert (counted.unhealthy, counted.healthy) == (1, 1)
 
 
 def test_every_gpu_has_its_identity_its_health_and_its_cordon() -> None:

@@ -70,7 +70,7 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
 
 
 def wanted(name: str = "web-1", **changes: object):
-    """A request without GPUs."""
+    """Return a request without GPUs."""
     return request(name, **({"gpu_count": 0} | changes))
 
 
@@ -99,7 +99,7 @@ async def killed(pid: int) -> None:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process runs (its remains do not count)."""
+    """Return whether a process runs (its remains do not count)."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -108,7 +108,7 @@ def lives(pid: int) -> bool:
 
 
 async def test_an_agent_gets_its_whole_environment(make: Make, tmp_path: Path) -> None:
-    """Its place, its bus, its files and its intervals come by the environment."""
+    """Place, bus, its files and its intervals come by the environment."""
     provider = make(DUMPING)
     await provider.provision(wanted())
     place = tmp_path / "local" / "web-1"
@@ -171,7 +171,7 @@ async def test_a_dead_agent_is_started_again_by_the_same_launch(make: Make, tmp_
 
 
 async def test_a_launch_interrupted_before_the_agents_start_is_no_instance(make: Make) -> None:
-    """It is not adopted: the repeated launch starts the agent."""
+    """Such an instance is not adopted: the repeated launch starts the agent."""
     provider = make()
     place = provider.directory / "web-1"
     place.parent.mkdir(parents=True)
@@ -200,7 +200,7 @@ async def test_a_number_that_another_process_was_given_is_never_killed(
 async def test_an_agent_that_will_not_end_is_killed(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the grace comes SIGKILL; the instance is gone only then."""
+    """SIGKILL comes after the grace; the instance is gone only then."""
     monkeypatch.setattr(process.RunningProcess.end, "__defaults__", (0.1,))
     provider = make(STUBBORN)
     await provider.provision(wanted())
@@ -273,6 +273,24 @@ async def test_instances_stop_and_start_with_their_host(make: Make, tmp_path: Pa
     assert (place / "kmsg").read_bytes() == b""
 
 
+async def test_instances_that_ended_with_their_container_are_started_again(
+    make: Make, tmp_path: Path
+) -> None:
+    """Nothing stopped them in order, as when an engine restarts; what crashed alone stays ended."""
+    provider, folder = make(), tmp_path / "local"
+    for name in ("crashed", "restarted"):
+        await provider.provision(wanted(name))
+        await killed(await pid_of(folder / name))
+    (folder / "restarted" / "host").write_text("another life of process 1")
+    await make().resume()
+
+    async def resumed() -> bool:
+        found = {each.name: each.status for each in await provider.list()}
+        return found == {"crashed": "stopped", "restarted": "running"}
+
+    await until(resumed)
+
+
 KILLED = """
 import asyncio, json, os, sys
 from pathlib import Path
@@ -318,7 +336,7 @@ print(calls)
 
 
 def shows(pid: int, directory: Path) -> bool:
-    """Whether a process says that it was started for an instance under this directory."""
+    """Return whether a process says that it was started for an instance under this directory."""
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -354,7 +372,7 @@ async def killed_at(point: int, call: str, directory: Path) -> bool:
 async def test_a_provisioner_killed_anywhere_leaves_one_agent_or_none(
     make: Make, tmp_path: Path, call: str
 ) -> None:
-    """With SIGKILL at any point: the repetition ends with exactly what was asked for."""
+    """SIGKILL strikes at any point: the repetition ends with exactly what was asked for."""
     directory = tmp_path / "local"
     for point in range(1, 30):
         if call == "terminate":
@@ -407,7 +425,7 @@ def enrolled(place: Path, signing: Path, until: datetime) -> str:
 async def test_an_agent_fetches_credentials_with_its_own_key(
     life_hours: int, *, new_keys: bool, fetched: bool, tmp_path: Path, make: Make
 ) -> None:
-    """At a start where those that it has cannot be renewed: expired, or of keys that are gone."""
+    """Credentials are fetched where the old ones are expired, or of keys that are gone."""
     signing = write_accounts(tmp_path / "bus", FLEET, datetime.now(UTC)).path / SIGNING_FILE
     provider = make(signing=str(signing))
     await provider.provision(wanted())

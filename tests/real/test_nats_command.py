@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from schemas import subjects
+from schemas.permissions import OPERATOR
 from schemas.topology import EVENTS, EVERY_STREAM
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.topology_setup import set_up
 from services.primitives.clock import SystemClock
 from tests.support.clients import connected
+from tests.support.inprocess import eventually, navarch
 from tests.whole_fleet.fleet import Fleet, serving_fleet
 
 PROGRAM = shutil.which("nats") or shutil.which("nats", path=str(Path.home() / "go/bin"))
@@ -50,13 +53,24 @@ def documented() -> list[str]:
     return found
 
 
-async def nats(url: str, *arguments: str) -> tuple[int, str]:
+def requests() -> list[str]:
+    """Return every line of the documentation that sends a request."""
+    pages = "\n".join(
+        (DOCS / each).read_text("utf-8") for each in ("events.md", "gpus-on-request.md")
+    )
+    joined = pages.replace("\\\n", " ")
+    found = re.findall(r"^(nats pub .*)$", joined, re.MULTILINE)
+    assert len(found) > 20
+    return found
+
+
+async def nats(url: str, *arguments: str, **more: str) -> tuple[int, str]:
     """Exit code and output; one that follows is stopped after its first line."""
     assert PROGRAM is not None
     process = await asyncio.create_subprocess_exec(
         PROGRAM,
         *arguments,
-        env={**os.environ, "NATS_URL": url, "NO_COLOR": "1"},
+        env={**os.environ, **({"NATS_URL": url} if url else {}), "NO_COLOR": "1", **more},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -91,6 +105,55 @@ async def test_every_documented_line_is_understood(fleet: Fleet) -> None:
         if code and "no message found" not in output:
             wrong[line] = output
     assert wrong == {}
+
+
+async def test_every_documented_request_is_stored_and_can_be_read(fleet: Fleet) -> None:
+    """`-J` waits until it is; a request with a wrong key would be refused as one."""
+    (node,) = await fleet.active("training", 1)
+    for line in requests():
+        words = shlex.split(line.replace("training-3", node.node))[1:]
+        code, output = await nats(fleet.url, *words)
+        assert (code, "Stored in Stream: REQUESTS" in output) == (0, True), (line, output)
+
+    async def answered() -> bool:
+        info = await fleet.bus.admin("STREAM.INFO.REQUESTS", {})
+        return bool(info["state"]["messages"] == 0)
+
+    await eventually(answered, within_seconds=SECONDS_MAX)
+    answers = await fleet.bus.read("EVENTS", subjects.pool_event_wildcard("request-refused"))
+    unread = [each.data for each in answers if b"cannot be read" in each.data]
+    assert unread == []
+
+
+async def test_a_written_context_lets_an_operator_do_what_the_page_says(tmp_path: Path) -> None:
+    """The context has credentials and inbox of the user, whose name ends a request's subject."""
+    async with serving_fleet(tmp_path, POOLS, role=OPERATOR) as secured:
+        (node,) = await secured.active("training", 1)
+        where = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+        bus = secured.serving.bus
+        assert bus is not None
+        given = where | {
+            "NAVARCH_NATS_URL": secured.url,
+            "NAVARCH_NATS_CREDS_FILE": str(bus.directory / "creds" / "tester.creds"),
+        }
+        code, said, wrong = await navarch("nats-context", "mine", **given)
+        assert (code, ".tester" in said) == (0, True), wrong
+        _, printed, _ = await navarch("nats-context", "--print", **given)
+        whole = tmp_path / "config/nats/context/copied.json"
+        whole.write_text(printed)
+        for context in ("mine", "copied"):
+            for line in documented():
+                words = shlex.split(line.replace("training-3", node.node))[1:]
+                if words[:2] == ["stream", "view"]:
+                    continue
+                if ".request." in line:
+                    at = next(i for i, each in enumerate(words) if ".request." in each)
+                    words[at] += ".tester"
+                code, output = await nats("", "--context", context, *words, **where)
+                assert code == 0 or "no message found" in output, (context, line, output)
+            refused = ["pub", "-J", f"{subjects.pool_request('training', 'scale')}", '{"nodes": 2}']
+            code, output = await nats("", "--context", context, *refused, **where)
+            assert code != 0, output
 
 
 async def test_a_backup_is_restored_into_an_empty_server(

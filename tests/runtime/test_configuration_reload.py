@@ -1,13 +1,18 @@
 """SIGHUP puts a changed configuration in force; an invalid one changes nothing and is reported."""
 
+import logging
 import signal
 from pathlib import Path
 
+import pytest
+
 from schemas.messages import decoder
 from schemas.pool_records import PoolRecord, pool_key
+from schemas.settings import Settings
 from schemas.topology import POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
+from services.runtime.configuration_reload import ConfigurationReload
 from tests.support.service_process import service_failures, service_process
 
 SERVICE = "services.pool_manager"
@@ -59,3 +64,21 @@ async def test_a_changed_configuration_is_put_in_force_and_a_wrong_one_is_not(
         assert process.returncode is None
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
+
+
+async def test_a_reload_names_the_text_and_whether_it_is_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that is mounted alone is never another after an editor replaced it."""
+    caplog.set_level(logging.INFO)
+    file = tmp_path / "navarch.yaml"
+    file.write_text("fleet: tests")
+    reload = ConfigurationReload(Settings, file)
+    await reload._read_again(None)
+    assert "the same text as before" in caplog.text
+    caplog.clear()
+    file.write_text("fleet: tests # changed")
+    await reload._read_again(None)
+    assert "the same text as before" not in caplog.text
+    [record] = caplog.records
+    assert record.__dict__["configuration"] != record.__dict__["in_force"]

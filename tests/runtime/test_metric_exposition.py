@@ -87,7 +87,11 @@ async def test_a_table_is_what_the_library_would_write(values) -> None:
 async def test_a_scraper_gets_what_it_accepts(accept: str, kind: str) -> None:
     """Exemplars are in OpenMetrics alone; a header that makes no sense is answered."""
     table = GaugeTable("g", "Gauges", (), {(): 1.0})
-    endpoint = HttpEndpoint(HttpSettings(), registry(table), lambda: "")
+
+    async def ready() -> str:
+        return ""
+
+    endpoint = HttpEndpoint(HttpSettings(), registry(table), ready)
     transport = httpx.ASGITransport(endpoint._server.config.app)
     async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
         answer = await client.get("/metrics", headers={"Accept": accept.encode("latin-1")})

@@ -19,8 +19,7 @@ RENEW_AUTHORITY: Final = (
 )
 RENEW_CLIENT_CERTIFICATE: Final = "`navarch nats-config certificate NAME`, and copy the file"
 RENEW_CREDENTIALS: Final = (
-    "ask the owner of the bus's keys for new ones: `navarch nats-config user revoke NAME`, then "
-    "`navarch nats-config user add NAME`"
+    "the owner of the bus's keys runs `navarch nats-config user renew NAME` and hands the file over"
 )
 
 

@@ -26,11 +26,15 @@ ROLE_TAG: Final = "role:"
 
 def claims_of(text: str) -> dict[str, Any]:
     """The claims in a credentials file; nothing where it is none. Nothing is verified."""
-    lines = text.splitlines()
-    for before, line in itertools.pairwise(lines):
+    return claims_of_token(token_in(text))
+
+
+def token_in(text: str) -> str:
+    """Return the token in a credentials file; empty where it holds none."""
+    for before, line in itertools.pairwise(text.splitlines()):
         if before.startswith("-----BEGIN NATS USER JWT"):
-            return claims_of_token(line)
-    return {}
+            return line
+    return ""
 
 
 def claims_of_token(text: str) -> dict[str, Any]:

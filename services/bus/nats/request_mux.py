@@ -138,6 +138,9 @@ class RequestMux:
         finally:
             waiting.timer.cancel()
             del self._waiting[word]
+            # It may have failed while the question was being sent, and then it is not awaited:
+            # asyncio reports its error, unless it is cancelled.
+            future.cancel()
 
     async def _arrived(self, message: ClientMessage) -> None:
         waiting = self._waiting.get(message.subject.rpartition(".")[2])

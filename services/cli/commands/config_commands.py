@@ -72,13 +72,15 @@ def _value(value: Any) -> str:
     return "(none)" if value is ABSENT else msgspec.json.encode(value).decode()
 
 
-def process_lines(processes: Sequence[tuple[str, str, str]], file: str) -> Iterator[str]:
-    """Yield which processes must be reloaded, and how."""
+def process_lines(
+    processes: Sequence[tuple[str, str, str, str]], file: str, digest: str
+) -> Iterator[str]:
+    """Yield which processes must be reloaded, and how; each names its text as the logs do."""
     if not processes:
-        yield f"every process that answers runs with {file}"
+        yield f"every process that answers runs with {file} (text {digest})"
         return
-    yield f"These processes run with another text than {file}:"
-    yield columns(("service", "host", "pid"), processes, colour=False)
+    yield f"These processes run with another text than {file}, which is {digest}:"
+    yield columns(("service", "host", "pid", "text"), processes, colour=False)
     yield (
         f"Put {file} in the place of the configuration of each, then reload it: "
         "`systemctl reload navarch@SERVICE`, or `kill -HUP PID` on its host. Gateways do not "
@@ -175,12 +177,12 @@ def apply_configuration(
     change = read_change(named, nats_url, config)
     _write_change(change)
     if change.served is None:
-        others = [(each.service, each.host, each.pid) for each in change.others]
-        for line in process_lines(others, str(named)):
+        others = [(each.service, each.host, each.pid, each.configuration) for each in change.others]
+        for line in process_lines(others, str(named), change.text_id):
             console.write(line)
         raise typer.Exit(DIFFERENT if others else 0)
     if change.is_in_force:
-        console.write(f"{named} is in force already")
+        console.write(f"{named} is in force already (text {change.text_id})")
         return
     target = change.served.config
     replaces = f"It replaces {target}. " if str(named.absolute()) != target else ""
@@ -191,7 +193,7 @@ def apply_configuration(
             f"{late} was not ready in time with {named}, and the processes after it were left as "
             "they were: see the log of navarch serve, and apply it again"
         )
-    console.write(f"every process runs with {target}")
+    console.write(f"every process runs with {target} (text {change.text_id})")
 
 
 def _write_change(change: "ConfigurationChange") -> None:

@@ -270,6 +270,24 @@ def add(
     )
 
 
+@users.command("renew")
+def renew(
+    name: Annotated[str, typer.Argument(help="The person's name.", show_default=False)],
+    valid: Valid = "90d",
+    directory: BusDirectoryOption = BUS,
+) -> None:
+    """Write credentials of the same person and key that are valid longer."""
+    from services.cli.user_renewal import renew_user  # noqa: PLC0415
+
+    now = datetime.now(UTC)
+    span, until = _until(valid, now)
+    console.write(f"wrote {renew_user(directory, name, now, span)}")
+    console.write(
+        f"Valid until {until:%Y-%m-%d %H:%M} UTC. Give the file to {name}: the next command reads "
+        "it, and nothing is restarted."
+    )
+
+
 def _until(valid: str, now: datetime) -> tuple[timedelta, datetime]:
     """How long credentials are valid, and until when."""
     try:

@@ -145,7 +145,7 @@ class LocalProvider:
         await self._in_thread(lambda: self._reboot(instance.provider_id))
 
     async def resume(self) -> None:
-        """Start the agents that `stop_all` has stopped, as a host does with its machines."""
+        """Start the agents that `stop_all` stopped, and those that ended with their container."""
         await self._in_thread(self._resume)
 
     async def close(self) -> None:
@@ -312,10 +312,10 @@ class LocalProvider:
     def _resume(self) -> None:
         for place in instance_directories(self.directory):
             kept = _read(place)
-            if kept is None or kept.provider != self.name or not (place / HALTED).exists():
+            if kept is None or kept.provider != self.name:
                 continue
             with self._alone(place.name):
-                if (place / HALTED).exists():
+                if (place / HALTED).exists() or process.ended_with_host(place):
                     start_new_boot(place)
                     self._start(place, kept)
 

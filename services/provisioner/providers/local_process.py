@@ -1,4 +1,4 @@
-"""One agent process per instance directory, exact under any crash of the provisioner.
+"""Runs one agent process per instance directory, exact under any crash of the provisioner.
 
 The process holds a lock on the directory's file `alive` until it ends: the parent takes the lock
 and passes it to the child. So the kernel knows whether an instance runs; a process ID may have been
@@ -18,6 +18,8 @@ from typing import Final
 ALIVE: Final = "alive"
 PID: Final = "pid"
 LOG: Final = "agent.log"
+HOST: Final = "host"
+"""The host's life in which the process was started."""
 LOCK_FD: Final = 3
 """The child's descriptor of the lock."""
 TERM_SECONDS: Final = 2.0
@@ -60,7 +62,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def is_alive(directory: Path) -> bool:
-    """Whether the directory's process runs; call it under the mutex."""
+    """Return whether the directory's process runs; call it under the mutex."""
     try:
         descriptor = os.open(directory / ALIVE, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -72,8 +74,28 @@ def is_alive(directory: Path) -> bool:
 
 
 def has_lived(directory: Path) -> bool:
-    """Whether a process was ever started here."""
+    """Return whether a process was ever started here."""
     return (directory / PID).exists()
+
+
+def ended_with_host(directory: Path) -> bool:
+    """Return whether the process ended with the host or container that it ran in.
+
+    Call it under the mutex. One that ended while its host went on has crashed, or was killed.
+    """
+    try:
+        started = (directory / HOST).read_text(encoding="ascii")
+    except FileNotFoundError:
+        return False
+    return started != _host_life() and not is_alive(directory)
+
+
+def _host_life() -> str:
+    """Return what stays the same while this host, or this container, runs."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    # When process 1 started: field 22, and the second is a name in parentheses.
+    fields = Path("/proc/1/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return f"{boot} {fields[19]}"
 
 
 def spawn(directory: Path, command: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -86,6 +108,7 @@ def spawn(directory: Path, command: Sequence[str], environment: Mapping[str, str
         if not _lock(descriptor):
             return 0
         (directory / PID).unlink(missing_ok=True)
+        (directory / HOST).write_text(_host_life(), encoding="ascii")
         log = str(directory / LOG)
         return os.posix_spawn(
             SHELL,
@@ -128,7 +151,7 @@ class RunningProcess:
 
     @property
     def found(self) -> bool:
-        """Whether it runs."""
+        """Return whether it runs."""
         return self._handle >= 0
 
     def request_end(self) -> None:
