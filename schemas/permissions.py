@@ -55,6 +55,8 @@ SCHEDULER: Final = "scheduler"
 SINK_READER: Final = "sink-reader"
 """Role of a program that reads what event sinks of type `subject` are sent, and nothing else."""
 WORK_DONE: Final = "work-done"
+PLUGIN_SWITCH: Final = "plugin-switch"
+"""The order that takes a plugin out, or begins with it again."""
 CLI: Final = "cli"
 """Name of the inbox of `navarch` on a bus without accounts."""
 USER_NAME: Final = "{{name()}}"
@@ -109,6 +111,7 @@ ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {
     "pool-manager": (
         subjects.order_wildcard("hardware-add"),
         subjects.order_wildcard("hardware-forget"),
+        subjects.order_wildcard(PLUGIN_SWITCH),
     ),
     "notifier": (
         subjects.order_wildcard("acknowledge-alert"),

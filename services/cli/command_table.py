@@ -36,7 +36,17 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Operate pools": ("up", "down", "scale", "saga", "breaker", "sweep", "hardware"),
     "Run and set up": (
-        *("demo", "serve", "config", "nats-config", "gateway", "mcp", "workload", "slurm"),
+        *(
+            "demo",
+            "serve",
+            "config",
+            "nats-config",
+            "gateway",
+            "mcp",
+            "workload",
+            "slurm",
+            "plugins",
+        ),
         *("backup", "restore", "version"),
     ),
     "Try without hardware": ("simulator",),
@@ -55,6 +65,7 @@ GROUPS: Final = {
     "nats-config": "nats_config_commands",
     "gateway": "gateway_commands",
     "workload": "workload_commands",
+    "plugins": "plugin_commands",
     "slurm": "slurm_power_commands",
     "simulator": "simulator.simulator_commands",
 }
