@@ -48,7 +48,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def extras(record: logging.LogRecord) -> dict[str, object]:
-    """What was passed as `extra`."""
+    """Return what was passed as `extra`."""
     return {
         name: value[:TEXT_CHARS_MAX] if isinstance(value, str) else value
         for name, value in record.__dict__.items()

@@ -206,7 +206,7 @@ def test_the_table_has_every_kind() -> None:
 async def test_a_plugin_that_misbehaves_harms_itself_alone(
     kind: str, how: str, release: threading.Event
 ) -> None:
-    """What happens instead is its kind's; others answer as usual; the operator reads its name.
+    """The caller gets its kind's answer instead, others go on, and the operator reads its name.
 
     An answer of None is one of an authenticator: it does not know the caller.
     """
