@@ -13,14 +13,13 @@ from services.notifier.conformance import ChannelConformance
 from services.pool_manager.planner.remediator import BUILT_IN, Remediator, RemedyChoice
 from services.pool_manager.remediator_conformance import RemediatorConformance
 from services.primitives.clock import SystemClock
-from services.provisioner.conformance import SchedulerConformance
-from services.provisioner.conformance.scheduler_suite import BARE
 from services.provisioner.offerings.scheduler import Scheduler
+from services.provisioner.offerings.scheduler_conformance import BARE, SchedulerConformance
 from services.provisioner.offerings.strategies import STRATEGIES
 
 
 class TestSchedulers(SchedulerConformance):
-    """The four strategies of Navarch pass."""
+    """Runs the suite with the four strategies of Navarch."""
 
     @pytest.fixture(params=sorted(STRATEGIES))
     def make(self, request: pytest.FixtureRequest) -> Callable[[], Scheduler]:
@@ -29,7 +28,7 @@ class TestSchedulers(SchedulerConformance):
 
 
 class TestRemediators(RemediatorConformance):
-    """The three remediators of Navarch pass."""
+    """Runs the suite with the three remediators of Navarch."""
 
     @pytest.fixture(params=sorted(BUILT_IN))
     def make(self, request: pytest.FixtureRequest) -> Callable[[], Remediator]:

@@ -19,9 +19,6 @@ provisioner would. It needs pytest and pytest-asyncio (`navarch[conformance]`).
 from services.provisioner.conformance.provider_suite import (
     ProviderConformance as ProviderConformance,
 )
-from services.provisioner.conformance.scheduler_suite import (
-    SchedulerConformance as SchedulerConformance,
-)
 from services.provisioner.conformance.suite_fixtures import MakeProvider as MakeProvider
 from services.provisioner.conformance.suite_fixtures import MakeRequest as MakeRequest
 from services.provisioner.conformance.suite_fixtures import Refusal as Refusal
