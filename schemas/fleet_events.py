@@ -51,6 +51,7 @@ FailureKind = Literal[
     "expires-soon",
     "message-set-aside",
     "alert-undelivered",
+    "plugin-failing",
     "sink-undelivered",
     "sink-refused",
     "configuration-refused",

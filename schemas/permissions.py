@@ -57,6 +57,8 @@ SCHEDULER: Final = "scheduler"
 SINK_READER: Final = "sink-reader"
 """Role of a program that reads what event sinks of type `subject` are sent, and nothing else."""
 WORK_DONE: Final = REPORT_WORK_DONE.name
+PLUGIN_SWITCH: Final = "plugin-switch"
+"""The order that takes a plugin out, or begins with it again."""
 CLI: Final = "cli"
 """Name of the inbox of `navarch` on a bus without accounts."""
 USER_NAME: Final = "{{name()}}"
@@ -107,7 +109,8 @@ ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Service -> subjects that do not follow from the types and the topology."""
 ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {
-    "provisioner": (subjects.ENROLL, subjects.ENROLL_POD)
+    "provisioner": (subjects.ENROLL, subjects.ENROLL_POD),
+    "pool-manager": (subjects.order_wildcard(PLUGIN_SWITCH),),
 }
 """Service -> requests it answers beside queries and orders."""
 TRIES: Final = subjects.query(CHECK_WORKLOAD.name)

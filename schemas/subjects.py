@@ -323,6 +323,11 @@ def failures_query(service: str) -> str:
     return query(f"failures-{service}")
 
 
+def plugins_query(service: str) -> str:
+    """Return the subject of the query about the plugins of a service."""
+    return query(f"plugins-{service}")
+
+
 LOGS: Final = f"{ROOT}.logs.*"
 """Requests for the log lines of a service, which each of its replicas answers."""
 

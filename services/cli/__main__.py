@@ -12,7 +12,15 @@ def main() -> None:
     from msgspec import DecodeError  # noqa: PLC0415
 
     from schemas.names import InvalidNameError  # noqa: PLC0415 - keeps `--help` quick
-    from services.cli.command_table import command_line  # noqa: PLC0415
+
+    try:
+        from services.cli.command_table import command_line  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        sys.stderr.write(
+            f"navarch: the package {error.name} is missing: a GPU host has the agent's alone. "
+            "Install the command line and the services with: pip install 'navarch[services]'\n"
+        )
+        sys.exit(1)
     from services.operator_text.safe_text import escape  # noqa: PLC0415
     from services.primitives.errors import NavarchError  # noqa: PLC0415
     from services.runtime.logs import EscapingFormatter  # noqa: PLC0415

@@ -37,7 +37,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Operate pools": ("up", "down", "scale", "saga", "breaker", "sweep", "hardware"),
     "Run and set up": (
         *("demo", "serve", "config", "nats-config", "gateway", "mcp", "workload"),
-        *("slurm", "nats-context", "backup", "restore", "version"),
+        *("slurm", "plugins", "nats-context", "backup", "restore", "version"),
     ),
     "Try without hardware": ("simulator",),
 }
@@ -55,6 +55,7 @@ GROUPS: Final = {
     "nats-config": "nats_config_commands",
     "gateway": "gateway_commands",
     "workload": "workload_commands",
+    "plugins": "plugin_commands",
     "slurm": "slurm_power_commands",
     "simulator": "simulator.simulator_commands",
 }

@@ -45,6 +45,7 @@ from services.runtime.log_answers import (
     answer_logs,
     remembered,
 )
+from services.runtime.plugin_host import PluginHost
 from services.runtime.process_http import WebServer
 from services.runtime.push_choice import metric_push
 
@@ -84,7 +85,8 @@ async def _connected(
     try:
         logs = LogAnswers(replica, logged, clock, SERVICE_EXCERPT_BYTES_MAX)
         await answer_logs(bus, subjects.GATEWAY_LOGS, logs.answer)
-        others = make_authenticators(settings.authenticators, file, clock)
+        plugins = PluginHost(GATEWAY, threads=True)
+        others = make_authenticators(settings.authenticators, file, clock, plugins)
         chain = AuthenticatorChain(own.tokens, others, clock.now)
         has_others = bool(settings.authenticators)
         require_tokens(own, has_others=has_others, is_open=bus.is_open, file=file)

@@ -13,12 +13,13 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS, Settings
+from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS, PluginSettings, Settings
 from schemas.topology import NOTIFIER_STEPS
 from services.bus.leases import Lease, while_held
-from services.notifier.alerts.alert_channel import AlertChannel
 from services.notifier.alerts.alert_intake import AlertIntake
 from services.notifier.alerts.alert_sender import AlertSender, RoutedChannel
+from services.notifier.alerts.guarded_channel import CONTRACT as CHANNEL_CONTRACT
+from services.notifier.alerts.guarded_channel import GuardedChannel
 from services.notifier.alerts.open_alerts import AlertAcknowledgement, OpenAlerts
 from services.notifier.alerts.store_alerts import StoreAlerts
 from services.notifier.event_sinks.event_sinks import EventSinks, configured_sinks
@@ -27,6 +28,8 @@ from services.notifier.node_list import NodeList
 from services.notifier.node_state_publisher import NodeStatePublisher
 from services.notifier.store_watch import StoreWatch
 from services.notifier.work_report import read_remaining_work
+from services.notifier.workload.guarded_notifier import CONTRACT as NOTIFIER_CONTRACT
+from services.notifier.workload.guarded_notifier import guarded_notifier
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import NodeStateReporter, Notifier
 from services.notifier.workload_availability import WorkloadAvailability
@@ -37,6 +40,7 @@ from services.notifier.workload_endpoints import (
 )
 from services.notifier.workload_steps import WorkloadSteps
 from services.primitives.clock import Clock, SystemClock
+from services.runtime.plugin_host import PluginHost
 from services.runtime.process import Context, Service
 from services.settings.drain_warnings import drain_warnings
 from services.settings.plugin_loader import make_plugin
@@ -51,24 +55,32 @@ FINISH_SECONDS: Final = 1.0
 
 
 def load_notifiers(
-    settings: Settings, file: Path | None, clock: Clock
+    settings: Settings, file: Path | None, clock: Clock, plugins: PluginHost | None = None
 ) -> tuple[Notifier, dict[str, Notifier]]:
     """Construct the fleet's notifier and the named ones; ConfigurationError if one cannot be."""
-    default: Notifier = make_plugin(NOTIFIER_PLUGINS, settings.notifier, file, clock=clock)
-    named = {
-        name: make_plugin(NOTIFIER_PLUGINS, each, file, clock=clock)
-        for name, each in settings.notifiers.items()
-    }
-    return default, named
+    plugins = plugins or PluginHost()
+
+    def load(each: PluginSettings, about: str) -> Notifier:
+        make = partial(make_plugin, NOTIFIER_PLUGINS, each, file, clock=clock)
+        made: Notifier = make()
+        guard = plugins.guard(NOTIFIER_CONTRACT, made, each.type, about, make=make)
+        return guarded_notifier(guard) if guard.outside else made
+
+    named = {name: load(each, f"notifier {name}") for name, each in settings.notifiers.items()}
+    return load(settings.notifier, ""), named
 
 
-def load_channels(settings: Settings, file: Path | None, clock: Clock) -> list[RoutedChannel]:
+def load_channels(
+    settings: Settings, file: Path | None, clock: Clock, plugins: PluginHost | None = None
+) -> list[RoutedChannel]:
     """Construct the alert channels; ConfigurationError if one cannot be."""
-    found = []
+    plugins, found = plugins or PluginHost(), []
     for each in settings.alerts:
-        channel: AlertChannel = make_plugin(ALERT_CHANNEL_PLUGINS, each, file, clock=clock)
+        make = partial(make_plugin, ALERT_CHANNEL_PLUGINS, each, file, clock=clock)
         route = msgspec.structs.replace(each.route, name=each.route.name or each.type)
-        found.append(RoutedChannel(route=route, channel=channel))
+        about = f"channel {route.name}"
+        guard = plugins.guard(CHANNEL_CONTRACT, make(), each.type, about, make=make)
+        found.append(RoutedChannel(route=route, channel=GuardedChannel(guard)))
     return found
 
 
@@ -92,9 +104,9 @@ def check(settings: Settings, file: Path | None) -> None:
 async def build(context: Context) -> Service:
     """Make the notifiers and the alert channels that the configuration names."""
     settings, file = context.settings, context.settings_file
-    default, named = load_notifiers(settings, file, context.clock)
+    default, named = load_notifiers(settings, file, context.clock, context.plugins)
     notifiers = PoolNotifiers(default, named, settings.pools, context.bus)
-    channels = load_channels(settings, file, context.clock)
+    channels = load_channels(settings, file, context.clock, context.plugins)
     for warning in drain_warnings(settings):
         log.warning("%s", warning)
     log.info(

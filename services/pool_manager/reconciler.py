@@ -24,6 +24,7 @@ from schemas.saga_params import WORKLOAD_NAME, LaunchSpec, SagaParams, traits_of
 from schemas.settings import PoolSpec
 from services.bus.port import Bus
 from services.bus.record_bucket import retry_conflicts
+from services.pool_manager.asked_remediator import AskedRemediator
 from services.pool_manager.decision_log import log_event, log_saga
 from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.node_use_reader import NodeUseReader
@@ -189,6 +190,8 @@ class Reconciler:
         news: dict[str, NodeRecord] = {}
         while True:
             decided = plan(snapshot, self._clock.now())
+            if isinstance(snapshot.remediator, AskedRemediator) and await snapshot.remediator.ask():
+                continue
             found = await self._news(snapshot, decided, news.keys())
             if not found:
                 return decided

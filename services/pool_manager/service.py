@@ -42,6 +42,7 @@ from services.pool_manager.planner.node_identity import refusal
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety.holds import hold_event, with_hold
 from services.pool_manager.planner.sizing.open_sagas import numbered
+from services.pool_manager.plugin_switches import PluginSwitches
 from services.pool_manager.pool_requests import PoolRequests
 from services.pool_manager.pool_store import Store
 from services.pool_manager.price_watch import PriceWatch
@@ -122,7 +123,7 @@ class PoolManager:
             context.clock,
             self.store,
             lambda: self._coordinator,
-            Remediators(context.settings.pools, context.settings_file).of,
+            Remediators(context.settings.pools, context.settings_file, context.plugins).of,
             float(context.settings.agent.heartbeat_ttl),
             self._idle.due,
         )
@@ -147,7 +148,7 @@ class PoolManager:
         self._pools = PoolRequests(
             *(context.clock, self.store, context.settings, context.settings_file)
         )
-        self._finder = Finder(context.settings, context.settings_file)
+        self._finder = Finder(context.settings, context.settings_file, context.plugins)
         self._autoscaling = Autoscaling(
             context.bus,
             context.clock,
@@ -223,6 +224,7 @@ class PoolManager:
                 ).endpoints(),
                 **self._hardware.endpoints(),
                 **self._adoption.endpoints(),
+                **PluginSwitches(self._bus, self._clock).endpoints(),
                 **RemovalProposals(self._bus, self._clock, self.store).endpoints(),
             },
             close=self._close,

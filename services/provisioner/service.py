@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from schemas.settings import PROVIDER_PLUGINS, Settings
 from schemas.topology import PROVISIONER_STEPS
 from services.bus.leases import Lease
 from services.bus.port import Endpoint, Headers
+from services.primitives.plugin_boundary import GuardedPlugin, ServiceSide
 from services.provisioner.bootstrap.enrollment_endpoint import EnrollmentEndpoint
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.host_reports.report_poller import NoticeQueueReader, ReportPoller
@@ -36,7 +38,7 @@ from services.provisioner.provider_client.launch_batches import (
     shared_launch_batches,
 )
 from services.provisioner.provider_client.provider import Environment, Provider
-from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
+from services.provisioner.provider_client.provider_calls import CONTRACT, ProviderCalls, Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.provider_client.rate_limit import (
     MakeRateLimiter,
@@ -64,19 +66,22 @@ async def build(context: Context) -> Service:
     """Build the service with the configured providers."""
     limits = TimeLimits()
     unknown = UnknownErrors(context.bus, context.clock)
+    bus = ServiceSide(context.bus, asyncio.get_running_loop())
+    load = partial(
+        load_providers,
+        file=context.settings_file,
+        rate_limiter=partial(SharedRateLimiter, bus, context.clock),
+        launch_batches=partial(shared_launch_batches, bus),
+    )
     providers = Providers(
         {
             each.name: ProviderCalls(
                 each,
                 call_timeout_seconds=limits.call_timeout_seconds,
                 report_unknown=unknown.report,
+                plugin=_guarded(context, each, load),
             )
-            for each in load_providers(
-                context.settings,
-                context.settings_file,
-                partial(SharedRateLimiter, context.bus, context.clock),
-                partial(shared_launch_batches, context.bus),
-            )
+            for each in load(context.settings)
         },
         {name: each.type for name, each in context.settings.providers.items()},
     )
@@ -88,6 +93,20 @@ async def build(context: Context) -> Service:
             # Nodes that do not come back are lost and replaced: the service starts anyway.
             log.warning("not resumed", extra={"reason": str(error)})
     return assemble(context, providers, limits, types)
+
+
+def _guarded(
+    context: Context, provider: Provider, load: Callable[[Settings], list[Provider]]
+) -> GuardedPlugin:
+    configured = context.settings.providers[provider.name]
+    one = msgspec.structs.replace(context.settings, providers={provider.name: configured})
+    return context.plugins.guard(
+        CONTRACT,
+        provider,
+        configured.type,
+        f"provider {provider.name}",
+        make=lambda: load(one)[0],
+    )
 
 
 def check(settings: Settings, file: Path | None) -> None:
@@ -148,7 +167,7 @@ def assemble(
     nats, agent = settings.nats, settings.agent
     offerings = OfferingStore(bus, clock)
     scorer = OfferingScorer(store, clock, OfferingCatalogue(types, providers.traits()))
-    schedulers = Schedulers(settings.pools, file)
+    schedulers = Schedulers(settings.pools, file, context.plugins)
     placements = Placements(clock, store, offerings)
     allocator = OfferingAllocator(
         bus, clock, store, offerings, scorer, schedulers, placements, settings.spend_cap
@@ -214,7 +233,7 @@ def _templates(settings: Settings, file: Path | None, fabric: FabricDevices) -> 
 
 
 def observes(settings: Settings, pool: str) -> bool:
-    """Whether nothing is to be changed in a pool."""
+    """Return whether nothing is to be changed in a pool."""
     spec = settings.pools.get(pool)
     return settings.mode == "observe" or (spec is not None and spec.mode == "observe")
 

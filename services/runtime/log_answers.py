@@ -17,7 +17,7 @@ from services.bus.port import Bus, Endpoint, Headers
 from services.operator_text.safe_text import escape_line
 from services.primitives.clock import Clock
 from services.primitives.redaction import redacted
-from services.runtime.logs import LEVELS, TEXT_CHARS_MAX, extras
+from services.runtime.logs import LEVELS, TEXT_CHARS_MAX, PluginLogLimit, extras
 
 LOG_LINES_MAX: Final = 2_000
 LOG_CHARS_MAX: Final = 524_288
@@ -110,6 +110,7 @@ def remembered(lines_max: int, chars_max: int, now: Callable[[], datetime]) -> I
     memory = LogMemory(lines_max, chars_max, now().timestamp())
     handler = LogMemoryHandler(memory)
     root = logging.getLogger()
+    handler.addFilter(PluginLogLimit())
     root.addHandler(handler)
     try:
         yield memory

@@ -3,12 +3,14 @@
 import json
 import logging
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
 from services.operator_text.safe_text import escape, escape_line
+from services.primitives.plugin_thread import THREAD_PREFIX
 from services.primitives.redaction import redacted
 
 LEVELS: Final = {"WARNING": "WARN", "CRITICAL": "ERROR"}
@@ -17,6 +19,8 @@ TEXT_CHARS_MAX: Final = 16_384
 """Of each text in a line; of a traceback the end is kept."""
 NOISY: Final = ("asyncssh", "azure", "httpcore", "httpx", "nats", "uvicorn.access", "uvicorn.error")
 """Libraries that log each of their calls."""
+LINES_MAX: Final = 20
+"""Log lines of one plugin in a second."""
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 
 
@@ -44,7 +48,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def extras(record: logging.LogRecord) -> dict[str, object]:
-    """What was passed as `extra`."""
+    """Return what was passed as `extra`."""
     return {
         name: value[:TEXT_CHARS_MAX] if isinstance(value, str) else value
         for name, value in record.__dict__.items()
@@ -64,11 +68,42 @@ def set_up_logs(service: str, level: str = "INFO") -> None:
     """Send every log line of this process to stderr, as JSON."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(service))
+    handler.addFilter(PluginLogLimit())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
     for noisy in NOISY:
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class PluginLogLimit(logging.Filter):
+    """Drops log lines of a plugin's thread beyond LINES_MAX a second, and says how many.
+
+    A plugin that floods would fill the disk, and take the lines of its service from the memory that
+    `navarch logs` reads.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._second = 0
+        self._lines: Counter[str] = Counter()
+        self._dropped: Counter[str] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a line is written."""
+        thread = record.threadName or ""
+        if not thread.startswith(THREAD_PREFIX):
+            return True
+        if int(record.created) != self._second:
+            self._second = int(record.created)
+            self._lines.clear()
+        self._lines[thread] += 1
+        if self._lines[thread] > LINES_MAX:
+            self._dropped[thread] += 1
+            return False
+        if dropped := self._dropped.pop(thread, 0):
+            record.dropped_before = dropped
+        return True
 
 
 @contextmanager

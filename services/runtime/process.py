@@ -5,6 +5,7 @@ import hashlib
 import logging
 import os
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -44,6 +45,8 @@ from services.runtime.log_answers import (
     answer_logs,
     remembered,
 )
+from services.runtime.plugin_exits import PluginExitFile
+from services.runtime.plugin_host import PluginHost
 from services.runtime.process_http import HttpEndpoint, check_port
 from services.runtime.process_metrics import Instruments
 from services.runtime.push_choice import metric_push
@@ -155,6 +158,7 @@ class Context:
     tracing: Tracing
     facts: Mapping[str, str] = field(default_factory=dict)
     """What the process says of itself on the bus."""
+    plugins: PluginHost = field(default_factory=PluginHost)
 
 
 Task = Callable[[], Awaitable[None]]
@@ -253,6 +257,10 @@ async def _connected(
         await bus.close()
         return
     reading.result()
+    plugins = PluginHost(
+        name, threads=True, exits=PluginExitFile(Path(settings.data_dir), name, time.time())
+    )
+    await plugins.read(bus)
     context = Context(
         name=name,
         replica=replica,
@@ -263,6 +271,7 @@ async def _connected(
         instruments=instruments,
         tracing=Tracing(name, otlp_processor(settings.tracing.otlp_endpoint)),
         facts=facts,
+        plugins=plugins,
     )
     try:
         building, _ = await race(built(build, context), stopping.wait())
@@ -274,6 +283,7 @@ async def _connected(
         service = with_failures(context, service, server_clock.run, watch_expiry, guard.run)
         await _serve(context, service, guard, stopping)
     finally:
+        plugins.close()
         context.tracing.close()
         await bus.close()
         log.info("stopped")
@@ -284,6 +294,7 @@ async def built(build: Build, context: Context) -> Service:
     name = context.name.partition("/")[0]  # a simulated replica's has a number
     failures = context.instruments.failures
     await context.bus.answer(subjects.failures_query(name), failures.endpoint())
+    await context.bus.answer(subjects.plugins_query(name), context.plugins.endpoint())
     reports = [asyncio.create_task(each(context)) for each in (_publish_failures, _watch_writes)]
     try:
         return await build(context)
@@ -324,6 +335,7 @@ def with_failures(context: Context, service: Service, *tasks: Task) -> Service:
     """A service that also reports what fails in it, and recreates its durables."""
     failures = context.instruments.failures
     replicas = context.settings.nats.replicas
+    plugins = context.plugins
     watches = (
         DurableWatch(context.bus, context.clock, each.durable, failures, replicas).run
         for each in service.consumers
@@ -333,6 +345,7 @@ def with_failures(context: Context, service: Service, *tasks: Task) -> Service:
         tasks=(
             *(*service.tasks, *tasks, *watches),
             *(partial(_publish_failures, context), partial(_watch_writes, context)),
+            *(partial(plugins.run, failures, context.clock), partial(plugins.follow, context.bus)),
         ),
     )
 

@@ -404,7 +404,7 @@ def test_remediation_by_name(tmp_path: Path, remediation: str, kind: type) -> No
 def test_remediation_by_module_and_class(tmp_path: Path) -> None:
     """With the plugin's own options."""
     own = loaded(tmp_path, f"{{type: '{__name__}:CustomRemediator', patience: 3}}")
-    assert 3 == own.patience
+    assert 3 == own.plugin.patience
 
 
 def test_ladder_options_apply(tmp_path: Path) -> None:

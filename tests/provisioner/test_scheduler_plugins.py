@@ -1,18 +1,22 @@
 """Schedulers: the built-in strategies, a plugin, and the effect of a defective one."""
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from schemas.launch_offers import Choice, Offer
+from schemas.plugin_kinds import SCHEDULER
 from schemas.settings import PluginSettings, PoolSpec, Setting
 from services.primitives.errors import ConfigurationError
 from services.provisioner.offerings import scheduler_plugins
 from services.provisioner.offerings.scheduler import LaunchOption, Scheduler
 from services.provisioner.offerings.scheduler_plugins import Schedulers
 from services.provisioner.offerings.strategies import STRATEGIES
+from services.runtime.plugin_host import PluginHost
 from services.settings.settings_file import load_settings
 
 
@@ -85,7 +89,8 @@ def chosen(strategy: str, options: dict[str, Any]) -> Scheduler:
     """The scheduler of a launch with this strategy, which a pool of the configuration has."""
     offers = (Offer(provider="aws", instance_type="t"),)
     choice = Choice(offers=offers, strategy=strategy, strategy_options=options)
-    return Schedulers({"web": pool_with(strategy, options)}, None).of(choice)
+    found: Scheduler = Schedulers({"web": pool_with(strategy, options)}, None).of(choice).plugin
+    return found
 
 
 def pool_with(strategy: str, options: dict[str, Any]) -> PoolSpec:
@@ -148,18 +153,18 @@ async def test_the_best_scores_most(
 
 
 @pytest.mark.parametrize("how", ["raise", "hang", "nan"])
-async def test_a_defective_scheduler_costs_its_order_and_nothing_else(
-    how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_defective_scheduler_costs_its_order_and_nothing_else(how: str) -> None:
     """The pool gets its nodes all the same, in its own order."""
-    monkeypatch.setattr(scheduler_plugins, "SCORE_SECONDS_MAX", 0.05)
-    assert await scheduler_plugins.score(chosen(BROKEN, {"how": how}), option(0)) == 0.0
+    kind = msgspec.structs.replace(SCHEDULER, call_seconds=0.05)
+    contract = dataclasses.replace(scheduler_plugins.CONTRACT, kind=kind)
+    guard = PluginHost().guard(contract, chosen(BROKEN, {"how": how}), BROKEN)
+    assert await scheduler_plugins.score(guard, option(0)) == 0.0
 
 
 async def test_a_scheduler_that_is_gone_gives_way_to_the_pool_s_order() -> None:
     """A launch that began under an older configuration still ends."""
     gone = Choice(offers=(), strategy="gone")
-    scheduler = Schedulers({}, None).of(gone)
+    scheduler = Schedulers({}, None).of(gone).plugin
     assert await scheduler.score(option(3)) == -3.0
 
 

@@ -108,7 +108,8 @@ def test_record_with_a_module_imports_nothing() -> None:
 
 def test_launch_with_a_module_uses_the_pool_order() -> None:
     """The provisioner reads the strategy from the saga's log."""
-    assert isinstance(Schedulers({}, None).of(Choice(offers=(), strategy=PLUGIN)), Priority)
+    found = Schedulers({}, None).of(Choice(offers=(), strategy=PLUGIN)).plugin
+    assert isinstance(found, Priority)
 
 
 def test_record_names_no_source_of_metrics() -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from services.runtime.logs import TEXT_CHARS_MAX, JsonFormatter
+from services.runtime.logs import LINES_MAX, TEXT_CHARS_MAX, JsonFormatter, PluginLogLimit, extras
 
 
 def test_long_texts_are_cut() -> None:
@@ -37,3 +37,21 @@ def test_levels_are_those_of_log_collectors(level: int, shown: str) -> None:
     """`WARN`, as Navarch has always written it."""
     record = logging.LogRecord("n", level, "", 1, "m", (), None)
     assert json.loads(JsonFormatter("test").format(record))["level"] == shown
+
+
+def test_a_plugin_that_floods_the_log_is_cut_off() -> None:
+    """A second of its thread has so many lines; the next line says how many were dropped."""
+
+    def line(thread: str, second: int) -> logging.LogRecord:
+        record = logging.LogRecord("acme", logging.INFO, "acme.py", 1, "text", (), None)
+        record.threadName, record.created = thread, float(second)
+        return record
+
+    limit = PluginLogLimit()
+    flood = [limit.filter(line("plugin autoscaler acme", 1)) for _ in range(LINES_MAX + 5)]
+    assert flood == [True] * LINES_MAX + [False] * 5
+    assert limit.filter(line("plugin autoscaler other", 1))
+    assert all(limit.filter(line("MainThread", 1)) for _ in range(LINES_MAX + 5))
+    after = line("plugin autoscaler acme", 2)
+    assert limit.filter(after)
+    assert extras(after)["dropped_before"] == 5

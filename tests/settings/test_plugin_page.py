@@ -13,6 +13,7 @@ import pytest
 
 from schemas.alert_records import Alert
 from schemas.node_records import NodeRecord, RemediationAttempt
+from schemas.plugin_kinds import KINDS
 from services.cli.configuration_check import check_file
 from services.notifier.alerts.alert_channel import AlertChannel, ChannelRefusalError
 from services.primitives.clock import SystemClock
@@ -106,3 +107,11 @@ def test_every_contract_of_the_table_exists() -> None:
         if suite != "none":
             module = ROOT / suite.strip("`").removeprefix("navarch.").replace(".", "/")
             assert module.is_dir() or module.with_suffix(".py").is_file()
+
+
+def test_the_page_says_what_happens_instead_of_each_kind() -> None:
+    """The table has each kind's limits and its end of every sentence, as declared."""
+    text = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
+    for each in KINDS:
+        limits = f"{each.call_seconds:g} s | {each.block_seconds:g} s | {each.at_once}"
+        assert f"| {each.name} | {limits} | {each.instead} |" in text

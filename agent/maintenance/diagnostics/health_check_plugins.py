@@ -2,23 +2,21 @@
 
 A plugin is a class without arguments that implements `HealthCheck`, in the entry-point group
 HEALTH_CHECK_PLUGINS of its package, or named as `module:Class`. If it hangs, raises or returns an
-invalid value, only that check fails.
+invalid value, the result of that check is unknown, and nothing is reported of the node.
 """
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Final, Protocol
 
 from agent.observations import DETAIL_CHARS_MAX, CheckFinding
-from agent.sources.blocking_calls import ProbeHung, ProbeThread
 from schemas.node_events import CheckResult
+from schemas.plugin_kinds import HEALTH_CHECK
 from schemas.settings import HEALTH_CHECK_PLUGINS
 from services.primitives.errors import ConfigurationError
-
-EXTRA_SECONDS: Final = 1.0
-"""Time after the check's own deadline until its thread is abandoned."""
+from services.primitives.plugin_boundary import GuardedPlugin, PluginFailedError
+from services.primitives.plugin_contract import PluginContract, source_of
 
 
 class HealthCheck(Protocol):
@@ -33,45 +31,27 @@ class HealthCheck(Protocol):
         """Run the check; `detail` is one sentence."""
 
 
-class PluginFailed(Exception):  # noqa: N818 - reads as the state it names
-    """A plugin raised something."""
+CONTRACT: Final = PluginContract(kind=HEALTH_CHECK, protocols=(HealthCheck,))
 
 
 class PluginRunner:
     """Runs a plugin in a thread of its own."""
 
-    def __init__(self, check: HealthCheck) -> None:
+    def __init__(self, check: HealthCheck, named: str = "", *, threads: bool = True) -> None:
+        """`named`: as the settings name it."""
         self.name = str(check.name)
         self.interval_seconds = float(check.interval_seconds)
-        self._check = check
-        self._thread = ProbeThread(f"health check {self.name}")
+        source = source_of(check, HEALTH_CHECK, named or self.name)
+        self._plugin = GuardedPlugin(CONTRACT, check, source, threads=threads)
 
     async def run(self, seconds_max: float) -> CheckFinding:
         """Run the check for at most `seconds_max`."""
         try:
-            found = await self._thread.call(
-                lambda: self._run(seconds_max), seconds_max + EXTRA_SECONDS
-            )
-        except (TimeoutError, ProbeHung):
-            return CheckFinding(self.name, ok=False, detail=f"not done in {seconds_max:g} s")
-        except PluginFailed as error:
-            return CheckFinding(self.name, ok=False, detail=str(error)[:DETAIL_CHARS_MAX])
-        if not isinstance(found, CheckResult):
-            return CheckFinding(
-                self.name, ok=False, detail=f"returned no CheckResult: {found!r:.200}"
-            )
-        return CheckFinding(
-            self.name, ok=bool(found.ok), detail=str(found.detail)[:DETAIL_CHARS_MAX]
-        )
-
-    def _run(self, seconds_max: float) -> Any:
-        try:
-            return asyncio.run(asyncio.wait_for(self._check.run(), seconds_max))
-        except TimeoutError:
-            raise
-        except BaseException as error:
-            # SystemExit and the like must fail the plugin, not end the agent.
-            raise PluginFailed(f"raised {type(error).__name__}: {error}") from error
+            found: CheckResult = await self._plugin.call("run", seconds=seconds_max)
+        except PluginFailedError as error:
+            detail = str(error)[:DETAIL_CHARS_MAX]
+            return CheckFinding(self.name, ok=False, detail=detail, ran=False)
+        return CheckFinding(self.name, ok=found.ok, detail=found.detail[:DETAIL_CHARS_MAX])
 
 
 def load_checks(named: str) -> Sequence[PluginRunner]:
@@ -93,7 +73,7 @@ def _load(names: Sequence[str], installed: dict[str, Any]) -> Iterator[PluginRun
                 key="NAVARCH_HEALTH_CHECKS",
             )
         try:
-            yield PluginRunner(_class(name, installed)())
+            yield PluginRunner(_class(name, installed)(), name)
         except Exception as error:  # a plugin's module may raise anything
             problem = f"{name} cannot be loaded: {type(error).__name__}: {error}"
             raise ConfigurationError(problem, key="NAVARCH_HEALTH_CHECKS") from error

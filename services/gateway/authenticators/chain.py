@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from typing import Final
 import msgspec
 
 from schemas.gateway_settings import TokenSpec
+from schemas.plugin_kinds import AUTHENTICATOR
 from schemas.settings import AUTHENTICATOR_PLUGINS, PluginSettings
 from services.gateway.access_tokens import CHARS_MAX, ExpiredTokenError, Principal, find_principal
 from services.gateway.authenticators.authenticator import (
@@ -26,6 +28,9 @@ from services.gateway.authenticators.authenticator import (
 )
 from services.gateway.problems import ProblemError
 from services.primitives.clock import Clock
+from services.primitives.plugin_boundary import GuardedPlugin, PluginFailedError
+from services.primitives.plugin_contract import PluginContract
+from services.runtime.plugin_host import PluginHost
 from services.settings.plugin_loader import make_plugin
 
 log = logging.getLogger(__name__)
@@ -53,6 +58,34 @@ class TokenAuthenticator:
 
     async def close(self) -> None:
         """Nothing is open."""
+
+
+CONTRACT: Final = PluginContract(
+    kind=AUTHENTICATOR,
+    protocols=(Authenticator,),
+    errors=(RefusedCredentialsError, NoRoleError, UnreachableError),
+)
+
+
+class GuardedAuthenticator:
+    """An authenticator; whatever its plugin does, a caller is known, refused, or asked to wait."""
+
+    def __init__(self, plugin: GuardedPlugin) -> None:
+        self._plugin = plugin
+
+    async def authenticate(self, presented: Presented) -> Principal | None:
+        """Return the caller; UnreachableError where the plugin does not answer as it should."""
+        try:
+            found: Principal | None = await self._plugin.call("authenticate", presented)
+        except PluginFailedError as error:
+            log.warning("%s", error)
+            reason = f"the {self._plugin.kind.name} {self._plugin.source.name} fails; try again"
+            raise UnreachableError(reason) from error
+        return found
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._plugin.close()
 
 
 class AuthenticatorChain:
@@ -107,10 +140,15 @@ class AuthenticatorChain:
 
 
 def make_authenticators(
-    settings: Mapping[str, PluginSettings], file: Path | None, clock: Clock
+    settings: Mapping[str, PluginSettings],
+    file: Path | None,
+    clock: Clock,
+    plugins: PluginHost | None = None,
 ) -> dict[str, Authenticator]:
     """Construct the configured ones; ConfigurationError where one cannot be."""
-    return {
-        name: make_plugin(AUTHENTICATOR_PLUGINS, each, file, clock=clock)
-        for name, each in settings.items()
-    }
+    plugins, found = plugins or PluginHost(), dict[str, Authenticator]()
+    for name, each in settings.items():
+        make = partial(make_plugin, AUTHENTICATOR_PLUGINS, each, file, clock=clock)
+        guard = plugins.guard(CONTRACT, make(), each.type, f"authenticator {name}", make=make)
+        found[name] = GuardedAuthenticator(guard)
+    return found

@@ -13,6 +13,7 @@ A test class in your package inherits from the one here and gives it a workload 
 It needs pytest and pytest-asyncio (`navarch[conformance]`).
 """
 
+from services.notifier.conformance.channel_suite import ChannelConformance as ChannelConformance
 from services.notifier.conformance.notifier_suite import (
     NotifierConformance as NotifierConformance,
 )

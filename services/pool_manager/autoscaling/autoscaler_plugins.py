@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -19,10 +20,17 @@ from schemas.settings import (
 from services.pool_manager.autoscaling.autoscalers import (
     Autoscaler,
     Composite,
+    PoolState,
     Predictive,
     Queue,
     Reactive,
+    Recommendation,
     Scheduled,
+)
+from services.pool_manager.autoscaling.guarded_autoscaler import (
+    SOURCE_CONTRACT,
+    GuardedSource,
+    guarded_autoscaler,
 )
 from services.pool_manager.autoscaling.metrics_sources import MetricsSource
 from services.pool_manager.autoscaling.sources.combined_source import CombinedSource
@@ -32,6 +40,7 @@ from services.pool_manager.autoscaling.sources.prometheus_source import Promethe
 from services.pool_manager.autoscaling.sources.ray_source import RaySource
 from services.pool_manager.autoscaling.sources.slurm_source import SlurmSource
 from services.primitives.errors import ConfigurationError
+from services.runtime.plugin_host import PluginHost
 from services.settings.plugin_loader import Origin, load_plugin, locate, make_plugin, setting_error
 from services.settings.problem_list import ProblemList
 
@@ -70,7 +79,13 @@ class Found:
     source: MetricsSource | None = None
 
     def __init__(
-        self, spec: PoolSpec, pool: str, file: Path | None, *, origin: Origin = "pool"
+        self,
+        spec: PoolSpec,
+        pool: str,
+        file: Path | None,
+        *,
+        origin: Origin = "pool",
+        plugins: PluginHost | None = None,
     ) -> None:
         """Load what `spec` names; ConfigurationError where that is wrong.
 
@@ -79,10 +94,23 @@ class Found:
         self.autoscaling = spec.autoscaling
         if spec.autoscaling is None:
             return
-        self.autoscaler = located_autoscaler(spec.autoscaling, pool, file, origin)
+        plugins = plugins or PluginHost()
+        make = partial(located_autoscaler, spec.autoscaling, pool, file, origin)
+        self.autoscaler = make()
         self.kind = str(spec.autoscaling["type"])
+        self._guard = guarded_autoscaler(plugins, self.autoscaler, self.kind, pool, make)
         if spec.metrics is not None:
-            self.source = source_of(spec.metrics, f"pools.{pool}.metrics", file)
+            self.source = source_of(spec.metrics, f"pools.{pool}.metrics", file, plugins)
+
+    @property
+    def may_wait(self) -> bool:
+        """Return whether asking it may take long: what is asked is not of Navarch alone."""
+        return self.autoscaler is not None and (self._guard.outside or self.source is not None)
+
+    async def recommend(self, state: PoolState) -> Recommendation:
+        """Ask the autoscaler; PluginFailedError where it does not answer as it should."""
+        found: Recommendation = await self._guard.call("recommend", state)
+        return found
 
 
 def check_autoscaling(spec: PoolSpec, pool: str, file: Path | None, problems: ProblemList) -> None:
@@ -106,16 +134,22 @@ def located_autoscaler(
 
 
 class Finder:
-    """What the pools have."""
+    """Finds the autoscaler and the source of each pool."""
 
-    def __init__(self, settings: Settings, file: Path | None) -> None:
+    def __init__(
+        self, settings: Settings, file: Path | None, plugins: PluginHost | None = None
+    ) -> None:
         """Load those of the configuration `file`; raise ConfigurationError where one is wrong."""
         self._settings = settings
         self._file = file
-        self._made = {name: Found(spec, name, file) for name, spec in settings.pools.items()}
+        self._plugins = plugins or PluginHost()
+        self._made = {
+            name: Found(spec, name, file, plugins=self._plugins)
+            for name, spec in settings.pools.items()
+        }
 
     def of(self, record: PoolRecord) -> Found | None:
-        """What a pool has, as its record says; None where that cannot be loaded here.
+        """Return what a pool has, as its record says; None where that cannot be loaded here.
 
         A record has only the type of its metrics source: the source is the configuration's.
         """
@@ -128,7 +162,7 @@ class Finder:
             metrics = None
         spec = msgspec.structs.replace(spec, metrics=metrics)
         try:
-            found = Found(spec, record.name, self._file, origin="bus")
+            found = Found(spec, record.name, self._file, origin="bus", plugins=self._plugins)
         except ConfigurationError as error:
             log.error("pool %s: %s; its size is left alone", record.name, error)  # noqa: TRY400
             return None
@@ -180,13 +214,20 @@ def autoscaler_of(
     return made
 
 
-def source_of(raw: Raw, at: str, file: Path | None, depth: int = 0) -> MetricsSource:
-    """Make the metrics source of the settings at `at`, and those within it."""
+def source_of(
+    raw: Raw, at: str, file: Path | None, plugins: PluginHost | None = None, depth: int = 0
+) -> MetricsSource:
+    """Make the metrics source of the settings at `at`, and those within it, with guards."""
     if parts := _source_parts(raw, at, file, depth):
-        return CombinedSource([source_of(each, place, file, depth + 1) for place, each in parts])
+        return CombinedSource(
+            [source_of(each, place, file, plugins, depth + 1) for place, each in parts]
+        )
     settings = _settings(raw, at, file)
-    made: MetricsSource = make_plugin(METRICS_SOURCE_PLUGINS, settings, file, SOURCES, "pool")
-    return made
+    make = partial(make_plugin, METRICS_SOURCE_PLUGINS, settings, file, SOURCES, "pool")
+    made: MetricsSource = make()
+    if plugins is None:
+        return made
+    return GuardedSource(plugins.guard(SOURCE_CONTRACT, made, settings.type, at, make=make))
 
 
 def check_source(raw: Raw, at: str, file: Path | None, depth: int = 0) -> None:

@@ -298,6 +298,11 @@ class Scheduled:
         self._parts = tuple(parts)
         self._fallback = fallback
 
+    @property
+    def inner(self) -> tuple[Autoscaler, ...]:
+        """Return the autoscalers that it asks."""
+        return tuple(each for each in (*self._parts, self._fallback) if each is not None)
+
     def recommend(self, state: PoolState) -> Recommendation:
         """Of the periods that it is now, the one that wants most decides."""
         now = [
@@ -348,6 +353,11 @@ class Predictive:
     def __init__(self, *, options: Options, fallback: Autoscaler | None = None) -> None:
         self._options = options
         self._fallback = fallback
+
+    @property
+    def inner(self) -> tuple[Autoscaler, ...]:
+        """Return the autoscaler that it asks at first."""
+        return () if self._fallback is None else (self._fallback,)
 
     def recommend(self, state: PoolState) -> Recommendation:
         """Continue the trend of the nodes' worth of work, and aim at the target with it."""
@@ -400,6 +410,11 @@ class Composite:
         """Ask `parts`, each with its name."""
         self._mode = options.mode
         self._parts = tuple(parts)
+
+    @property
+    def inner(self) -> tuple[Autoscaler, ...]:
+        """Return the autoscalers that it asks."""
+        return tuple(each for _, each in self._parts)
 
     def recommend(self, state: PoolState) -> Recommendation:
         """Ask all of them."""

@@ -1,4 +1,4 @@
-"""At each interval, the replica that holds the lease asks each pool's Autoscaler.
+"""Asks each pool's Autoscaler at each interval, in the replica that holds the lease.
 
 What comes of it is one compare-and-set of the pool's record, as of a person's `scale`; bringing the
 pool to that size is the reconciler's work. A source that does not answer, or an autoscaler that
@@ -8,6 +8,7 @@ raises, leaves its pool as it is.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from schemas.autoscaling_advice import AutoscalingAdvice
@@ -16,7 +17,7 @@ from schemas.settings import Settings
 from services.bus.leases import Lease
 from services.bus.port import Bus
 from services.pool_manager.autoscaling.autoscaler_plugins import Finder, Found
-from services.pool_manager.autoscaling.autoscalers import Autoscaler, PoolMetrics, PoolState
+from services.pool_manager.autoscaling.autoscalers import PoolMetrics, PoolState
 from services.pool_manager.autoscaling.gpu_utilization import PoolUtilization
 from services.pool_manager.autoscaling.metrics_sources import Load, SourceError, for_pool
 from services.pool_manager.autoscaling.scaling_decision import (
@@ -30,10 +31,10 @@ from services.pool_manager.planner import event_outbox
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Conflict, Retry
+from services.primitives.plugin_boundary import PluginFailedError
 
 log = logging.getLogger(__name__)
 
-SOURCE_SECONDS_MAX: Final = 20.0
 INTERVAL_SECONDS_MIN: Final = 1.0
 
 
@@ -60,6 +61,8 @@ class Autoscaling:
         self._reconcile = reconcile
         self._used: dict[str, PoolUtilization] = {}
         self._following: dict[str, asyncio.Task[None]] = {}
+        self._waiting: dict[str, asyncio.Task[None]] = {}
+        """Pools that are being asked about in tasks of their own."""
         self._decisions = SizingLog()
 
     async def run(self) -> None:
@@ -76,7 +79,7 @@ class Autoscaling:
 
     def _stop(self) -> None:
         """Leave the samples to the replica that holds the lease."""
-        for task in self._following.values():
+        for task in (*self._following.values(), *self._waiting.values()):
             task.cancel()
         self._following.clear()
         self._used.clear()
@@ -88,21 +91,33 @@ class Autoscaling:
             log.info("autoscaling put off: %s", error)
             return
         for record in records:
-            try:
-                await self._look(record)
-            except (BusError, Retry, Conflict) as error:
-                log.info("not scaled", extra={"pool": record.name, "reason": str(error)})
-            except Exception:
-                log.exception("pool %s is not scaled; the others are", record.name)
+            found = self._finder.of(record) if record.spec.autoscaling else None
+            if found is None or not found.may_wait:
+                await self._attempt(record, found)
+            elif record.name not in self._waiting:
+                # It may take long, and the other pools do not wait for it.
+                task = asyncio.create_task(self._attempt(record, found))
+                self._waiting[record.name] = task
+                task.add_done_callback(partial(self._waited, record.name))
 
-    async def _look(self, record: PoolRecord) -> None:
-        found = self._finder.of(record) if record.spec.autoscaling else None
+    def _waited(self, pool: str, _: "asyncio.Task[None]") -> None:
+        self._waiting.pop(pool, None)
+
+    async def _attempt(self, record: PoolRecord, found: Found | None) -> None:
+        try:
+            await self._look(record, found)
+        except (BusError, Retry, Conflict) as error:
+            log.info("not scaled", extra={"pool": record.name, "reason": str(error)})
+        except Exception:
+            log.exception("pool %s is not scaled; the others are", record.name)
+
+    async def _look(self, record: PoolRecord, found: Found | None) -> None:
         if found is not None and found.autoscaler is not None:
-            await self._one(record.name, found.autoscaler, found)
+            await self._one(record.name, found)
         elif not (record.spec.autoscaling or record.spec.idle_after) and record.advice is not None:
             await self._note(record.name, None)
 
-    async def _one(self, pool: str, autoscaler: Autoscaler, found: Found) -> None:
+    async def _one(self, pool: str, found: Found) -> None:
         load, silent = await self._load(pool, found)
         stored = await self._store.pool(pool)
         if stored is None:
@@ -112,15 +127,12 @@ class Autoscaling:
         now, kind, again = self._clock.now(), found.kind, self._interval
         state = self._state(record, metrics)
         try:
-            recommended = autoscaler.recommend(state)
-            change = decide(record, revision, recommended, kind, now)
-            advice = unfollowed(record, recommended, kind, now, again)
-        except Exception as error:
-            # A plugin's error concerns its own pool, not the fleet.
-            log.exception("the autoscaler of pool %s failed; its size stays", pool)
-            problem = f"{type(error).__name__}: {error}"
-            await self._note(pool, unanswered("failed", kind, problem, now, again))
+            recommended = await found.recommend(state)
+        except PluginFailedError as error:
+            await self._note(pool, unanswered("failed", kind, str(error), now, again))
             return
+        change = decide(record, revision, recommended, kind, now)
+        advice = unfollowed(record, recommended, kind, now, again)
         if change is None:
             if silent:
                 advice = unanswered("source", kind, silent, now, again)
@@ -202,9 +214,8 @@ class Autoscaling:
         if found.source is None:
             return Load(), ""
         try:
-            async with asyncio.timeout(SOURCE_SECONDS_MAX):
-                return await found.source.load(pool), ""
-        except (SourceError, TimeoutError) as error:
-            reason = str(error) or f"no answer in {SOURCE_SECONDS_MAX:g} s"
+            return await found.source.load(pool), ""
+        except SourceError as error:
+            reason = str(error) or "it says no reason"
             log.warning("pool %s: its queue is not known: %s", pool, reason)
             return Load(), reason

@@ -10,6 +10,7 @@ from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Choice, Offering, Together
 from schemas.offering_records import BlockRecord, OfferingPrice, PricesRecord
 from services.primitives.clock import Clock
+from services.primitives.plugin_boundary import GuardedPlugin
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.offerings import (
     interruptions,
@@ -19,7 +20,7 @@ from services.provisioner.offerings import (
 )
 from services.provisioner.offerings.offering_catalogue import Candidate, OfferingCatalogue
 from services.provisioner.offerings.offering_store import OfferingRecords
-from services.provisioner.offerings.scheduler import LaunchOption, Scheduler
+from services.provisioner.offerings.scheduler import LaunchOption
 from services.provisioner.offerings.scheduler_plugins import score
 
 FRESH_SECONDS: Final = 1.0
@@ -65,7 +66,7 @@ class OfferingScorer:
         key: str,
         known: OfferingRecords,
         choice: Choice,
-        scheduler: Scheduler,
+        scheduler: GuardedPlugin,
     ) -> offering_choice.ScoredCandidate:
         """Return a candidate with what the choice depends on."""
         offering, now = candidate.offering, self._clock.now()

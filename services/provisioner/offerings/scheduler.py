@@ -4,16 +4,14 @@ A plugin is a class with an inner msgspec struct `Options`, constructed with `op
 by entry point (`navarch.schedulers`) or as `module:Class` under a pool's `strategy`. It
 returns a score for each offering that the pool allows; the highest that is not exhausted is taken,
 and of equal ones the first in the pool's own order. It is called before every launch, so it must be
-fast: a score that takes longer than SCORE_SECONDS_MAX, raises or is not a number counts as 0.
+fast: a score that takes longer than its kind allows, raises or is not a number counts as 0.
 """
 
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
 from schemas.launch_offers import Market
-
-SCORE_SECONDS_MAX: Final = 2.0
 
 
 class LaunchOption(msgspec.Struct, frozen=True, kw_only=True):

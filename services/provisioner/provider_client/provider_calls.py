@@ -5,21 +5,23 @@ TRANSIENT and leave in doubt whether the call took effect. Lists are shared: cal
 during one list all get the next one, which starts afterwards.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Market, Offering
 from schemas.offering_records import OfferingPrice, OfferingQuota
+from schemas.plugin_kinds import PROVIDER
 from schemas.termination_orders import TerminationOrder
 from schemas.value_limits import Address, Identifier
 from services.primitives.coalesce import Joined
+from services.primitives.plugin_boundary import GuardedPlugin, PluginFailedError
+from services.primitives.plugin_contract import PluginContract, PluginSource
 from services.primitives.redaction import redacted
 from services.provisioner.provider_client.instance_list import InstanceList
 from services.provisioner.provider_client.provider import (
@@ -28,6 +30,7 @@ from services.provisioner.provider_client.provider import (
     HostReport,
     IdentifiesPods,
     Instance,
+    JoinsFabric,
     NamesInstances,
     Prices,
     Provider,
@@ -44,17 +47,25 @@ from services.provisioner.provider_client.provider_errors import ProviderError
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 LIST_REST_SECONDS_MAX: Final = 5.0
 FAULTY_HOST_SECONDS_MAX: Final = 120.0
 """How long the removal of an instance waits at most for the report of its host."""
+
+CONTRACT: Final = PluginContract(
+    kind=PROVIDER,
+    protocols=(
+        *(Provider, NamesInstances, Bootstraps, Reboots, ColdRestarts, ReportsHosts, QueuesNotices),
+        *(ReportsFaultyHosts, Prices, Quotas, JoinsFabric, IdentifiesPods, Resumes),
+    ),
+    errors=(ProviderError,),
+)
 
 ReportUnknownError = Callable[[str, str, ProviderError], Awaitable[None]]
 """Reports an error without a table row, with its provider and call."""
 
 
 async def ignore_unknown_error(provider: str, call: str, error: ProviderError) -> None:
-    """Report nothing."""
+    """Report nothing about the error."""
     del provider, call, error
 
 
@@ -67,22 +78,27 @@ class ProviderCalls:
         *,
         call_timeout_seconds: float,
         report_unknown: ReportUnknownError = ignore_unknown_error,
+        plugin: GuardedPlugin | None = None,
     ) -> None:
-        """Allow `call_timeout_seconds` for each call, except where the call names its own."""
+        """Allow `call_timeout_seconds` for each call, except where the call names its own.
+
+        `plugin`: the guard of `provider`; None: it is called on the event loop of its caller.
+        """
         self.provider = provider
+        self.plugin = plugin or GuardedPlugin(CONTRACT, provider, PluginSource(name=provider.name))
         self._report_unknown = report_unknown
         self._timeout = call_timeout_seconds
         self._lists = Joined(self._list, rest_seconds_max=LIST_REST_SECONDS_MAX)
 
     async def provision(self, request: ProvisionRequest, *, timeout_seconds: float) -> Instance:
         """Launch an instance, or raise ProviderError."""
-        made = await self._call("provision", self.provider.provision(request), timeout_seconds)
+        made = await self._call("provision", request, seconds=timeout_seconds)
         return self._usable(made)
 
     def canonical_id(self, provider_id: str) -> str:
         """Return the form of an ID by which this provider's instances are compared."""
         if provider_id and isinstance(self.provider, NamesInstances):
-            return self.provider.canonical_id(provider_id)
+            return self.plugin.immediately("canonical_id", provider_id, otherwise=provider_id)
         return provider_id
 
     def canonical_record(self, record: InstanceRecord) -> InstanceRecord:
@@ -99,48 +115,51 @@ class ProviderCalls:
         """
         timeout = min(self._timeout, seconds_max)
         for each in order.provider_ids:
-            await self._call("terminate", self.provider.terminate(each), timeout)
+            await self._call("terminate", each, seconds=timeout)
 
     async def bootstrap(self, instance: Instance, *, timeout_seconds: float) -> None:
         """Start the agent on the instance, if it does not start by itself."""
         if isinstance(self.provider, Bootstraps):
-            await self._call("bootstrap", self.provider.bootstrap(instance), timeout_seconds)
+            await self._call("bootstrap", instance, seconds=timeout_seconds)
 
     @property
     def can_reboot(self) -> bool:
-        """Whether it can reboot an instance."""
+        """Return whether it can reboot an instance."""
         return self.provider.capabilities.reboot and isinstance(self.provider, Reboots)
 
     async def reboot(self, instance: Instance) -> None:
         """Begin to reboot an instance, or raise ProviderError."""
         if not isinstance(self.provider, Reboots):
             raise ProviderError("INVALID", f"{self.provider.name} cannot reboot an instance")
-        await self._call("reboot", self.provider.reboot(instance), self._timeout)
+        await self._call("reboot", instance, seconds=self._timeout)
 
     def can_restart_cold(self, instance: Instance) -> bool:
-        """Whether an instance's machine can be switched off and on."""
-        return isinstance(self.provider, ColdRestarts) and self.provider.can_restart_cold(instance)
+        """Return whether an instance's machine can be switched off and on."""
+        return isinstance(self.provider, ColdRestarts) and self.plugin.immediately(
+            "can_restart_cold", instance, otherwise=False
+        )
 
     async def restart_cold(self, instance: Instance, *, timeout_seconds: float) -> None:
         """Switch an instance's machine off and on, or raise ProviderError."""
         if not isinstance(self.provider, ColdRestarts):
             raise ProviderError("INVALID", f"{self.provider.name} cannot switch a machine off")
-        await self._call("restart", self.provider.restart_cold(instance), timeout_seconds)
+        await self._call("restart_cold", instance, seconds=timeout_seconds)
 
     @property
     def reports_hosts(self) -> bool:
-        """Whether its API reports events of its hosts."""
+        """Return whether its API reports events of its hosts."""
         return isinstance(self.provider, ReportsHosts)
 
     async def report_hosts(self) -> HostReport:
         """Return what it reports of its hosts, or raise ProviderError."""
         if not isinstance(self.provider, ReportsHosts):
             return HostReport()
-        return await self._call("report", self.provider.report_hosts(), self._timeout)
+        found: HostReport = await self._call("report_hosts", seconds=self._timeout)
+        return found
 
     @property
     def queues_notices(self) -> bool:
-        """Whether it has a queue of notices."""
+        """Return whether it has a queue of notices."""
         has_queue = self.provider.capabilities.queued_notices
         return has_queue and isinstance(self.provider, QueuesNotices)
 
@@ -148,47 +167,58 @@ class ProviderCalls:
         """Return some messages of its queue, or raise ProviderError."""
         if not isinstance(self.provider, QueuesNotices):
             return ()
-        return await self._call("notices", self.provider.queued_notices(), self._timeout)
+        found: Sequence[QueuedNotice] = await self._call("queued_notices", seconds=self._timeout)
+        return found
 
     async def delete_notices(self, receipts: Sequence[str]) -> None:
         """Remove messages from its queue, or raise ProviderError."""
         if isinstance(self.provider, QueuesNotices):
-            await self._call("notices", self.provider.delete_notices(receipts), self._timeout)
+            await self._call("delete_notices", receipts, seconds=self._timeout)
 
     async def report_faulty_host(self, provider_id: str, fault: str) -> bool:
         """Report an instance's host as faulty, or raise ProviderError; False: it takes none."""
         if not isinstance(self.provider, ReportsFaultyHosts):
             return False
-        report = self.provider.report_faulty_host(provider_id, fault)
-        return await self._call("report_faulty_host", report, FAULTY_HOST_SECONDS_MAX)
+        return bool(
+            await self._call(
+                "report_faulty_host", provider_id, fault, seconds=FAULTY_HOST_SECONDS_MAX
+            )
+        )
 
     async def resume(self) -> None:
         """Start the instances that stopped with the host."""
         if isinstance(self.provider, Resumes):
-            await self._call("resume", self.provider.resume(), self._timeout)
+            await self._call("resume", seconds=self._timeout)
 
     @property
     def reports_offerings(self) -> bool:
-        """Whether its API reports prices, capacity or quotas."""
+        """Return whether its API reports prices, capacity or quotas."""
         return isinstance(self.provider, Prices | Quotas)
 
     async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
         """Return its prices of these types, or raise ProviderError; empty if it reports none."""
         if not isinstance(self.provider, Prices):
             return ()
-        return await self._call("prices", self.provider.prices(instance_types), self._timeout)
+        found: Sequence[OfferingPrice] = await self._call(
+            "prices", instance_types, seconds=self._timeout
+        )
+        return found
 
     async def quotas(self, offerings: Sequence[Offering]) -> Sequence[OfferingQuota]:
         """Return the quotas of these offerings, or raise ProviderError; empty if it has none."""
         if not isinstance(self.provider, Quotas):
             return ()
-        return await self._call("quotas", self.provider.quotas(offerings), self._timeout)
+        found: Sequence[OfferingQuota] = await self._call(
+            "quotas", offerings, seconds=self._timeout
+        )
+        return found
 
     async def node_of_pod(self, token: str) -> str:
         """Return the instance on which an agent's pod runs, or raise ProviderError."""
         if not isinstance(self.provider, IdentifiesPods):
             raise ProviderError("INVALID", f"{self.provider.name} has no agents in pods")
-        return await self._call("node_of_pod", self.provider.node_of_pod(token), self._timeout)
+        found: str = await self._call("node_of_pod", token, seconds=self._timeout)
+        return found
 
     async def list_instances(self) -> InstanceList:
         """Return the provider's list, from a call that started no earlier than this one.
@@ -200,10 +230,10 @@ class ProviderCalls:
     async def close(self) -> None:
         """Cancel running lists, then close the provider."""
         await self._lists.close()
-        await self.provider.close()
+        await self.plugin.close()
 
     async def _list(self, _: str) -> InstanceList:
-        found = await self._call("list", self.provider.list(), self._timeout)
+        found = await self._call("list", seconds=self._timeout)
         return InstanceList(map(self._usable, found))
 
     def _usable(self, instance: Instance) -> Instance:
@@ -213,27 +243,21 @@ class ProviderCalls:
             return found
         return msgspec.structs.replace(found, provider_id=canonical)
 
-    async def _call(self, what: str, call: Awaitable[T], timeout_seconds: float) -> T:
+    async def _call(self, method: str, *arguments: Any, seconds: float) -> Any:
         name = self.provider.name
         try:
-            async with asyncio.timeout(timeout_seconds):
-                return await call
+            return await self.plugin.call(method, *arguments, seconds=seconds)
         except ProviderError as error:
             error.reword(redacted)
             if error.unknown:
-                await self._report_unknown(name, what, error)
+                await self._report_unknown(name, method, error)
             raise
-        except TimeoutError as error:
-            raise ProviderError(
-                "TRANSIENT", f"{name} did not answer {what} within {timeout_seconds:g} s"
-            ) from error
-        except Exception as error:
+        except PluginFailedError as error:
             # A defect of a plugin must not end the service; it is reported, and tried again.
-            log.exception("provider failed", extra={"provider": name, "call": what})
-            kind = type(error).__name__
-            text = redacted(f"{name} failed in {what}: {kind}: {error}")
-            failed = ProviderError("TRANSIENT", text, unknown=kind)
-            await self._report_unknown(name, what, failed)
+            unknown = "" if error.kind in ("timeout", "out") else error.kind
+            failed = ProviderError("TRANSIENT", str(error), unknown=unknown)
+            if unknown:
+                await self._report_unknown(name, method, failed)
             raise failed from error
 
 
@@ -265,7 +289,7 @@ def _is(kind: Any, value: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderTraits:
-    """What an allocation needs to know of a configured provider."""
+    """The traits are what an allocation needs to know of a configured provider."""
 
     kind: str
     """Its plugin: `aws`."""
@@ -280,7 +304,7 @@ class ProviderTraits:
 
 
 class Providers:
-    """The configured providers, by name."""
+    """Holds the configured providers, by name."""
 
     def __init__(
         self, calls: Mapping[str, ProviderCalls], kinds: Mapping[str, str] | None = None
