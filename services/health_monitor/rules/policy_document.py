@@ -70,12 +70,25 @@ _HOW: Final = """\
 - A changed policy file is in force within a second; an invalid one is refused and the old one
   stays. Each verdict names its rule and the policy (12 digits of the file's SHA-256).
 """
+_PLAIN: Final = {
+    "RESTART_APP": "healthy, restart_app",
+    "IGNORE": "healthy, none",
+    "RESET_GPU": "unhealthy, reset_gpu",
+    "RESTART_BM": "unhealthy, reboot",
+    "RESTART_VM": "unhealthy, reboot",
+    "CONTACT_SUPPORT": "degraded, inspect",
+    "UPDATE_SWFW": "degraded, inspect",
+    "CHECK_MECHANICALS": "degraded, inspect",
+    "": "degraded, inspect",
+}
+"""What NVIDIA's words come to where nothing else is known."""
 
 
 def render() -> str:
     """Write the whole page."""
     policy = load_policy(resource("health-policy.yaml"))
-    tables = (*_rules(policy), *_levels(policy), *_xids(policy), *_sxids(policy))
+    xids = (*_xids(policy), *_differences(policy))
+    tables = (*_rules(policy), *_levels(policy), *xids, *_sxids(policy))
     return "\n".join((_INTRODUCTION, _HOW, *tables))
 
 
@@ -141,6 +154,29 @@ def _xids(policy: Policy) -> Iterable[str]:
         f"In NVIDIA's catalogue but in use on no present GPU, and so judged by `{explained.rule}` "
         f"({explained.result},\n{explained.action}): {unused}.\n"
     )
+
+
+def _differences(policy: Policy) -> Iterable[str]:
+    yield "## Where the verdict is another than NVIDIA's\n"
+    yield (
+        "NVIDIA's word for the immediate action, and what it comes to by itself, beside the verdict "
+        "of a\nline with nothing but the code.\n"
+    )
+    yield "| XID | NVIDIA | by itself | verdict | why |"
+    yield "|---|---|---|---|---|"
+    for entry in load_xids().codes:
+        explained = explain(policy, example("xid", entry.code))
+        plain = _PLAIN.get(entry.action, "a workflow")
+        if plain == f"{explained.result}, {explained.action}" or not entry.generations:
+            continue
+        yield _row(
+            str(entry.code),
+            entry.action or "nothing yet",
+            plain,
+            _verdict(explained),
+            explained.why,
+        )
+    yield ""
 
 
 def _sxids(policy: Policy) -> Iterable[str]:
