@@ -133,7 +133,7 @@ def _fault(line: KernelLogLine, sighting: RecognisedFault, counts: ParseCounts) 
 def _count_unreported(line: KernelLogLine, counts: ParseCounts) -> None:
     if not mentions_gpu(line.text):
         return
-    if line.facility != KERNEL_FACILITY:
+    if line.facility != KERNEL_FACILITY or line.text.startswith("audit:"):
         counts.from_processes += 1
     elif FAULT_MENTION.search(line.text) and recognise(line.text) is None:
         counts.unread += 1

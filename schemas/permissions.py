@@ -170,7 +170,8 @@ def steps_of(service: str) -> tuple[str, ...]:
 
 def agent_facts() -> list[str]:
     """The events that agents publish, from their types."""
-    return [fact for kind, fact in node_events.FACTS.items() if _source(kind) == AGENT]
+    facts = (fact for kind, fact in node_events.FACTS.items() if _source(kind) == AGENT)
+    return list(dict.fromkeys(facts))
 
 
 def inbox(role: str) -> str:

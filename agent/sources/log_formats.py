@@ -61,8 +61,10 @@ _NAMED = rf"([^\s\[\]]+(?=\[\d+\]:)|{_NAME})(?:\[\d+\])?:\s+"
 _SOURCE = re.compile(_HOST + _NAMED)
 _SOURCE_ALONE = re.compile(_NAMED)
 _SURE_SOURCE = re.compile(rf"{_HOST}(kernel|{_NAME}(?=\[\d+\]))(?:\[\d+\])?:\s+")
-_FIELD_FRONT = re.compile(r"\"\s*:\s*\"?$|^\s*[A-Z_]+=$")
-"""A field of a document of which this line is a part."""
+_FIELD_FRONT = re.compile(r"\"\s*:\s*\"?$|^\s*[A-Z_]+=$|,[^;]*;$")
+"""A field of a document of which this line is a part, or a damaged record of /dev/kmsg."""
+_QUOTES = re.compile(r"\baudit\b|\b(?:comm|exe|proctitle)=")
+"""Of an audit line, which quotes the names of processes."""
 _DMESG_KEYS: Final = frozenset({"pri", "fac", "time"})
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _DRIVER = re.compile(r"(?:NVRM|nvidia-nvswitch\d*):\s")
@@ -110,7 +112,7 @@ def _parse(raw: bytes, nesting: int) -> KernelLogLine | None:
 
 def _from_plain_text(text: str) -> KernelLogLine | None:
     """Take dates, host names, levels and time stamps off the front, in any order."""
-    facility, stamp_us, priority = KERNEL_FACILITY, -1, 6
+    facility, stamp_us, priority, certain = KERNEL_FACILITY, -1, 6, False
     for _ in range(PREFIXES_MAX):
         source: re.Match[str] | None = None
         if found := _MONOTONIC.match(text):
@@ -128,28 +130,30 @@ def _from_plain_text(text: str) -> KernelLogLine | None:
             found = source = _SURE_SOURCE.match(text)
             if found is None:
                 break
+        certain = certain or source is not None or stamp_us >= 0 or found.re is _DATE
         if source is not None:
             facility = KERNEL_FACILITY if source.group(1) in ("kernel", "-") else USER_FACILITY
             found = source
         text = text[found.end() :]
-    if facility == KERNEL_FACILITY:
-        text, facility, stamp_us = _without_front(text, stamp_us)
+    if not certain:
+        text, facility, stamp_us = _without_front(text, facility)
     return _line(text, stamp_us, priority, facility)
 
 
-def _without_front(text: str, stamp_us: int) -> tuple[str, int, int]:
+def _without_front(text: str, facility: int) -> tuple[str, int, int]:
     """Take a front of an unknown form off: a console's prompt, a host's name, `key="value` pairs.
 
     Give the rest, its facility and its time stamp. A part of a document stays: what its other
-    fields say of the writer is not known.
+    fields say of the writer is not known. So does what the kernel quotes of a process.
     """
     found = _DRIVER.search(text)
     front = text[: found.start()] if found is not None else ""
-    if found is None or not front or _FIELD_FRONT.search(front):
-        return text, KERNEL_FACILITY, stamp_us
-    if stamp_us < 0 and (stamp := _MONOTONIC.search(front)):
-        stamp_us = _microseconds(stamp)
-    facility = USER_FACILITY if _PROCESS.search(front) else KERNEL_FACILITY
+    if found is None or not front or _FIELD_FRONT.search(front) or _QUOTES.search(front):
+        return text, facility, -1
+    stamp = _MONOTONIC.search(front)
+    stamp_us = _microseconds(stamp) if stamp is not None else -1
+    if _PROCESS.search(front):
+        facility = USER_FACILITY
     text = text[found.start() :]
     return text.rstrip().removesuffix('"') if '"' in front else text, facility, stamp_us
 

@@ -140,6 +140,7 @@ async def build(context: Context) -> Service:
         policy,
         instruments,
         context.tracing,
+        judge,
     )
     correlation = CorrelationWatch(
         context.bus,

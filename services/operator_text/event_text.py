@@ -144,6 +144,8 @@ def _node_words(event: n.NodeEvent) -> Words:  # noqa: C901, PLR0912 - one case 
     match event:
         case n.Fault():
             return "fault", _fault_detail(event), "bad"
+        case n.ConditionEnded():
+            return "condition over", f"{event.condition}: {event.message}", "good"
         case n.Registered():
             host = f" on {event.hostname}" if event.hostname else ""
             return "registered", f"{len(event.gpus)} GPUs{host}", "good"

@@ -159,8 +159,8 @@ def _xids(policy: Policy) -> Iterable[str]:
 def _differences(policy: Policy) -> Iterable[str]:
     yield "## Where the verdict is another than NVIDIA's\n"
     yield (
-        "NVIDIA's word for the immediate action, and what it comes to by itself, beside the verdict "
-        "of a\nline with nothing but the code.\n"
+        "NVIDIA's word for the immediate action, and what it comes to by itself, beside the\n"
+        "verdict of a line with nothing but the code.\n"
     )
     yield "| XID | NVIDIA | by itself | verdict | why |"
     yield "|---|---|---|---|---|"
