@@ -85,6 +85,8 @@ class NodeMonitor:
         self._who = dependencies.reporter.who
         self._registrations = 0
         self._registered_at = 0.0
+        self._registered_gpus = False
+        """Whether the last registration named the GPUs that NVML shows."""
         self._checked: tuple[CheckResult, ...] = ()
         """The boot checks as they were last published."""
         self._checks = 0
@@ -152,6 +154,7 @@ class NodeMonitor:
     def _register(self) -> None:
         inventory = self._gpus.inventory
         self._registrations += 1
+        self._registered_gpus = inventory is not None
         self._registered_at = self._clock.monotonic()
         self._reporter.send(
             Registered(
@@ -239,6 +242,8 @@ class NodeMonitor:
     async def _boot_check(self) -> None:
         """Run the boot checks, then the boot tests in the background, once a boot."""
         checks = await self.look()
+        if self._gpus.inventory is not None and not self._registered_gpus:
+            self._register()
         failed = {each.name for each in checks if not each.ok}
         now = self._clock.monotonic()
         until = self._driver_until if DRIVER in failed else self._links_until
@@ -289,9 +294,6 @@ class NodeMonitor:
     async def _recheck(self) -> None:
         """Check again when links were still coming up, or the driver started after the agent."""
         if self._links_awaited:
-            registered, inventory = self._checked_inventory, self._gpus.inventory
-            if registered is None and inventory is not None:
-                self._register()
             await self._boot_check()
             return
         if self._checked_ok or self._gpus.inventory is self._checked_inventory:

@@ -142,7 +142,10 @@ class Agent:
             on_over=self._reporter.notice_over,
         )
         self._bus: Bus | None = None
-        self._record = OwnRecord(config, outside.clock, lambda: self._bus, outside.boot_id)
+        self._record = OwnRecord(
+            *(config, outside.clock, lambda: self._bus, outside.boot_id),
+            conditions=lambda: self._conditions.list,
+        )
         self._diagnostics = self._make_diagnostics()
         self._reset_and_reboot = self._make_reset_and_reboot()
         self._monitor = self._make_monitor()

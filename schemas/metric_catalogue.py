@@ -158,6 +158,13 @@ NODE_HEALTH: Final = _of_fleet(
     ("pool", "node_id", "status"),
     "The same with the status as a label; 0 while it is unknown",
 )
+NODE_CONDITION: Final = _of_fleet(
+    "navarch_node_condition",
+    "gauge",
+    "",
+    ("pool", "node", "condition", "scope"),
+    "1: it holds on the GPU, or on the host; 0: it cannot be read; absent while it does not hold",
+)
 NODE_GPUS: Final = _of_fleet(
     "navarch_node_gpu_count", "gauge", "GPUs", NODE, "GPUs that the node reports"
 )

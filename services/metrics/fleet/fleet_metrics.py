@@ -197,18 +197,23 @@ def _node_gauges(
     count = Gauge(metric_catalogue.NODE_GPUS)
     check = Gauge(metric_catalogue.NODE_STATUS)
     named = Gauge(metric_catalogue.NODE_HEALTH)
+    held = Gauge(metric_catalogue.NODE_CONDITION)
     for key, node in nodes.items():
         labels = (node.pool, node.node)
         if key in samples:
             count.values[labels] = len(samples[key].gpus)
         elif node.registered_at is not None:
             count.values[labels] = len(node.gpus)
+        listed = health[key].conditions if key in health else None
+        for each in listed.held if listed is not None else ():
+            scope = f"gpu{each.gpu}" if each.gpu >= 0 else "host"
+            held.values[*labels, each.name, scope] = 0.0 if each.unknown else 1.0
         status = health[key].status if key in health else "unknown"
         value = HEALTH_VALUES.get(status)
         named.values[*labels, status] = value or 0.0
         if value is not None:
             check.values[labels] = value
-    return (count, check, named)
+    return (count, check, named, held)
 
 
 def _gpu_gauges(
