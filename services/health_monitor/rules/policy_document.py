@@ -53,6 +53,12 @@ _HOW: Final = """\
   kinds and GPUs of the node; until the n-th it is degraded.
 - A rule with `count` and `window` matches from the `count`-th fault within the window on, by the
   host's time: a late delivery is no burst.
+- A *condition* is a state that an agent sees at each sample: all NVLinks down, a driver that hangs.
+  It is judged once when it begins, under its name (`event.condition`), and degrades the node until
+  the agent sees it no more, whatever `sticky` says; one that began three times within an hour
+  counts for the rest of that hour. What holds is judged again after an uncordon, and by a changed
+  policy. What cannot be read is shown as unknown, and ends nothing. Agents of releases before say
+  nothing of conditions: their faults wear off as others do.
 - A *level* is a reading in the samples beyond a bound. Once it has lasted, it is reported as one
   fault, and degrades the node until it is over (a day, if its end is missed). It is reported
   again after an uncordon or a boot.
