@@ -396,6 +396,8 @@ LABEL_VALUES_MAX: Final[Mapping[str, int]] = {
     "durable": 100,
     "sink": 100,
     "rule": 1_000,
+    "condition": 100,
+    "scope": 65,
     "route": 200,
     **dict.fromkeys(("kind", "status", "state", "command", "direction", "label"), 50),
     **dict.fromkeys(

@@ -22,7 +22,7 @@ async def test_boot_checks_wait_for_the_driver(host: AgentHost, bus: NatsBus):
 
 
 async def test_a_driver_that_never_loads_is_named(host: AgentHost, bus: NatsBus):
-    """The check `driver` fails after the stated time, and the condition begins; no GPU is missed."""
+    """The check `driver` fails after the stated time, and the condition begins."""
     host.order("fail nvmlInit 9")
     await host.start(NAVARCH_DRIVER_WAIT="2s")
     found = contents(await events(bus, host.node, 3))
