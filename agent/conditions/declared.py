@@ -27,7 +27,7 @@ class Declared:
     """Empty: the reader's own word."""
     begins_seconds: float = 0.0
     """How long it is seen before it holds."""
-    ends_seconds: float = 0.0
+    ends_seconds: float = 10.0
     """How long it is not seen before it is over."""
     of_reader: bool = False
     """It says whether the driver, or the GPU, answers: that is known where nothing else is."""
@@ -74,7 +74,6 @@ CONDITIONS: Final = (
         kind="probe_failed",
         subcode="failing",
         begins_seconds=60.0,
-        ends_seconds=10.0,
         severe=True,
         remedy="reboot",
         words="every call into the driver fails",
@@ -138,7 +137,6 @@ CONDITIONS: Final = (
         name="gpu-failing",
         of_reader=True,
         kind="probe_failed",
-        ends_seconds=10.0,
         remedy="inspect",
         words="a reading of the GPU fails",
     ),
@@ -148,7 +146,6 @@ CONDITIONS: Final = (
         kind="probe_failed",
         subcode="silent",
         begins_seconds=60.0,
-        ends_seconds=10.0,
         severe=True,
         remedy="reboot",
         words="no reading of the GPU succeeds",
@@ -175,7 +172,6 @@ CONDITIONS: Final = (
         kind="nvlink",
         subcode="all_down",
         begins_seconds=5.0,
-        ends_seconds=10.0,
         severe=True,
         remedy="reset_gpu",
         words="all NVLinks are down",
@@ -184,7 +180,6 @@ CONDITIONS: Final = (
         name="nvlinks-down",
         kind="nvlink",
         subcode="down",
-        ends_seconds=10.0,
         remedy="reset_gpu",
         words="NVLinks are down",
     ),
@@ -192,7 +187,6 @@ CONDITIONS: Final = (
         name="fabric-left",
         kind="fabric",
         subcode="left",
-        ends_seconds=10.0,
         remedy="inspect",
         words="the GPU has not joined the NVLink fabric",
     ),
@@ -200,7 +194,6 @@ CONDITIONS: Final = (
         name="fabric-failed",
         kind="fabric",
         subcode="failed",
-        ends_seconds=10.0,
         remedy="inspect",
         words="joining the NVLink fabric failed",
     ),
@@ -208,7 +201,6 @@ CONDITIONS: Final = (
         name="fabric-unhealthy",
         kind="fabric",
         subcode="health",
-        ends_seconds=10.0,
         remedy="inspect",
         words="the NVLink fabric is not healthy",
     ),
@@ -217,7 +209,6 @@ CONDITIONS: Final = (
         kind="pcie",
         subcode="width",
         begins_seconds=5.0,
-        ends_seconds=10.0,
         remedy="reboot",
         words="the PCIe link is narrower than it was",
     ),

@@ -167,8 +167,8 @@ def test_a_condition_has_a_series_while_it_holds_or_cannot_be_read():
         *(HeldCondition(name=f"made-up-{i}", since=1.0) for i in range(CONDITIONS_MAX)),
     ]
     listed = ConditionList(boot_id="b", counter=1, held=tuple(held))
-    sick = HealthRecord(pool="training", node="n-1", conditions=listed)
-    found = values([node("n-1"), node("n-2")], [sick, health("n-2", "healthy")])
+    faulty = HealthRecord(pool="training", node="n-1", conditions=listed)
+    found = values([node("n-1"), node("n-2")], [faulty, health("n-2", "healthy")])
     series = found["navarch_node_condition"]
     assert series["training", "n-1", "pcie-width", "gpu3"] == 1
     assert series["training", "n-1", "nvml", "host"] == 0
