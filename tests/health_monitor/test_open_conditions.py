@@ -251,7 +251,11 @@ async def test_a_list_in_a_sample_is_enough(world, start, bus, event_too: bool):
     agent = Agent()
     begun = agent.toggle(POWER, 1, datetime.now(UTC))
     if event_too:
-        await world.publish(msgspec.structs.replace(begun, pool="training", node="training-7"))
+        # Both ways may be taken at once; their verdict has one ID, and is stored once.
+        identity = begin_id("training", "training-7", agent.boot, next(iter(agent.held.values())))
+        await world.publish(
+            msgspec.structs.replace(begun, id=identity, pool="training", node="training-7")
+        )
 
     async def sample() -> None:
         telemetry_ = Telemetry(
