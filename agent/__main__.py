@@ -113,8 +113,8 @@ def _parse(file: str) -> int:
     # The running agent does not load the tools.
     from agent import operator_tools  # noqa: PLC0415
 
-    operator_tools.parse_file(file, print, lambda text: print(text, file=sys.stderr))  # noqa: T201
-    return 0
+    report = functools.partial(print, file=sys.stderr)
+    return operator_tools.parse_file(file, print, report)
 
 
 def _inject(options: argparse.Namespace) -> int:

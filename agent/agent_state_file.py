@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from agent.conditions.engine import Conditions
 from agent.json_file import read_json, write_json
 from agent.observations import GpuState
 from schemas.value_limits import UtcTime
@@ -25,6 +26,7 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str = ""
     time: UtcTime | None = None
     gpus: GpuState = GpuState()
+    conditions: Conditions = Conditions()
     tested: bool = False
     """Whether this boot's tests have passed."""
     notices: tuple[str, ...] = ()

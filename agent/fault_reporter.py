@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from agent.code_names import name_of
+from agent.conditions.engine import Change
 from agent.delivery.outbox import AgentOutbox
 from agent.delivery.spool import OutgoingEvent
 from agent.faults import fault_builder
@@ -136,6 +137,17 @@ class FaultReporter:
         fault = fault_builder.lines_lost(self.who, count, sequence, self._clock.now())
         self._fault(fault, self._clock.monotonic())
 
+    def condition(self, change: Change) -> None:
+        """Report that a condition begins, or is over; no limit hides it."""
+        event = fault_builder.from_condition(
+            self.who, change, self._sources.gpus(), self._clock.now()
+        )
+        if isinstance(event, Fault) and (
+            first := self._dedup.first(event, self._clock.monotonic())
+        ):
+            event = _duplicate(event, first)
+        self.send(event)
+
     def change(self, change: SampleChange) -> None:
         """Report a change for the worse between two samples."""
         fault = fault_builder.from_change(self.who, change, self._sources.gpus(), self._clock.now())
@@ -215,7 +227,9 @@ class FaultReporter:
         if first and fault.kind != "xid":
             log.info("duplicate of %s: %s", first, fault.message)
             return
-        if first:
-            metrics = fault.metrics | {"duplicate_of": first}
-            fault = msgspec.structs.replace(fault, metrics=metrics)
+        fault = _duplicate(fault, first) if first else fault
         self.send(fault, sequence=sequence, is_repeat=is_repeat)
+
+
+def _duplicate(fault: Fault, first: str) -> Fault:
+    return msgspec.structs.replace(fault, metrics=fault.metrics | {"duplicate_of": first})

@@ -1,7 +1,7 @@
-"""Samples the GPUs through NVML and reports changes for the worse.
+"""Samples the GPUs through NVML; reports counters that rose, and the conditions that are seen.
 
-The loop waits for NVML at most for its deadline: a call that hangs or fails is a fault, reported
-once when it begins. Telemetry is not buffered: only the latest sample matters.
+The loop waits for NVML at most for its deadline: that a call hangs or fails is a condition.
+Telemetry is not buffered: only the latest sample matters.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol, TypeVar
 
-import msgspec
-
+from agent.conditions.engine import Observed
+from agent.conditions.gpu_reader import NvmlOutage, NvmlView, read_gpus
 from agent.faults.fault_builder import GpuMap
 from agent.faults.sample_changes import (
     SampleChange,
@@ -23,10 +23,10 @@ from agent.faults.sample_changes import (
     fill_missing,
     missing,
 )
-from agent.observations import GpuInventory, GpuState, NodeSample, NvmlFailure, dated_use
+from agent.observations import Best, GpuInventory, GpuState, NodeSample, dated_use
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
 from agent.sources.nvml import GpuProcess, NvmlUnavailable
-from schemas.node_events import GpuIdentity, Metric
+from schemas.node_events import GpuIdentity
 from schemas.node_records import GpuUse
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,8 @@ OPEN_SECONDS_MAX: Final = 10.0
 REOPEN_SECONDS: Final = 5.0
 REOPEN_FAILING_SECONDS: Final = 30.0
 """Interval of restarting NVML while a GPU cannot be identified: it may have been reset."""
+LINKS_SECONDS: Final = 30.0
+"""How long NVLinks may take to come up after a driver was restarted."""
 IDLE_MEMORY_PART_MAX: Final = 0.05
 """Share of a GPU's memory; the driver alone uses less."""
 
@@ -79,18 +81,25 @@ class GpuMonitor:
         *,
         deadline_seconds: float,
         on_change: Callable[[SampleChange], None],
+        observe: Callable[[Observed], None] = lambda _: None,
+        expected: int | None = None,
+        nvlinks: int | None = None,
         before: EarlierRun | None = None,
         alone: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
-        """Call `nvml` in `probe`'s thread, and pass every change to `on_change`.
+        """Call `nvml` in `probe`'s thread; pass changes to `on_change`, conditions to `observe`.
 
-        `alone` keeps others from NVML while it restarts.
+        `expected`: GPUs of the host's type; `nvlinks`: of each; `alone` keeps others from NVML
+        while it restarts.
         """
         self._alone = alone
         self._nvml = nvml
         self._probe = probe
         self._deadline_seconds = deadline_seconds
         self._on_change = on_change
+        self._observe = observe
+        self._expected = expected
+        self._nvlinks = nvlinks
         before = before or EarlierRun()
         self._known = before.gpus
         self.current = before.same_boot
@@ -100,9 +109,14 @@ class GpuMonitor:
             )
             for each in before.gpus.counters
         }
-        self._failing: set[tuple[int, str]] = set()
-        if before.same_boot:
-            self._failing.update(before.gpus.failing)
+        self._best = {
+            uuid: each if before.same_boot else Best(pcie_width=each.pcie_width)
+            for uuid, each in before.gpus.best.items()
+        }
+        self._opened = False
+        self.links_awaited = False
+        """NVLinks and fabric are still coming up after the boot."""
+        self._links_due_at = 0.0
         self._released = False
         self._use: GpuUse | None = None
         self._reopen_at = 0.0
@@ -112,29 +126,31 @@ class GpuMonitor:
         self.gpus = GpuMap((), self._all_known()) if before.same_boot else GpuMap()
         self.problem = ""
         """Why NVML is unavailable; empty: it is available."""
+        self.outage: NvmlOutage | None = None
 
     async def open(self, deadline_seconds: float = OPEN_SECONDS_MAX) -> bool:
-        """Find the GPUs; False, and a fault, where NVML does not answer."""
+        """Find the GPUs; False where NVML does not answer."""
         try:
             async with self._alone():
                 inventory = await self._ask(self._nvml.open, deadline_seconds)
         except NvmlUnavailable as error:
-            self._unavailable(str(error))
+            self._unavailable(error)
             return False
         if inventory is None:
             return False
-        self._clear_failures(-1)
-        gone, new = missing(self._known, inventory, same_boot=self.current)
-        self.current = True
-        self.inventory, self.problem = inventory, ""
+        gone = missing(self._known, inventory, same_boot=self.current)
+        now = asyncio.get_running_loop().time()
+        if self._opened:
+            # A restarted driver brings its NVLinks up one by one.
+            self._links_due_at = now + LINKS_SECONDS
+        self.current = self._opened = True
+        self.inventory, self.problem, self.outage = inventory, "", None
         self.gpus = GpuMap(inventory.gpus, gone)
         self._known = GpuState(present=inventory.gpus, gone=gone)
         known = {gpu.uuid for gpu in self._all_known()}
         self._samples = {uuid: each for uuid, each in self._samples.items() if uuid in known}
-        self._look_again_at = asyncio.get_running_loop().time() + REOPEN_FAILING_SECONDS
-        for gpu in new:
-            self._report_missing(gpu)
-        self._publish_new(inventory.failures)
+        self._best = {uuid: each for uuid, each in self._best.items() if uuid in known}
+        self._look_again_at = now + REOPEN_FAILING_SECONDS
         return True
 
     def use(self, now: datetime) -> GpuUse | None:
@@ -182,29 +198,47 @@ class GpuMonitor:
             present=self._known.present,
             gone=self._known.gone,
             counters=tuple(baseline(each) for each in self._samples.values()),
-            failing=tuple(sorted(each for each in self._failing if each[0] >= 0)),
+            best=self._best,
         )
 
     def _all_known(self) -> tuple[GpuIdentity, ...]:
         return self._known.present + self._known.gone
 
     async def sample(self) -> NodeSample | None:
-        """Read every GPU and report changes; None where NVML does not answer."""
+        """Read every GPU, report changes and conditions; None where NVML does not answer."""
+        sample = await self._sample()
+        if not self._released:
+            now = asyncio.get_running_loop().time()
+            view = NvmlView(
+                outage=self.outage,
+                opened=self._opened,
+                inventory=self.inventory,
+                sample=sample,
+                gone=self.gpus.gone,
+                expected=self._expected,
+                nvlinks=self._nvlinks,
+                best=self._best,
+                links_due=not self.links_awaited and now >= self._links_due_at,
+            )
+            self._observe(read_gpus(view))
+        return sample
+
+    async def _sample(self) -> NodeSample | None:
         if not await self._ensure_open():
             return None
         try:
             sample = await self._ask(self._nvml.sample, self._deadline_seconds)
         except NvmlUnavailable as error:
-            self._unavailable(str(error))
+            self._unavailable(error)
             return None
         if sample is None or self.inventory is None:
             return None
-        self.problem = ""
-        self._clear_failures(-1)
-        self._publish_new(self.inventory.failures + sample.failures)
+        self.problem, self.outage = "", None
         now = {each.uuid: each for each in sample.gpus}
         for change in changes(self._samples, now):
             self._on_change(change)
+        for uuid, each in now.items():
+            self._best[uuid] = self._best.get(uuid, Best()).with_sample(each)
         if sample.failures:
             now = {uuid: fill_missing(self._samples.get(uuid), each) for uuid, each in now.items()}
         self._samples |= now
@@ -229,64 +263,23 @@ class GpuMonitor:
         return await self.open()
 
     async def _ask(self, call: Callable[[], T], deadline_seconds: float) -> T | None:
-        """Call NVML; None, and a fault, where it hangs."""
+        """Call NVML; None where it hangs."""
         try:
             return await self._probe.call(call, deadline_seconds, lambda: self._nvml.calls)
         except ProbeHung as error:
             index, reading = self._nvml.asking
             self.problem = f"NVML hangs ({reading}): {error}"
-            key = (index, "probe_hung")
-            if not any(kind == "probe_hung" for _, kind in self._failing):
-                self._failing.add(key)
-                self._on_change(SampleChange("probe_hung", index, self.problem, subcode=reading))
+            if self.outage is None or not self.outage.hangs:
+                self.outage = NvmlOutage(self.problem, hangs=True, index=index, reading=reading)
             return None
 
-    def _unavailable(self, problem: str) -> None:
+    def _unavailable(self, error: NvmlUnavailable) -> None:
         if self._released:
             # The agent closed it and is about to open it again.
             return
-        self._forget(problem)
-        if (-1, "probe_failed") not in self._failing:
-            self._failing.add((-1, "probe_failed"))
-            self._on_change(SampleChange("probe_failed", -1, problem))
+        self._forget(str(error))
+        self.outage = NvmlOutage(str(error), code=error.code)
 
     def _forget(self, problem: str) -> None:
         """Mark NVML as unavailable."""
         self.inventory, self.problem = None, problem
-        # A restarted driver brings its NVLinks up one by one.
-        self._samples = {
-            uuid: msgspec.structs.replace(each, nvlinks_up=None)
-            for uuid, each in self._samples.items()
-        }
-
-    def _publish_new(self, failures: tuple[NvmlFailure, ...]) -> None:
-        """Report new failures, and forget those that ended."""
-        now: dict[tuple[int, str], NvmlFailure] = {
-            (each.index, each.kind): each for each in failures
-        }
-        for key, failure in now.items():
-            if key in self._failing:
-                continue
-            self._failing.add(key)
-            metrics: dict[str, Metric] = {"nvml_code": failure.code}
-            self._on_change(
-                SampleChange(failure.kind, failure.index, failure.text, metrics=metrics)
-            )
-        for over in [each for each in self._failing if each[0] >= 0 and each not in now]:
-            log.info("GPU %s answers again (%s)", *over)
-            self._failing.discard(over)
-
-    def _clear_failures(self, index: int) -> None:
-        for key in [e for e in self._failing if e[0] == index or e[1] == "probe_hung"]:
-            self._failing.discard(key)
-
-    def _report_missing(self, gpu: GpuIdentity) -> None:
-        self._on_change(
-            SampleChange(
-                "gpu_lost",
-                gpu.index,
-                f"GPU {gpu.index} ({gpu.uuid}) is gone: NVML no longer lists it",
-                subcode="vanished",
-                uuid=gpu.uuid,
-            )
-        )

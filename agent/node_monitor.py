@@ -13,8 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from agent.conditions.engine import Observed, Seen
+from agent.conditions.watch import ConditionWatch
 from agent.fault_reporter import FaultReporter
-from agent.faults.boot_checks import AWAITED, boot_checks, nvlink_domain, rdma_check
+from agent.faults.boot_checks import AWAITED, DRIVER, boot_checks, nvlink_domain, rdma_check
 from agent.faults.sample_changes import SampleChange
 from agent.gpu_monitor import OPEN_SECONDS_MAX, GpuMonitor
 from agent.maintenance.diagnostics_runner import DiagnosticsRunner
@@ -37,6 +39,8 @@ REGISTER_AGAIN_SECONDS: Final = 20.0
 """After its registration an agent registers again where its node's record lacks it."""
 REFUSED_AGAIN_SECONDS: Final = 300.0
 """The same of a machine that is refused: operators see that it is still there."""
+RDMA_SECONDS: Final = 30.0
+"""How often the RDMA devices are counted after the boot checks have passed."""
 RDMA_SECONDS_MAX: Final = 5.0
 """How long reading the state of all RDMA devices may take."""
 FIRST_LOOK_SECONDS: Final = 3.0
@@ -49,6 +53,7 @@ class MonitorDependencies:
 
     clock: Clock
     gpus: GpuMonitor
+    conditions: ConditionWatch
     kernel_log: KernelLogReader
     host: HostMetrics
     reporter: FaultReporter
@@ -80,6 +85,8 @@ class NodeMonitor:
         self._who = dependencies.reporter.who
         self._registrations = 0
         self._registered_at = 0.0
+        self._registered_gpus = False
+        """Whether the last registration named the GPUs that NVML shows."""
         self._checked: tuple[CheckResult, ...] = ()
         """The boot checks as they were last published."""
         self._checks = 0
@@ -87,6 +94,9 @@ class NodeMonitor:
         self._links_until = 0.0
         """Until then, a boot check that fails for links alone is repeated."""
         self._links_awaited = False
+        self._driver_until = 0.0
+        """Until then, boot checks wait for the driver."""
+        self._rdma_at = 0.0
         self._checked_inventory: GpuInventory | None = None
         self._testing: asyncio.Task[None] | None = None
         self._samples = 0
@@ -113,7 +123,10 @@ class NodeMonitor:
         self._register()
         if not self._kernel_log_problem:
             self._follow_kernel_log()
-        self._links_until = self._clock.monotonic() + self._config.interconnect_wait
+        now = self._clock.monotonic()
+        self._links_until = now + self._config.interconnect_wait
+        self._driver_until = now + self._config.driver_wait
+        self._gpus.links_awaited = not self.tested
         await self._boot_check()
         try:
             await self._sample_loop()
@@ -141,6 +154,7 @@ class NodeMonitor:
     def _register(self) -> None:
         inventory = self._gpus.inventory
         self._registrations += 1
+        self._registered_gpus = inventory is not None
         self._registered_at = self._clock.monotonic()
         self._reporter.send(
             Registered(
@@ -151,7 +165,8 @@ class NodeMonitor:
                 instance=self._config.instance or self._config.node,
                 hostname=self._dependencies.hostname,
                 boot_id=self._who.boot_id,
-                gpus=self._gpus.gpus.gpus,
+                # Until the driver answers, this boot's GPUs are those of the earlier run.
+                gpus=self._gpus.gpus.gpus if inventory else self._gpus.gpus.gone,
                 driver_version=inventory.driver_version if inventory else "",
                 agent_version=self._dependencies.version,
                 address=self._config.address,
@@ -189,9 +204,23 @@ class NodeMonitor:
         needed = self._config.rdma_devices
         return (*checks, rdma_check(needed, await self._rdma_up())) if needed else checks
 
+    async def _observe_rdma(self) -> None:
+        """Compare the RDMA devices that are up with the type's, once the boot checks are over."""
+        now = self._clock.monotonic()
+        if not self._config.rdma_devices or not self._checked or now < self._rdma_at:
+            return
+        self._rdma_at = now + RDMA_SECONDS
+        up = await self._rdma_up()
+        check = rdma_check(self._config.rdma_devices, up)
+        if up is None:
+            self._dependencies.conditions.observe(Observed("rdma", {}, {-1: check.detail}))
+            return
+        seen = {} if check.ok else {("rdma-devices", -1): Seen(check.detail)}
+        self._dependencies.conditions.observe(Observed("rdma", seen))
+
     async def _rdma_up(self) -> tuple[str, ...] | None:
         """The RDMA devices that are up; None: the driver does not answer."""
-        read = partial(devices_up, Path(self._config.sys))
+        read = partial(devices_up, Path(self._config.sys), self._config.rdma_devices)
         try:
             return await self._rdma.call(read, RDMA_SECONDS_MAX)
         except ProbeHung:
@@ -213,18 +242,23 @@ class NodeMonitor:
     async def _boot_check(self) -> None:
         """Run the boot checks, then the boot tests in the background, once a boot."""
         checks = await self.look()
+        if self._gpus.inventory is not None and not self._registered_gpus:
+            self._register()
         failed = {each.name for each in checks if not each.ok}
-        late = self._clock.monotonic() >= self._links_until
-        self._links_awaited = bool(failed) and failed <= AWAITED and not late
+        now = self._clock.monotonic()
+        until = self._driver_until if DRIVER in failed else self._links_until
+        self._links_awaited = bool(failed) and failed <= AWAITED | {DRIVER} and now < until
         if self._links_awaited:
+            if DRIVER in failed:
+                log.info("waiting for the driver: %s", self._gpus.problem)
+                # The fabric manager starts with the driver.
+                self._links_until = now + self._config.interconnect_wait
             return
+        self._gpus.links_awaited = False
         if self._testable(checks):
             self._testing = asyncio.create_task(self._test(checks))
             return
         self._publish(checks)
-        for each in checks:
-            if each.name == "gpu-count" and not each.ok:
-                self._reporter.change(SampleChange("gpu_count", -1, each.detail))
 
     def _testable(self, checks: tuple[CheckResult, ...]) -> bool:
         """Whether to run the boot tests: once a boot, and only if the boot checks passed."""
@@ -286,6 +320,7 @@ class NodeMonitor:
             next_at = max(next_at + self._config.sample_interval, self._clock.monotonic())
             telemetry = await self._sample()
             await self._recheck()
+            await self._observe_rdma()
             self._register_again()
             self._reraise_test_error()
             if self._clock.monotonic() >= publish_at:
@@ -315,6 +350,7 @@ class NodeMonitor:
             memory_total_bytes=host.memory_total_bytes,
             sequence=self._samples,
             sampled_at=now,
+            conditions=self._dependencies.conditions.list,
         )
 
     async def _publish_telemetry(self, telemetry: Telemetry) -> None:

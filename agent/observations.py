@@ -95,6 +95,21 @@ class NodeSample:
     failures: tuple[NvmlFailure, ...] = ()
 
 
+class Best(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that a GPU has had, which it is to have still."""
+
+    pcie_width: int = 0
+    nvlinks: int = 0
+    """Of this boot."""
+
+    def with_sample(self, gpu: GpuSample) -> "Best":
+        """Take in a sample."""
+        width = max(self.pcie_width, gpu.pcie_width or 0)
+        links = max(self.nvlinks, gpu.nvlinks_up or 0)
+        unchanged = (width, links) == (self.pcie_width, self.nvlinks)
+        return self if unchanged else Best(pcie_width=width, nvlinks=links)
+
+
 class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     """Holds what the agent remembers of the GPUs over a restart."""
 
@@ -103,8 +118,8 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs reported as missing; their identities are still needed."""
     counters: tuple[GpuSample, ...] = ()
     """Last counters and states of each GPU, without levels."""
-    failing: tuple[tuple[int, str], ...] = ()
-    """Index and kind of failures that were reported and last."""
+    best: dict[str, Best] = {}
+    """UUID -> the most that each GPU has had."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,10 @@ Connect = Callable[[], Awaitable[Bus]]
 
 TAIL_BYTES: Final = 65_536
 UNDATED_LINE_SECONDS: Final = 0.001
-XID_MENTION: Final = re.compile(r"\bS?Xid\b")
+FAULT_MENTION: Final = re.compile(
+    r"\bS?Xid\b|fallen off the bus|GPU (?:is|has been) lost|GPU_IS_LOST", re.IGNORECASE
+)
+"""Words of a line that reports a fault, whatever its form."""
 PID_NAMESPACE: Final = Path("/proc/self/ns/pid")
 HOST_NAMESPACE: Final = "pid:[4026531836]"
 """The kernel's number of the initial namespace, whose process IDs its log lines name."""
@@ -56,7 +59,7 @@ class ParseCounts:
     lines: int = 0
     faults: int = 0
     unread: int = 0
-    """Lines that name an XID or SXID in an unknown format."""
+    """Lines that name an XID, an SXID or a lost GPU in an unknown format."""
     other_driver_lines: int = 0
     """Lines that mention the driver and report no fault."""
     from_processes: int = 0
@@ -130,22 +133,26 @@ def _fault(line: KernelLogLine, sighting: RecognisedFault, counts: ParseCounts) 
 def _count_unreported(line: KernelLogLine, counts: ParseCounts) -> None:
     if not mentions_gpu(line.text):
         return
-    if line.facility != KERNEL_FACILITY:
+    if line.facility != KERNEL_FACILITY or line.text.startswith("audit:"):
         counts.from_processes += 1
-    elif XID_MENTION.search(line.text) and recognise(line.text) is None:
+    elif FAULT_MENTION.search(line.text) and recognise(line.text) is None:
         counts.unread += 1
     else:
         counts.other_driver_lines += 1
 
 
-def parse_file(file: str, write: Callable[[str], object], report: Callable[[str], object]) -> None:
-    """Print the faults in a file (`-`: standard input) as JSON lines, and then a summary."""
+def parse_file(file: str, write: Callable[[str], object], report: Callable[[str], object]) -> int:
+    """Print the faults in a file (`-`: standard input) as JSON lines, and then a summary.
+
+    Return the exit status: 1 where a line names a fault and could not be parsed.
+    """
     counts = ParseCounts()
     path = Path("/dev/stdin") if file == "-" else Path(file)
     with path.open("rb") as opened:
         for fault in parse(read_entries(opened), counts):
             write(msgspec.json.encode(fault).decode())
     report(counts.summary())
+    return 1 if counts.unread else 0
 
 
 def inject(config: AgentConfig, code: int, gpu: int, *, text: str = "") -> str:

@@ -11,9 +11,10 @@ from typing import Final
 
 import msgspec
 
-from agent.healthy_command import FILE
+from agent.healthy_command import CONDITIONS_FILE, FILE
 from agent.json_file import write_json
 from agent.settings import AgentConfig
+from schemas.held_conditions import ConditionList, HeldCondition
 from schemas.messages import decoder
 from schemas.node_records import NodeRecord, node_key
 from schemas.topology import NODES
@@ -67,13 +68,31 @@ class RecordCopy(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since 1970: the reader needs nothing but `time` and `json`."""
 
 
+class SeenConditions(msgspec.Struct, frozen=True, kw_only=True):
+    """Declares the content of the file with what holds on this host."""
+
+    seen_at: float
+    """Seconds since 1970."""
+    held: tuple[HeldCondition, ...]
+
+
 class OwnRecord:
     """Reads this node's record."""
 
     def __init__(
-        self, config: AgentConfig, clock: Clock, bus: Callable[[], Bus | None], boot_id: str
+        self,
+        config: AgentConfig,
+        clock: Clock,
+        bus: Callable[[], Bus | None],
+        boot_id: str,
+        conditions: Callable[[], ConditionList],
     ) -> None:
-        """Read it from `bus`, as soon as there is one; `boot_id`: of this boot."""
+        """Read it from `bus`, as soon as there is one; `boot_id`: of this boot.
+
+        `conditions`: what holds on this host.
+        """
+        self._conditions = conditions
+        self._conditions_file = Path(config.state_dir) / CONDITIONS_FILE
         self._boot_id = boot_id
         self._last: NodeRecord | None = None
         self._key = node_key(config.pool, config.node)
@@ -101,6 +120,10 @@ class OwnRecord:
         """Keep the copy up to date."""
         while True:
             self._last = record = await self._read()
+            now = self._clock.now().timestamp()
+            write_json(
+                self._conditions_file, SeenConditions(seen_at=now, held=self._conditions().held)
+            )
             if record is not None:
                 write_json(self._file, _copy(record, self._clock.now().timestamp()))
                 self.admission = self.admission.with_record(record)

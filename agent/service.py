@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from agent.agent_state_file import NOTICES_MAX, AgentStateFile
+from agent.conditions.watch import ConditionWatch
 from agent.delivery.outbox import AgentOutbox
 from agent.fault_reporter import FaultReporter, ReporterInputs
 from agent.faults.fault_builder import NodeIdentity
@@ -109,6 +110,14 @@ class Agent:
             ),
             any_facility=config.kmsg_any_facility,
         )
+        self._conditions = ConditionWatch(
+            outside.clock,
+            outside.boot_id,
+            self._state.conditions,
+            same_boot=self._same_boot,
+            publish=self._reporter.condition,
+            begins={"driver-not-loaded": config.driver_wait},
+        )
         self._logs = NodeLogs(config.node, outside.log, outside.clock)
         self._kernel_log = KernelLogReader(
             Path(config.kmsg),
@@ -133,7 +142,10 @@ class Agent:
             on_over=self._reporter.notice_over,
         )
         self._bus: Bus | None = None
-        self._record = OwnRecord(config, outside.clock, lambda: self._bus, outside.boot_id)
+        self._record = OwnRecord(
+            *(config, outside.clock, lambda: self._bus, outside.boot_id),
+            conditions=lambda: self._conditions.list,
+        )
         self._diagnostics = self._make_diagnostics()
         self._reset_and_reboot = self._make_reset_and_reboot()
         self._monitor = self._make_monitor()
@@ -144,6 +156,9 @@ class Agent:
             ProbeThread("nvml"),
             deadline_seconds=self._config.probe_deadline,
             on_change=self._reporter.change,
+            observe=self._conditions.observe,
+            expected=self._config.gpu_count,
+            nvlinks=self._config.nvlinks,
             alone=self._xids.alone,
             before=EarlierRun(
                 gpus=self._state.gpus,
@@ -182,6 +197,7 @@ class Agent:
         dependencies = MonitorDependencies(
             clock=self._clock,
             gpus=self._gpus,
+            conditions=self._conditions,
             kernel_log=self._kernel_log,
             host=self._outside.host,
             reporter=self._reporter,
@@ -344,6 +360,8 @@ class Agent:
                 notices=self._cloud.announced[:NOTICES_MAX],
                 tested=self._monitor.tested,
             )
+        if self._state.boot_id == self._who.boot_id:
+            self._state = msgspec.structs.replace(self._state, conditions=self._conditions.state)
         self._state_file.save(self._state, self._clock.now(), self._clock.monotonic(), last=last)
 
     async def _end_with_owner(self, stopping: asyncio.Event) -> None:

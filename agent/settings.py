@@ -68,6 +68,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     interconnect_wait: Duration = Duration(90)
     """How long NVLinks, fabric and RDMA devices may take to come up before the boot check fails:
     the fabric manager is started beside the agent."""
+    driver_wait: Duration = Duration(600)
+    """How long the driver may take to be loaded before the boot checks fail: some images install
+    it after the agent has started."""
     heartbeat_interval: Duration = Duration(10)
     heartbeat_ttl: Duration = Duration(30)
     sample_interval: Duration = Duration(1)

@@ -14,6 +14,7 @@ import uvloop
 
 from schemas import subjects
 from schemas.gpu_samples import GpuSample
+from schemas.held_conditions import ConditionList
 from schemas.messages import encode
 from schemas.node_events import Telemetry
 from schemas.settings import NatsSettings
@@ -66,6 +67,7 @@ def sample(node: str, number: int, gpus: int = GPUS) -> Telemetry:
         memory_total_bytes=2048 * GIB,
         sequence=number,
         sampled_at=now,
+        conditions=ConditionList(boot_id=f"boot-of-{node}", counter=1),
     )
 
 

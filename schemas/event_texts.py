@@ -59,6 +59,7 @@ UNCONFIRMED: Final = "without confirmation: work may be left on the node"
 EVENT_TEXTS: Final[Mapping[type[Message], Sequence[EventWording]]] = {
     # --- nodes
     n.Fault: [_text("fault", "=fault", "bad")],
+    n.ConditionEnded: [_text("condition over", "{condition}: {message}", "good")],
     n.Registered: [_text("registered", "{gpus|count} GPUs[ on {hostname}]", "good")],
     n.ProviderNotice: [
         _text("notice withdrawn", _NOTICE, "good", withdrawn=True),

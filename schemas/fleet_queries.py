@@ -45,6 +45,17 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     since: str = ""
 
 
+class ConditionView(msgspec.Struct, frozen=True, kw_only=True):
+    """Describes a state of a node that holds for as long as its agent sees it."""
+
+    name: str
+    gpu_index: Int = -1
+    since: str = ""
+    unknown: bool = False
+    """It cannot be read since then."""
+    message: str = ""
+
+
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """View of a node; its field names are public (`jq '.health'`)."""
 
@@ -97,6 +108,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     last_heartbeat: str = ""
     """When its agent last reported that it is alive; empty: longer ago than a heartbeat is kept."""
     gpus: tuple[GpuView, ...] = ()
+    conditions: tuple[ConditionView, ...] = ()
+    """Everything that holds on the node, and what cannot be read there."""
     health_events: tuple[HealthEvent, ...] = ()
     """Its latest faults; a list of nodes has none."""
 

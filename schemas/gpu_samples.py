@@ -1,10 +1,32 @@
-"""Readings of one GPU, as telemetry carries them."""
+"""Declares who a GPU is, and its readings as telemetry carries them."""
 
 from typing import Any
 
 import msgspec
 
-from schemas.value_limits import Float, Int, Name
+from schemas.value_limits import Float, Identifier, Int, Name
+
+Metric = Int | Float | str | bool
+"""A value that a health policy can use."""
+
+
+class GpuIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU's identity, stable over resets, reboots and moves to another node."""
+
+    index: Int
+    uuid: Identifier = ""
+    serial: Identifier = ""
+    pci: Identifier = ""
+    """Bus ID as in the kernel log: `0000:3b:00`, lower case, without function."""
+    name: str = ""
+
+
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of one check; `detail` is one sentence."""
+
+    name: str
+    ok: bool
+    detail: str = ""
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,4 +68,6 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """NVML's return code of the registration with the fabric; 0: success."""
     fabric_health_mask: Int | None = None
     """NVML's bits: degraded bandwidth, route recovery, unhealthy routes, configuration …"""
+    recovery_action: Int | None = None
+    """NVML's recovery action that the GPU asks for; 0: none."""
     extra: dict[str, Any] = {}

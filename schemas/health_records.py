@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from schemas.enums import Action, FaultKind, HealthStatus
+from schemas.held_conditions import ConditionList
 from schemas.messages import Record
 from schemas.node_events import Metric
 from schemas.value_limits import Int, UtcTime
@@ -68,6 +69,8 @@ class HealthRecord(Record, frozen=True, kw_only=True):
     """GPUs that are to get no new work while the node stays in service."""
     gpus: tuple[GpuHealth, ...] = ()
     """GPUs that are not healthy; a fault of the whole node is not in this list."""
+    conditions: ConditionList | None = None
+    """What holds on the node, by its agent; None: an agent that does not say it."""
     detail: dict[str, Any] = {}
     """The health-monitor's internal state (windows, counts), opaque to readers."""
 

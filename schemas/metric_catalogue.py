@@ -158,6 +158,13 @@ NODE_HEALTH: Final = _of_fleet(
     ("pool", "node_id", "status"),
     "The same with the status as a label; 0 while it is unknown",
 )
+NODE_CONDITION: Final = _of_fleet(
+    "navarch_node_condition",
+    "gauge",
+    "",
+    ("pool", "node", "condition", "scope"),
+    "1: it holds on the GPU, or on the host; 0: it cannot be read; absent while it does not hold",
+)
 NODE_GPUS: Final = _of_fleet(
     "navarch_node_gpu_count", "gauge", "GPUs", NODE, "GPUs that the node reports"
 )
@@ -389,6 +396,8 @@ LABEL_VALUES_MAX: Final[Mapping[str, int]] = {
     "durable": 100,
     "sink": 100,
     "rule": 1_000,
+    "condition": 100,
+    "scope": 65,
     "route": 200,
     **dict.fromkeys(("kind", "status", "state", "command", "direction", "label"), 50),
     **dict.fromkeys(

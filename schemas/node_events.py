@@ -2,16 +2,16 @@
 
 from typing import Final, Literal
 
-import msgspec
-
 from schemas.enums import Action, AttemptOutcome, FaultKind, HealthStatus, NoticeEffect, SagaKind
+from schemas.gpu_samples import CheckResult as CheckResult
+from schemas.gpu_samples import GpuIdentity as GpuIdentity
 from schemas.gpu_samples import GpuSample
+from schemas.gpu_samples import Metric as Metric
+from schemas.held_conditions import ConditionList
 from schemas.machine_identity import MachineIdentity
 from schemas.messages import Codec, Message, last_word, publisher
 from schemas.node_work import RemainingWork
 from schemas.value_limits import Address, Float, Identifier, Int, Name, Seconds, Token, UtcTime
-
-Metric = Int | Float | str | bool
 
 
 class NodeEvent(Message, frozen=True, kw_only=True):
@@ -19,25 +19,6 @@ class NodeEvent(Message, frozen=True, kw_only=True):
 
     pool: Token
     node: Token
-
-
-class GpuIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU's identity, stable over resets, reboots and moves to another node."""
-
-    index: Int
-    uuid: Identifier = ""
-    serial: Identifier = ""
-    pci: Identifier = ""
-    """Bus ID as in the kernel log: `0000:3b:00`, lower case, without function."""
-    name: str = ""
-
-
-class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of one check; `detail` is one sentence."""
-
-    name: str
-    ok: bool
-    detail: str = ""
 
 
 class Fault(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.fault"):
@@ -65,6 +46,23 @@ class Fault(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1
     """Sequence in the kernel log, or the source's own counter."""
     job: str = ""
     """Job of the process, where the host knows it: `slurm-1234`, `pod-<uid>`."""
+    condition: Name = ""
+    """The condition that begins with it, and holds until it is seen no more; empty: an event."""
+    counter: Int = 0
+    since: UtcTime | None = None
+    """When the condition was first seen."""
+
+
+class ConditionEnded(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.condition_ended"
+):
+    """A condition that held is seen no more. `cause` is the fault with which it began."""
+
+    condition: Name
+    gpu_index: Int = -1
+    boot_id: Name = ""
+    counter: Int = 0
+    message: str = ""
 
 
 class Registered(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.registered"):
@@ -411,14 +409,19 @@ class Telemetry(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.even
     memory_total_bytes: Int | None = None
     sequence: Int = 0
     sampled_at: UtcTime | None = None
+    conditions: ConditionList | None = None
+    """What holds on the node; None: an agent of an earlier release, which does not say it."""
 
 
 NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = tuple(NodeEvent.__subclasses__())
 FACTS: dict[type[NodeEvent], str] = {
-    each: last_word(each) for each in NODE_EVENT_TYPES if each is not Telemetry
+    **{each: last_word(each) for each in NODE_EVENT_TYPES if each is not Telemetry},
+    ConditionEnded: "fault",  # in order after the faults with which conditions begin
 }
 """Event class -> last token of its subject."""
-FACTS_OF_AGENTS: Final = tuple(fact for kind, fact in FACTS.items() if publisher(kind) == "agent")
+FACTS_OF_AGENTS: Final = tuple(
+    dict.fromkeys(fact for kind, fact in FACTS.items() if publisher(kind) == "agent")
+)
 FACTS_OF_SERVICES: Final = tuple(each for each in FACTS.values() if each not in FACTS_OF_AGENTS)
 
 node_codec = Codec(NODE_EVENT_TYPES)

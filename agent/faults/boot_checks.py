@@ -1,23 +1,15 @@
 """Boot checks: whether the host is fit to be a node. Pure."""
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
-from agent.faults.sample_changes import FABRIC_COMPLETED, fabric_problems
+from agent.conditions.gpu_reader import FABRIC_COMPLETED, fabric_problems, links_of
 from agent.observations import GpuInventory, NodeSample, common_domain
 from schemas.gpu_samples import GpuSample
 from schemas.node_events import CheckResult
 
-NVLINKS: Final = (
-    (re.compile(r"V100-SXM"), 6),
-    (re.compile(r"A100-SXM"), 12),
-    (re.compile(r"H100 80GB HBM3|H200(?! NVL)|B200|B300"), 18),
-)
-"""NVLinks of each GPU, by the model that NVML reports, from NVIDIA's data sheets; all of them are
-in use on a board of BOARD_GPUS_MIN or more. PCIe models are absent: their bridges are optional."""
-BOARD_GPUS_MIN: Final = 4
 DETAIL_CHARS_MAX: Final = 1000
+DRIVER: Final = "driver"
 INTERCONNECT: Final = "interconnect"
 RDMA: Final = "rdma-devices"
 AWAITED: Final = frozenset({INTERCONNECT, RDMA})
@@ -46,15 +38,14 @@ def boot_checks(
     ]
     if expected == 0:
         return (*checks, CheckResult(name="gpus-visible", ok=True, detail="no GPUs are expected"))
-    visible = len(inventory.gpus) if inventory is not None else 0
-    checks.append(
-        CheckResult(
-            name="gpus-visible",
-            ok=visible > 0,
-            detail=f"{visible} GPUs are visible" if inventory is not None else problem,
-        )
-    )
-    checks.append(_answers(inventory, sample, problem))
+    if inventory is None or sample is None:
+        # That NVML does not answer says nothing about how many GPUs there are.
+        detail = problem or "NVML does not answer"
+        return (*checks, CheckResult(name=DRIVER, ok=False, detail=detail))
+    visible = len(inventory.gpus)
+    detail = f"{visible} GPUs are visible"
+    checks.append(CheckResult(name="gpus-visible", ok=visible > 0, detail=detail))
+    checks.append(_answers(inventory, sample))
     if expected is not None:
         checks.append(
             CheckResult(
@@ -63,11 +54,7 @@ def boot_checks(
                 detail=f"{visible} GPUs are visible, {expected} are expected",
             )
         )
-    if (
-        sample is not None
-        and inventory is not None
-        and (links := _interconnect(nvlinks, inventory, sample))
-    ):
+    if links := _interconnect(nvlinks, inventory, sample):
         checks.append(links)
     return tuple(checks)
 
@@ -95,7 +82,7 @@ def _interconnect(
     """Compare NVLinks and fabric with what the GPUs must have; None: they need neither."""
     models = {gpu.uuid: gpu.name for gpu in inventory.gpus}
     needed = {
-        gpu.uuid: (_links_of(models.get(gpu.uuid, ""), len(models)) if nvlinks is None else nvlinks)
+        gpu.uuid: (links_of(models.get(gpu.uuid, ""), len(models)) if nvlinks is None else nvlinks)
         for gpu in sample.gpus
     }
     if not any(needed.values()) and all(gpu.fabric_state is None for gpu in sample.gpus):
@@ -107,12 +94,6 @@ def _interconnect(
         "; ".join(problems)[:DETAIL_CHARS_MAX] or "all NVLinks are up, and the fabric is healthy"
     )
     return CheckResult(name=INTERCONNECT, ok=not problems, detail=detail)
-
-
-def _links_of(model: str, gpus: int) -> int:
-    if gpus < BOARD_GPUS_MIN:
-        return 0  # part of a board: which links such a machine is given differs
-    return next((count for pattern, count in NVLINKS if pattern.search(model)), 0)
 
 
 def _link_problems(gpu: GpuSample, needed: int) -> list[str]:
@@ -133,12 +114,8 @@ def _link_problems(gpu: GpuSample, needed: int) -> list[str]:
     return problems
 
 
-def _answers(
-    inventory: GpuInventory | None, sample: NodeSample | None, problem: str
-) -> CheckResult:
+def _answers(inventory: GpuInventory, sample: NodeSample) -> CheckResult:
     name = "gpus-answer"
-    if inventory is None or sample is None:
-        return CheckResult(name=name, ok=False, detail=problem or "NVML does not answer")
     failures: Sequence[str] = [each.text for each in (*inventory.failures, *sample.failures)]
     if failures:
         return CheckResult(name=name, ok=False, detail="; ".join(failures)[:DETAIL_CHARS_MAX])

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from agent.conditions.engine import Change, held_of
 from agent.faults.sample_changes import SampleChange
 from agent.faults.xid_patterns import RecognisedFault
 from agent.observations import CheckFinding, Notice, XidEvent
 from schemas.enums import FaultKind
-from schemas.node_events import Fault, GpuIdentity, Metric, ProviderNotice
+from schemas.held_conditions import begin_id
+from schemas.node_events import ConditionEnded, Fault, GpuIdentity, Metric, ProviderNotice
 
 PCIE: Final = "DCGM_HEALTH_WATCH_PCIE"
 NVLINK: Final = "DCGM_HEALTH_WATCH_NVLINK"
@@ -53,7 +55,7 @@ _XID_SYSTEM: Final[dict[int, str]] = (
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """The reporting node and its boot."""
+    """Identifies the reporting node and its boot."""
 
     pool: str
     node: str
@@ -61,7 +63,7 @@ class NodeIdentity:
 
     @property
     def prefix(self) -> str:
-        """Prefix of every ID of this boot of this node."""
+        """Return the prefix of every ID of this boot of this node."""
         return f"{self.pool}.{self.node}.{self.boot_id.replace('-', '')[:8]}"
 
 
@@ -81,8 +83,12 @@ class GpuMap:
         return self._by_pci.get(pci)
 
     def by_index(self, index: int) -> GpuIdentity | None:
-        """The GPU with an index."""
+        """Return the GPU with an index."""
         return self._by_index.get(index)
+
+    def by_uuid(self, uuid: str) -> GpuIdentity | None:
+        """Return the GPU with a UUID."""
+        return self._by_uuid.get(uuid)
 
     def of_change(self, change: SampleChange) -> GpuIdentity | None:
         """The GPU that changed; its index may belong to another GPU now."""
@@ -182,6 +188,51 @@ def from_change(who: NodeIdentity, change: SampleChange, gpus: GpuMap, now: date
     )
 
 
+def from_condition(
+    who: NodeIdentity, change: Change, gpus: GpuMap, now: datetime
+) -> Fault | ConditionEnded:
+    """Build the event of a condition that begins, or is over; the counter is part of its ID."""
+    held = held_of(change.track)
+    begun = begin_id(who.pool, who.node, who.boot_id, held)
+    if change.over:
+        return ConditionEnded(
+            id=f"{begun}.over",
+            time=now,
+            cause=begun,
+            pool=who.pool,
+            node=who.node,
+            condition=held.name,
+            gpu_index=held.gpu,
+            boot_id=who.boot_id,
+            counter=change.counter,
+            message=held.message,
+        )
+    uuid = held.metrics.get("gpu_uuid", "")
+    gpu = gpus.by_uuid(str(uuid)) or gpus.by_index(held.gpu)
+    return Fault(
+        id=begun,
+        time=now,
+        pool=who.pool,
+        node=who.node,
+        kind=held.kind,
+        system=system_of(held.kind, held.code),
+        gpu_index=held.gpu,
+        gpu_uuid=gpu.uuid if gpu else "",
+        gpu_serial=gpu.serial if gpu else "",
+        pci=gpu.pci if gpu else "",
+        code=held.code,
+        subcode=held.subcode,
+        message=held.message,
+        metrics=held.metrics,
+        source="nvml" if change.track.declared.reader == "nvml" else "host",
+        boot_id=who.boot_id,
+        sequence=change.counter,
+        condition=held.name,
+        counter=change.counter,
+        since=datetime.fromtimestamp(held.since, UTC),
+    )
+
+
 def from_event(
     who: NodeIdentity, event: XidEvent, name: str, count: int, gpus: GpuMap, now: datetime
 ) -> Fault:
@@ -268,7 +319,7 @@ def _token(name: str) -> str:
 
 
 def system_of(kind: FaultKind, code: int, *, fatal: bool = False) -> str:
-    """DCGM's name of the subsystem of a fault."""
+    """Return DCGM's name of the subsystem of a fault."""
     if kind == "sxid":
         return SWITCH if fatal else SWITCH_MINOR
     if kind == "xid":

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from agent.faults.xid_merge import OFF_BUS_KINDS
 from agent.faults.xid_patterns import RecognisedFault, mentioned_device, mentions_gpu, recognise
 from agent.observations import KERNEL_FACILITY, KernelLogLine
 from schemas.enums import PROGRAM_CODES
@@ -113,7 +114,11 @@ class KernelLogScanner:
             if sighting.detail_only and known == self._last_sxid:
                 return None
             self._last_sxid = known
-        elif not sighting.pci and sighting.kind != "xid" and self._device_age <= LINES_APART_MAX:
+        elif (
+            not sighting.pci
+            and sighting.kind in OFF_BUS_KINDS
+            and self._device_age <= LINES_APART_MAX
+        ):
             return replace(sighting, pci=self._device)
         return sighting
 

@@ -70,6 +70,7 @@ _RECOVERY = re.compile(
 )
 _SXID_DETAIL = re.compile(r"^(?:Severity \d|Data \{|Engine instance)", re.IGNORECASE)
 _EXCEPTION = re.compile(r"\bGraphics (SM (?:Warp|Global) Exception\b.{0,160}|Exception: ESR\b)")
+_MISMATCH = re.compile(r"API mismatch: the client has (?:the )?version", re.IGNORECASE)
 _DEVICE_LINE = re.compile(
     _LEAD + r"NVRM:\s*(?:The NVIDIA GPU|GPU at|GPU)\s+(.{1,60})", re.IGNORECASE | re.DOTALL
 )
@@ -95,6 +96,8 @@ def recognise(text: str) -> RecognisedFault | None:
         return RecognisedFault(kind="fallen_off_bus", pci=find_pci(text), message=message)
     if _LOST.search(text):
         return RecognisedFault(kind="gpu_lost", pci=find_pci(text), message=message)
+    if _MISMATCH.search(text):
+        return RecognisedFault(kind="probe_failed", subcode="mismatch", message=message)
     return None
 
 

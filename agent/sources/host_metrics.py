@@ -8,17 +8,29 @@ ACTIVE: Final = "ACTIVE"
 PROC: Final = Path("/proc")
 
 
-def devices_up(sys: Path) -> tuple[str, ...]:
-    """Return the names of the devices that have an active port."""
-    found: dict[str, None] = {}
+def devices_up(sys: Path, needed: int = 0) -> tuple[str, ...]:
+    """Return the names of the devices that have an active port.
+
+    Where at least `needed` devices have the same link layer, up or not, those of others (the bond
+    of an InfiniBand host's Ethernet) are not counted.
+    """
+    up: dict[str, str] = {}
+    layers: dict[str, set[str]] = {}
     for state in sorted(sys.glob("class/infiniband/*/ports/*/state")):
-        try:
-            up = state.read_text(encoding="ascii").strip().endswith(f": {ACTIVE}")
-        except (OSError, ValueError):
-            continue
-        if up:
-            found[state.parents[2].name] = None
-    return tuple(found)
+        name, layer = state.parents[2].name, _text(state.with_name("link_layer"))
+        layers.setdefault(layer, set()).add(name)
+        if _text(state).endswith(f": {ACTIVE}"):
+            up.setdefault(name, layer)
+    most = max(layers, key=lambda each: len(layers[each]), default="")
+    alone = needed > 0 and len(layers.get(most, ())) >= needed
+    return tuple(name for name, layer in up.items() if not alone or layer == most)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from agent.sources.kernel_log_parser import LINE_CHARS_MAX, parse_kmsg, unescape
 JSON_CHARS_MAX: Final = 65_536
 """A journal entry with all its fields; the kernel's own text is at most `LINE_CHARS_MAX` of it."""
 PREFIXES_MAX: Final = 8
+LISTED_MAX: Final = 16
+"""Values of a list in a document that are looked at."""
 NESTING_MAX: Final = 3
 """A journal entry in a container's JSON log, in an event stream."""
 
@@ -59,9 +61,23 @@ _NAMED = rf"([^\s\[\]]+(?=\[\d+\]:)|{_NAME})(?:\[\d+\])?:\s+"
 _SOURCE = re.compile(_HOST + _NAMED)
 _SOURCE_ALONE = re.compile(_NAMED)
 _SURE_SOURCE = re.compile(rf"{_HOST}(kernel|{_NAME}(?=\[\d+\]))(?:\[\d+\])?:\s+")
+_FIELD_FRONT = re.compile(r"\"\s*:\s*\"?$|^\s*[A-Z_]+=$|,[^;]*;$")
+"""A field of a document of which this line is a part, or a damaged record of /dev/kmsg."""
+_QUOTES = re.compile(r"\baudit\b|\b(?:comm|exe|proctitle)=")
+"""Of an audit line, which quotes the names of processes."""
+_DMESG_KEYS: Final = frozenset({"pri", "fac", "time"})
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _DRIVER = re.compile(r"(?:NVRM|nvidia-nvswitch\d*):\s")
 """Where a form names no source, the driver's own prefix follows the time stamp."""
+_FILE = re.compile(r"[\w./-]*(?:log|messages|dmesg|journal)[\w.-]*:(?:\d+[:-])?(?=\S)")
+"""A file's name, and the line's number, before a line that `grep` prints."""
+_PROCESS = re.compile(r"\S\[\d+\]:|\b(?:user|daemon|auth|authpriv|cron|mail|syslog|local\d)[.:]")
+"""A process, or a facility of processes, among the words before the driver's own prefix."""
+_WRITER_KEYS: Final = frozenset(
+    {"_PID", "pid", "process", "program", "appname", "app_name", "ident", "identifier", "facility"}
+    | {"SYSLOG_IDENTIFIER"}
+)
+_KERNEL_WORDS: Final = frozenset({"kernel", "kern", "-", "", "0", "None"})
 LINE_BYTES_MAX: Final = 1_048_576
 """A longer line is read in parts, so that no input fills the memory."""
 DOCUMENT_BYTES_MAX: Final = 67_108_864
@@ -96,11 +112,11 @@ def _parse(raw: bytes, nesting: int) -> KernelLogLine | None:
 
 def _from_plain_text(text: str) -> KernelLogLine | None:
     """Take dates, host names, levels and time stamps off the front, in any order."""
-    facility, stamp_us, priority = KERNEL_FACILITY, -1, 6
+    facility, stamp_us, priority, certain = KERNEL_FACILITY, -1, 6, False
     for _ in range(PREFIXES_MAX):
         source: re.Match[str] | None = None
         if found := _MONOTONIC.match(text):
-            stamp_us = int(found.group(1)) * 1_000_000 + int(found.group(2)[:6].ljust(6, "0"))
+            stamp_us = _microseconds(found)
             source = _SURE_SOURCE.match(text, found.end())
         elif found := _LEVEL.match(text):
             priority, facility = int(found.group(1)) & 7, int(found.group(1)) >> 3
@@ -110,15 +126,40 @@ def _from_plain_text(text: str) -> KernelLogLine | None:
         elif found := _SYSLOG_STAMP.match(text):
             if not _DRIVER.match(text, found.end()):
                 source = _SOURCE_ALONE.match(text, found.end()) or _SOURCE.match(text, found.end())
-        elif not (found := _DATE.match(text) or _CALLER.match(text)):
+        elif not (found := _DATE.match(text) or _CALLER.match(text) or _FILE.match(text)):
             found = source = _SURE_SOURCE.match(text)
             if found is None:
                 break
+        certain = certain or source is not None or stamp_us >= 0 or found.re is _DATE
         if source is not None:
             facility = KERNEL_FACILITY if source.group(1) in ("kernel", "-") else USER_FACILITY
             found = source
         text = text[found.end() :]
+    if not certain:
+        text, facility, stamp_us = _without_front(text, facility)
     return _line(text, stamp_us, priority, facility)
+
+
+def _without_front(text: str, facility: int) -> tuple[str, int, int]:
+    """Take a front of an unknown form off: a console's prompt, a host's name, `key="value` pairs.
+
+    Give the rest, its facility and its time stamp. A part of a document stays: what its other
+    fields say of the writer is not known. So does what the kernel quotes of a process.
+    """
+    found = _DRIVER.search(text)
+    front = text[: found.start()] if found is not None else ""
+    if found is None or not front or _FIELD_FRONT.search(front) or _QUOTES.search(front):
+        return text, facility, -1
+    stamp = _MONOTONIC.search(front)
+    stamp_us = _microseconds(stamp) if stamp is not None else -1
+    if _PROCESS.search(front):
+        facility = USER_FACILITY
+    text = text[found.start() :]
+    return text.rstrip().removesuffix('"') if '"' in front else text, facility, stamp_us
+
+
+def _microseconds(stamp: re.Match[str]) -> int:
+    return int(stamp.group(1)) * 1_000_000 + int(stamp.group(2)[:6].ljust(6, "0"))
 
 
 def _from_json(text: str, nesting: int) -> KernelLogLine | None:
@@ -127,21 +168,44 @@ def _from_json(text: str, nesting: int) -> KernelLogLine | None:
         entry = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
         return _from_plain_text(text[:LINE_CHARS_MAX])
-    if not isinstance(entry, dict):
-        return None
+    return _from_entry(entry, text, nesting) if isinstance(entry, dict) else None
+
+
+def _from_entry(entry: dict[str, Any], text: str, nesting: int) -> KernelLogLine | None:
     if isinstance(log := entry.get("log"), str):
         return _parse(log.encode(), nesting - 1) if nesting else None
+    if "MESSAGE" not in entry and not ("msg" in entry and _DMESG_KEYS & entry.keys()):
+        return _from_wrapped(entry, text, nesting)
     if "msg" in entry:
         number = _number(entry.get("pri"), 6)
         facility = number >> 3 if entry.get("fac") is None else _facility(entry["fac"])
         stamp = entry.get("time")
         stamp_us = int(stamp * 1e6) if isinstance(stamp, float | int) and stamp >= 0 else -1
         return _line(_text(entry["msg"]), stamp_us, number & 7, facility)
-    if "MESSAGE" not in entry:
-        return _line(text, -1, 6, KERNEL_FACILITY)  # an unknown document: what it says is counted
     stamp_us = _number(entry.get("_SOURCE_MONOTONIC_TIMESTAMP"), -1)
     priority, facility = _number(entry.get("PRIORITY"), 6), _journal_facility(entry)
     return _line(_text(entry["MESSAGE"]), stamp_us, priority, facility)
+
+
+def _from_wrapped(entry: dict[str, Any], text: str, nesting: int) -> KernelLogLine | None:
+    """Read the entry, or the line, that a log service wraps in fields of its own."""
+    if not nesting:
+        return None
+    values = [each for value in entry.values() for each in _flat(value)]
+    for value in values:
+        line: KernelLogLine | None = None
+        if isinstance(value, dict):
+            line = _from_entry(value, text, nesting - 1)
+        elif isinstance(value, str) and _DRIVER.search(value):
+            line = _parse(value.encode(), nesting - 1)
+        if line is not None and _DRIVER.search(line.text) and line.text != text:
+            writers = {str(entry[key]) for key in _WRITER_KEYS & entry.keys()}
+            return line if writers <= _KERNEL_WORDS else line._replace(facility=USER_FACILITY)
+    return _line(text, -1, 6, KERNEL_FACILITY)  # an unknown document: what it says is counted
+
+
+def _flat(value: Any) -> list[Any]:
+    return value[:LISTED_MAX] if isinstance(value, list) else [value]
 
 
 def _journal_facility(entry: dict[str, Any]) -> int:

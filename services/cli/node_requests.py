@@ -116,6 +116,9 @@ async def request_nodes(
     Nothing is sent unless every node is found. A refusal keeps no other request back.
     """
     views = await find_nodes(fleet, nodes)
+    if verb == "uncordon":
+        for text in (text for view in views for text in still_held(view)):
+            console.note(text)
     answers: list[PoolEvent] = []
     refusals: list[AnswerError] = []
     for view in views:
@@ -134,6 +137,16 @@ async def request_nodes(
         sys.stderr.write(f"navarch: {escape(text)}\n")
     if failed:
         raise NavarchError(failed[-1])
+
+
+def still_held(node: NodeView) -> list[str]:
+    """Return what an uncordon does not change: it is judged again at once."""
+    return [
+        f"{node.id}: {each.name}{f' on GPU {each.gpu_index}' if each.gpu_index >= 0 else ''} holds "
+        f"since {each.since} ({each.message}), and is judged again at once"
+        for each in node.conditions
+        if not each.unknown
+    ]
 
 
 def _write(answers: Sequence[PoolEvent], output: console.Format, *, several: bool) -> None:

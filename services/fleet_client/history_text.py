@@ -22,6 +22,7 @@ Topic = Literal["observed", "judged", "requested", "refused", "blocked", "decide
 
 TOPICS: Final[dict[type, Topic]] = {
     n.Fault: "observed",
+    n.ConditionEnded: "observed",
     n.Lost: "observed",
     n.Returned: "observed",
     n.BootChecked: "observed",

@@ -14,9 +14,11 @@ import msgspec
 from schemas import subjects
 from schemas.enums import HealthStatus
 from schemas.health_records import HealthRecord
+from schemas.held_conditions import ConditionList
 from schemas.messages import Invalid, Message, UnknownType
 from schemas.node_events import (
     BootChecked,
+    ConditionEnded,
     Fault,
     MachineRefused,
     NodeEvent,
@@ -31,7 +33,7 @@ from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS
 from services.bus.port import Bus, Stored
 from services.health_monitor.health_store import Decide, HealthStore
-from services.health_monitor.rules import job_faults, node_health
+from services.health_monitor.rules import job_faults, node_health, open_conditions
 from services.health_monitor.rules.fault_history import fault_of_boot, of_machine
 from services.health_monitor.rules.gpu_health import ACTION_RANK
 from services.health_monitor.rules.health_policy import Judgement, Policy
@@ -132,6 +134,13 @@ class FaultHandler:
         match event:
             case Fault():
                 await self._fault_or_end(event, seen, first=received.deliveries == 1)
+            case ConditionEnded():
+                await self._change(
+                    event.pool,
+                    event.node,
+                    lambda record: open_conditions.decide_ended(record, event, seen),
+                    boot=event.boot_id,
+                )
             case BootChecked():
                 fault = fault_of_boot(event)
                 if fault is not None:
@@ -147,17 +156,46 @@ class FaultHandler:
                     boot=event.boot_id,
                 )
             case Uncordoned():
-                await self._change(
-                    event.pool,
-                    event.node,
-                    lambda record: node_health.decide_uncordoned(record, event, seen),
-                )
+                await self._uncordoned(event, seen)
             case MachineRefused():
                 await self._refuse(event, seen)
             case Terminated():
                 await self._store.remove(event.pool, event.node)
             case _:
                 return
+
+    async def listed(
+        self, pool: str, node: str, listed: ConditionList | None, seen: node_health.Trigger
+    ) -> bool:
+        """Apply the conditions that a sample lists; False: they are of another boot, or older."""
+        taken = True
+
+        def decide(record: HealthRecord) -> node_health.Decision:
+            nonlocal taken
+            decided = open_conditions.decide_listed(record, listed, seen, self._judge(pool))
+            taken = decided is not None
+            return decided or (record, ())
+
+        await self._change(pool, node, decide)
+        return taken
+
+    async def judge_again(self, pool: str, node: str, seen: node_health.Trigger) -> None:
+        """Judge by another policy what holds on a node."""
+        await self._change(
+            pool,
+            node,
+            lambda record: open_conditions.decide_again(record, seen, self._judge(pool)),
+        )
+
+    async def _uncordoned(self, event: Uncordoned, seen: node_health.Trigger) -> None:
+        """Clear the node; what still holds is judged at once."""
+
+        def decide(record: HealthRecord) -> node_health.Decision:
+            record, effects = node_health.decide_uncordoned(record, event, seen)
+            record, more = open_conditions.decide_again(record, seen, self._judge(event.pool))
+            return record, (*effects, *more)
+
+        await self._change(event.pool, event.node, decide)
 
     async def register_again(self, node: NodeRecord) -> bool:
         """Handle a node's registration once more; False: it is not kept."""
@@ -209,9 +247,7 @@ class FaultHandler:
         )
 
     async def _fault(self, fault: Fault, seen: node_health.Trigger, *, first: bool) -> None:
-        policy = self._policy()
-        pool = self._settings.pools.get(fault.pool)
-        health = pool.health if pool is not None else HealthSpec()
+        policy, health = self._policy(), self._health_of(fault.pool)
         judged: Judgement | None = None
 
         def decide(record: HealthRecord) -> node_health.Decision:
@@ -228,12 +264,46 @@ class FaultHandler:
                 cordons_gpus=fault.pool in self._cordons_gpus,
             )
 
+        if fault.condition:
+            await self._change(
+                fault.pool,
+                fault.node,
+                lambda record: open_conditions.decide_begun(
+                    record, fault, seen, self._judge(fault.pool)
+                ),
+                boot=fault.boot_id,
+            )
+            return
         await self._change(fault.pool, fault.node, decide, boot=fault.boot_id)
         if judged is not None:
             self._count(fault, judged)
 
+    def _health_of(self, name: str) -> HealthSpec:
+        pool = self._settings.pools.get(name)
+        return pool.health if pool is not None else HealthSpec()
+
+    def _judge(self, pool: str) -> open_conditions.Judge:
+        """Return what judges a pool's conditions by the policy in force."""
+        policy, health = self._policy(), self._health_of(pool)
+
+        def judge(
+            record: HealthRecord, fault: Fault, seen: node_health.Trigger
+        ) -> node_health.Decision:
+            judged = policy.judge(fault, working_of(record).windows, seen.now)
+            self._count(fault, judged)
+            return node_health.decide_fault(
+                record,
+                fault,
+                judged,
+                seen,
+                unhealthy_after=health.unhealthy_after,
+                cordons_gpus=pool in self._cordons_gpus,
+            )
+
+        return judge
+
     def rank(self, event: NodeEvent) -> int:
-        """How serious a message of a flooding node is: what the policy would make of it alone."""
+        """Rank a message of a flooding node: what the policy would make of it alone."""
         fault = fault_of_boot(event) if isinstance(event, BootChecked) else event
         if not isinstance(fault, Fault) or is_over(fault):
             return 0
@@ -281,11 +351,13 @@ def node_of(stored: Stored) -> str:
 
 
 def signature_of(event: NodeEvent) -> Hashable:
-    """What equal messages of a node have in common; None: not the node's own message."""
+    """Return what equal messages of a node have in common; None: not the node's own message."""
     match event:
         case Fault():
             of_gpu = (event.gpu_index, event.pci)
             return event.kind, event.code, event.subcode, *of_gpu, is_over(event)
+        case ConditionEnded():
+            return "ended", event.condition, event.gpu_index
         case BootChecked(ok=ok):
             return "boot-checked", ok
         case Registered():

@@ -34,7 +34,7 @@ from services.bus.leases import Lease, while_held
 from services.bus.port import Bus, Entry
 from services.bus.topology_setup import STREAM_NOT_FOUND, set_up_stream
 from services.health_monitor.health_store import HealthStore
-from services.health_monitor.rules import node_health
+from services.health_monitor.rules import silences
 from services.health_monitor.rules.expired_heartbeats import (
     EndingCredentials,
     ExpiredHeartbeats,
@@ -42,7 +42,7 @@ from services.health_monitor.rules.expired_heartbeats import (
 )
 from services.health_monitor.rules.health_state import WatchDecision, keep, unpublished, working_of
 from services.health_monitor.rules.lost_health import recovered_health
-from services.health_monitor.rules.node_health import epoch_milliseconds
+from services.health_monitor.rules.silences import epoch_milliseconds
 from services.health_monitor.verdict_publisher import NodeWorkers, Performer
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Refused
@@ -332,11 +332,11 @@ class HeartbeatWatch:
             # Its `terminated` was never published: the entry behind it was set aside.
             await self._store.remove(pool, node)
             return
-        decide: Callable[..., WatchDecision] = node_health.decide_heartbeat
+        decide: Callable[..., WatchDecision] = silences.decide_heartbeat
         if change.silent:
             expired = self._credentials.expired(change.key, change.time)
             decide = partial(
-                node_health.decide_silent, now=self._clock.now(), credentials_expired=expired
+                silences.decide_silent, now=self._clock.now(), credentials_expired=expired
             )
         await self._change(change.key, lambda record: decide(record, change.time))
         if change.silent:

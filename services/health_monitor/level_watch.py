@@ -11,21 +11,26 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
+from itertools import islice
 from typing import Final
 
 import msgspec
 
 from schemas import subjects
 from schemas.health_records import HealthRecord
+from schemas.held_conditions import ConditionList
 from schemas.messages import LimitedDecoder, decoder
 from schemas.topology import HEALTH, TELEMETRY
 from services.bus.bucket_mirror import readable
 from services.bus.leases import Lease, while_held
 from services.bus.port import Bus, Stored
+from services.health_monitor.fault_handler import FaultHandler
 from services.health_monitor.health_store import HealthStore
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.health_state import WatchDecision, keep, unpublished, working_of
 from services.health_monitor.rules.level_faults import record_crossing
+from services.health_monitor.rules.node_health import Trigger
 from services.health_monitor.rules.telemetry_levels import (
     Crossing,
     NodeLevels,
@@ -43,6 +48,8 @@ LATE_SECONDS: Final = 20.0
 LOOK_EVERY: Final = 64
 """Samples between two looks at the clock."""
 SWEEP_SECONDS: Final = 1.0
+RECHECK_SECONDS: Final = 600
+"""Within about so long every node's list is compared with its record again."""
 
 _sample: Final = LimitedDecoder(NodeLevels)
 _health: Final = decoder(HealthRecord)
@@ -61,8 +68,12 @@ class LevelWatch:
         policy: Callable[[], Policy],
         instruments: HealthInstruments,
         tracing: Tracing,
+        judge: FaultHandler,
     ) -> None:
-        """NodeJob of levels of the policy in force, as the holder of `lease`."""
+        """Report levels of the policy in force, as the holder of `lease`.
+
+        `judge`: of the conditions that samples list.
+        """
         self._bus = bus
         self._clock = clock
         self._store = store
@@ -70,6 +81,11 @@ class LevelWatch:
         self._lease = lease
         self._policy = policy
         self._tracing = tracing
+        self._judge = judge
+        self._listed: dict[str, ConditionList] = {}
+        """Subject -> the last list that was compared with the node's record."""
+        self._refused: set[str] = set()
+        """Subjects of lists that came too early: those are compared again."""
         self._judged, self._invalid, self._late = (
             instruments.samples.labels(each) for each in ("judged", "invalid", "late")
         )
@@ -89,14 +105,12 @@ class LevelWatch:
             await self._begin(policy)
             group.create_task(self._sweep(policy))
             while True:
-                if self._spells.levels:
-                    await self._follow()
-                else:
-                    await self._clock.sleep(SWEEP_SECONDS)
+                await self._follow()
 
     async def _begin(self, policy: Policy) -> None:
         """Take over the levels that were reported; one that the policy no longer has is over."""
         self._spells = Spells(policy.levels)
+        self._listed.clear()
         now = self._clock.now().timestamp()
         for _, record in readable(await self._bus.entries(HEALTH), _health):
             subject = subjects.telemetry(record.pool, record.node)
@@ -121,8 +135,6 @@ class LevelWatch:
                         self._late.inc()
                         log.warning("passing over samples", extra={"lag_s": lag_seconds})
                         return
-                    if not self._spells.levels:
-                        return
                 await self.take(stored)
 
     async def take(self, stored: Stored) -> None:
@@ -133,20 +145,60 @@ class LevelWatch:
             self._invalid.inc()
             return
         self._judged.inc()
-        subject = stored.subject
+        subject, listed = stored.subject, sample.conditions
+        if listed != self._listed.get(subject):
+            await self._compare(subject, listed, stored)
         crossings = self._spells.take(subject, stored.time.timestamp(), sample.gpus)
         for crossing in crossings:
             await self._report(subject, crossing)
+
+    async def _compare(self, subject: str, listed: ConditionList | None, stored: Stored) -> None:
+        """Have the list of a sample compared with the node's record."""
+        of = subjects.parse_node(subject)
+        if of is None:
+            return
+        self._listed.pop(subject, None)
+        if listed is not None:
+            self._listed[subject] = listed
+        seen = Trigger(f"sample-{stored.sequence}", 0, stored.time)
+
+        async def compare() -> None:
+            held = await self._store.read(of.pool, of.node)
+            if held.revision and held.record.conditions == listed:
+                return
+            if not await self._judge.listed(of.pool, of.node, listed, seen):
+                self._refused.add(subject)
+
+        await self._workers.put(subject, compare)
+
+    def _forget_lists(self) -> None:
+        """Have some lists compared again: a record may have been set back since."""
+        some = list(islice(self._listed, len(self._listed) // RECHECK_SECONDS + 1))
+        for subject in (*some, *self._refused):
+            self._listed.pop(subject, None)
+        self._refused.clear()
+
+    async def _judge_again(self, policy: Policy) -> None:
+        """Judge what holds on each node by a changed policy."""
+        for _, record in readable(await self._bus.entries(HEALTH), _health):
+            if record.conditions is None or not record.conditions.held:
+                continue
+            now = self._clock.now()
+            seen = Trigger(f"{policy.hash}-{now.timestamp() * 1000:.0f}", 0, now)
+            job = partial(self._judge.judge_again, record.pool, record.node, seen)
+            await self._workers.put(subjects.telemetry(record.pool, record.node), job)
 
     async def _sweep(self, policy: Policy) -> None:
         """End spells of which nothing is heard any more; take a changed policy's levels."""
         while True:
             await self._clock.sleep(SWEEP_SECONDS)
+            self._forget_lists()
             for subject, crossing in self._spells.unheard(self._clock.now().timestamp()):
                 await self._report(subject, crossing)
             if self._policy() is not policy:
                 policy = self._policy()
                 await self._begin(policy)
+                await self._judge_again(policy)
 
     async def _report(self, subject: str, crossing: Crossing) -> None:
         """Have a crossing noted in the node's record, and its fault published."""

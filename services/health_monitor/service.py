@@ -140,6 +140,7 @@ async def build(context: Context) -> Service:
         policy,
         instruments,
         context.tracing,
+        judge,
     )
     correlation = CorrelationWatch(context.bus, context.clock, lease, policy, context.settings)
     intake = FactIntake(context.bus, context.clock)

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -11,6 +11,7 @@ import msgspec
 from schemas import subjects
 from schemas.fleet_budget import FleetBudgetRecord
 from schemas.fleet_queries import (
+    ConditionView,
     FleetBudgetView,
     GpuView,
     HealthEvent,
@@ -92,6 +93,7 @@ def node_view(
         registered_at=_moment(record.registered_at),
         last_change=_moment(record.changed_at),
         gpus=tuple(_gpus(record, health)) if detailed else (),
+        conditions=_conditions(health) if detailed else (),
         health_events=_health_events(health),
     )
 
@@ -119,6 +121,20 @@ def _gpus(record: NodeRecord, health: HealthRecord | None) -> Iterator[GpuView]:
                 since=_moment(found.since),
             )
         yield view
+
+
+def _conditions(health: HealthRecord | None) -> tuple[ConditionView, ...]:
+    listed = health.conditions.held if health is not None and health.conditions else ()
+    return tuple(
+        ConditionView(
+            name=each.name,
+            gpu_index=each.gpu,
+            since=_moment(datetime.fromtimestamp(each.since, UTC)),
+            unknown=each.unknown,
+            message=each.message,
+        )
+        for each in listed
+    )
 
 
 def _health(record: NodeRecord, health: HealthRecord | None) -> str:

@@ -15,6 +15,7 @@ from agent.sources.blocking_calls import ProbeThread
 from agent.sources.nvml import Nvml
 from schemas.node_events import GpuIdentity
 from services.provisioner.providers.local_gpus import simulated_gpus, write_state
+from tests.agent.reports import Reports
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 GPUS = simulated_gpus("node-7", 3)
@@ -28,6 +29,7 @@ class Runs:
         self._library = str(library)
         self._state = state
         self._memory = GpuState()
+        self._reports = Reports()
         self.watch: GpuMonitor | None = None
 
     async def run(
@@ -40,13 +42,14 @@ class Runs:
     ) -> list[tuple[str, int, str]]:
         """Run once with the GPUs as ordered; give what was reported."""
         write_state(self._state, gpus[:count], orders)
-        published: list[SampleChange] = []
+        self._reports.restart(same_boot=same_boot)
         nvml = Nvml(self._library)
         self.watch = GpuMonitor(
             nvml,
             ProbeThread("nvml test"),
             deadline_seconds=1.0,
-            on_change=published.append,
+            on_change=self._reports.changed,
+            observe=self._reports.observe,
             before=EarlierRun(self._memory, same_boot=same_boot, pause_seconds=pause_seconds),
         )
         await self.watch.open()
@@ -56,7 +59,7 @@ class Runs:
             msgspec.json.encode(self.watch.remember()), type=GpuState
         )
         nvml.close()
-        return [(each.kind, each.index, each.subcode) for each in published]
+        return self._reports.kinds()
 
 
 @pytest.fixture
@@ -159,13 +162,13 @@ async def test_other_hardware_is_no_loss(runs: Runs):
 
 
 def test_a_boot_reports_missing_gpus_again():
-    """A GPU that was gone before a boot and still is, is reported again; others are not."""
+    """A GPU that was gone before a boot and still is, is missing; one that fails may be it."""
     before = GpuState(present=GPUS[:2], gone=GPUS[2:])
     now = GpuInventory(GPUS[:2])
-    assert missing(before, now, same_boot=True) == (GPUS[2:], ())
-    assert missing(before, now, same_boot=False) == (GPUS[2:], GPUS[2:])
+    assert missing(before, now, same_boot=True) == GPUS[2:]
+    assert missing(before, now, same_boot=False) == GPUS[2:]
     lost = GpuInventory(GPUS[:2], failures=(NvmlFailure(2, "gpu_lost", "lost"),))
-    assert missing(GpuState(present=GPUS), lost, same_boot=True) == (GPUS[2:], ())
+    assert missing(GpuState(present=GPUS), lost, same_boot=True) == GPUS[2:]
 
 
 def test_before_nvml_answers_this_boots_gpus_are_known():

@@ -67,7 +67,10 @@ async def test_a_line_and_an_event_are_one_fault(host: AgentHost, bus: NatsBus):
 
 
 async def test_a_gpu_that_falls_off_the_bus_is_reported_once(host: AgentHost, bus: NatsBus):
-    """XID 79 is reported at once; lines and NVML that only repeat it are not; another GPU's are."""
+    """XID 79 is reported at once, lines that only repeat it are not, another GPU's are.
+
+    The condition that NVML shows begins all the same, marked as a duplicate.
+    """
     await host.start()
     await events(bus, host.node, 2)
     first, other = host.gpus[0].pci, host.gpus[1].pci
@@ -76,12 +79,15 @@ async def test_a_gpu_that_falls_off_the_bus_is_reported_once(host: AgentHost, bu
         f"NVRM: GPU {first}.0: GPU has fallen off the bus.",
         f"NVRM: GPU {first}.0: GPU is lost",
     )
+    await host.logged("duplicate of", times=2)
     host.order("gpu 0 lost 1")
-    await host.logged("duplicate of", times=3)
+    found = await faults(host, bus, 4)
+    assert found[1]["metrics"]["duplicate_of"] == found[0]["id"]
     host.write(f"NVRM: GPU at {other}.0 has fallen off the bus.", MARK)
-    found = await faults(host, bus, 5)
+    found = await faults(host, bus, 6)
     assert [(each["kind"], each["pci"]) for each in found] == [
         ("xid", first),
+        ("gpu_lost", first),
         ("fallen_off_bus", other),
         ("xid", first),
     ]

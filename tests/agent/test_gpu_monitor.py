@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.conditions.declared import CONDITIONS
+from agent.conditions.gpu_reader import FABRIC_PROBLEMS, fabric_problems
 from agent.faults import sample_changes
 from agent.faults.boot_checks import nvlink_domain
-from agent.faults.sample_changes import FABRIC_PROBLEMS, SampleChange, fabric_problems
 from agent.gpu_monitor import GpuMonitor
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
 from agent.sources.nvml import Nvml, NvmlUnavailable
@@ -25,6 +26,7 @@ from services.provisioner.providers.local_gpus import (
     simulated_gpus,
     write_state,
 )
+from tests.agent.reports import Reports
 
 GPUS = simulated_gpus("node-7", 2)
 CLUSTER = "00000000-0000-0000-0000-0000000000"
@@ -51,23 +53,18 @@ def driver(tmp_path: Path, nvml_library: Path) -> Iterator[Driver]:
     del os.environ["NAVARCH_NVML_STATE"]
 
 
-class MonitorRun:
+class MonitorRun(Reports):
     """A watch over the simulated GPUs, and what it reported."""
 
     def __init__(self, driver: Driver) -> None:
-        self.published: list[SampleChange] = []
+        super().__init__()
         self.watch = GpuMonitor(
             Nvml(driver.library),
             ProbeThread("nvml test"),
             deadline_seconds=0.2,
-            on_change=self.published.append,
+            on_change=self.changed,
+            observe=self.observe,
         )
-
-    def kinds(self) -> list[tuple[str, int, str]]:
-        """What was reported since the last look."""
-        found = [(each.kind, each.index, each.subcode) for each in self.published]
-        self.published.clear()
-        return found
 
 
 def test_identities_and_readings_come_through(driver: Driver):
@@ -138,6 +135,7 @@ def test_a_real_gpu_s_readings_are_the_stand_ins(driver: Driver):
         memory_utilization_percent=0,
         memory_clock_mhz=2619,
         power_limit_watts=700.0,
+        recovery_action=0,
     )
 
 
@@ -320,6 +318,7 @@ async def test_a_gpu_that_a_new_driver_does_not_see_is_lost(driver: Driver):
     await watched.watch.open()
     driver.order(count=1)
     await watched.watch.open()
+    await watched.watch.sample()
     assert watched.kinds() == [("gpu_lost", 1, "vanished")]
 
 
@@ -329,7 +328,7 @@ async def test_states_that_are_bad_from_the_start_are_reported(driver: Driver):
     watched = MonitorRun(driver)
     await watched.watch.open()
     await watched.watch.sample()
-    assert watched.kinds() == [("row_remap", 0, "failed"), ("ecc_dbe", 1, "")]
+    assert sorted(watched.kinds()) == [("ecc_dbe", 1, ""), ("row_remap", 0, "failed")]
 
 
 async def test_a_slow_sample_is_not_a_hung_one():
@@ -380,10 +379,8 @@ def test_every_subcode_that_a_change_has_is_declared():
                 kind = call.args[0]
                 if given and all(isinstance(each, ast.Constant) for each in (kind, *given)):
                     found.add((ast.literal_eval(kind), ast.literal_eval(given[0])))
-    found |= {
-        (each.kind, each.subcode)
-        for each in sample_changes._RULES
-        if isinstance(each, sample_changes._Counter) and each.subcode
-    }
+    rules = [each for each in sample_changes._RULES if isinstance(each, sample_changes._Counter)]
+    found |= {(each.kind, each.subcode) for each in (*rules, *CONDITIONS) if each.subcode}
+    found = {(kind, each) for kind, each in found if kind in SUBCODES}
     assert len(found) >= 13
     assert found == {(kind, each) for kind in SUBCODES if kind != "sxid" for each in SUBCODES[kind]}

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from agent.healthy_command import FILE, OLD_SECONDS, UNHEALTHY, UNKNOWN, judge, run
+from agent.healthy_command import CONDITIONS_FILE, FILE, OLD_SECONDS, UNHEALTHY, UNKNOWN, judge, run
 from agent.own_record import OwnRecord
 from agent.settings import AgentConfig
+from schemas.held_conditions import ConditionList, HeldCondition
 from schemas.messages import encode
 from schemas.node_records import NodeRecord, node_key
 from schemas.topology import NODES
@@ -42,7 +43,7 @@ def test_verdict_decides_however_old_a_bad_one_is(
     found: dict[str, Any], text: str, code: int
 ) -> None:
     """Unhealthy stays unhealthy while the bus is away; old good news is no news."""
-    said, exit_code = judge(found, NOW)
+    said, exit_code = judge(found, {}, NOW)
     assert text in said
     assert exit_code == code
 
@@ -68,15 +69,45 @@ async def test_agent_keeps_a_copy_of_its_record(tmp_path: Path) -> None:
         pool="training", node="training-7", health="unhealthy", health_reason="xid-79 on GPU 3"
     )
     await bus.put(NODES, node_key("training", "training-7"), encode(record))
-    copying = asyncio.create_task(OwnRecord(config, SystemClock(), lambda: bus, "boot").run())
+    seen = HeldCondition(name="driver-hung", since=1.0, severe=True, message="it hangs")
+    listed = ConditionList(boot_id="boot", counter=1, held=(seen,))
+    own = OwnRecord(config, SystemClock(), lambda: bus, "boot", lambda: listed)
+    copying = asyncio.create_task(own.run())
     async with asyncio.timeout(5):
         while not (tmp_path / FILE).exists():
             await asyncio.sleep(0)
     copying.cancel()
     await bus.close()
     server.close()
-    said, code = judge(json.loads((tmp_path / FILE).read_text()), 0.0)
+    said, code = judge(json.loads((tmp_path / FILE).read_text()), {}, 0.0)
     assert (said, code) == ("unhealthy: xid-79 on GPU 3", UNHEALTHY)
+    local = json.loads((tmp_path / CONDITIONS_FILE).read_text())
+    assert judge({}, local, local["seen_at"])[1] == UNHEALTHY
+
+
+HUNG = {"name": "driver-hung", "since": NOW - 60, "severe": True, "message": "NVML hangs"}
+MILD = {"name": "slowed-power", "since": NOW - 60, "message": "power brake"}
+
+
+@pytest.mark.parametrize(
+    ("found", "seen", "text", "code"),
+    [
+        ({}, {"held": [HUNG], "seen_at": NOW}, "NVML hangs, since 1970-01-01 02:45", UNHEALTHY),
+        ({"health": "healthy", "read_at": 0}, {"held": [MILD, HUNG], "seen_at": NOW}, "NVML", 1),
+        ({"health": "healthy", "read_at": NOW}, {"held": [HUNG], "seen_at": NOW}, "healthy", 0),
+        ({}, {"held": [MILD], "seen_at": NOW}, "unknown", UNKNOWN),
+        ({}, {"held": [HUNG], "seen_at": NOW - OLD_SECONDS - 1}, "unknown", UNKNOWN),
+        ({}, {"held": ["x", {}], "seen_at": "now"}, "unknown", UNKNOWN),
+        ({}, {"held": 7, "seen_at": NOW}, "unknown", UNKNOWN),
+    ],
+)
+def test_what_the_agent_sees_counts_where_the_fleet_is_not_heard(
+    found: dict[str, Any], seen: dict[str, Any], text: str, code: int
+) -> None:
+    """A fresh verdict decides; without one, a severe condition that the agent sees now does."""
+    said, exit_code = judge(found, seen, NOW)
+    assert text in said
+    assert exit_code == code
 
 
 def test_command_loads_nothing_of_the_agent() -> None:

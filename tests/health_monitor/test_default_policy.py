@@ -127,11 +127,12 @@ def test_each_sxid_follows_its_severity(entry):
         ("Drain and Reset", "unhealthy", "reset_gpu"),
         ("GPU Reset Required", "unhealthy", "reset_gpu"),
         ("Node Reboot Required", "unhealthy", "reboot"),
+        ("Quiesce Fabric Segment", "unhealthy", "inspect"),
         ("", "degraded", "inspect"),
     ],
 )
 def test_xid_154_follows_the_recovery_action_in_its_text(subcode: str, result: str, action: str):
-    """The driver names the recovery action; unreadable text needs an operator."""
+    """The driver names the recovery action; a word that is not known is for people, at once."""
     judged = judge("xid", 154, subcode=subcode)
     assert (judged.result, judged.action) == (result, action)
 
@@ -245,7 +246,9 @@ LINES = [
     # The table says ignore; the line says fatal: the user's software took the link down.
     ("149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x026001c6 0x0 0x0)", "healthy", "none"),
     ("149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x1 0x0)", "unhealthy", "reset_gpu"),
-    ("149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x000001c6 0x0 0x0)", "degraded", "reset_gpu"),
+    ("149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x000001c6 0x0 0x0)", "unhealthy", "reset_gpu"),
+    # Beside another fault; the reset that NVIDIA asks for is due all the same.
+    ("149, NETIR/NETIR_INT Fatal XC0 i0 Link 03 (0x00000018 0x0 0x0)", "unhealthy", "reset_gpu"),
     ("149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x028001c6 0x0 0x0)", "degraded", "inspect"),
     (
         "145, RLW_REMAP Nonfatal XC0 i0 Link 05 (0x00000082 0x00000001 0x0)",

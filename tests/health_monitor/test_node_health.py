@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from schemas.health_records import HealthRecord
 from schemas.node_events import Fault, Registered, Uncordoned
 from schemas.value_limits import NAME_CHARS_MAX
-from services.health_monitor.rules import fault_history, node_health
+from services.health_monitor.rules import fault_history, node_health, silences
 from services.health_monitor.rules.health_policy import Judgement
 from services.health_monitor.rules.health_state import CONDITIONS_MAX, WatchDecision
 from services.health_monitor.rules.node_health import PublishVerdict, ReviewAt, Trigger
@@ -368,17 +368,17 @@ def test_lost_and_returned_are_published_once_each():
     def at(seconds: int) -> datetime:
         return datetime.fromtimestamp(seconds, UTC)
 
-    lost = node_health.decide_silent(healthy(), at(7), at(7))
+    lost = silences.decide_silent(healthy(), at(7), at(7))
     assert (lost[0].lost, ids(lost)) == (True, ["lost-p.n-7000"])
-    assert node_health.decide_silent(lost[0], at(8), at(8)) == (lost[0], None)
-    returned = node_health.decide_heartbeat(lost[0], at(9))
+    assert silences.decide_silent(lost[0], at(8), at(8)) == (lost[0], None)
+    returned = silences.decide_heartbeat(lost[0], at(9))
     assert (returned[0].lost, ids(returned)) == (False, ["returned-p.n-7000"])
-    assert ids(node_health.decide_heartbeat(lost[0], at(12))) == ["returned-p.n-7000"]
-    assert node_health.decide_heartbeat(returned[0], at(10)) == (returned[0], None)
-    again = node_health.decide_silent(returned[0], at(14), at(14))
-    more = node_health.decide_heartbeat(again[0], at(15))
+    assert ids(silences.decide_heartbeat(lost[0], at(12))) == ["returned-p.n-7000"]
+    assert silences.decide_heartbeat(returned[0], at(10)) == (returned[0], None)
+    again = silences.decide_silent(returned[0], at(14), at(14))
+    more = silences.decide_heartbeat(again[0], at(15))
     assert ids(again, more) == ["lost-p.n-14000", "returned-p.n-14000"]
-    late = node_health.decide_silent(more[0], at(14), at(20))
+    late = silences.decide_silent(more[0], at(14), at(20))
     assert (late[0].lost, ids(late)) == (True, ["lost-p.n-20000"])
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from schemas.gpu_samples import GpuSample
 from schemas.health_records import HealthRecord
+from schemas.held_conditions import ConditionList, HeldCondition
 from schemas.node_events import (
     Admitted,
     Cordoned,
@@ -22,6 +23,7 @@ from schemas.pool_events import NodeReplaced, Scaled
 from schemas.saga_params import LaunchSpec
 from services.metrics.fleet.fleet_metrics import (
     COMMANDS,
+    CONDITIONS_MAX,
     REPLACEMENT_SECONDS,
     REPLACEMENTS,
     SCALINGS,
@@ -155,6 +157,23 @@ def test_readings_are_by_gpu_and_absent_where_the_gpu_has_none():
     assert found["navarch_node_gpu_memory_used_bytes"] == {first: 1024}
     assert found["navarch_node_gpu_power_watts"] == {first: 350.5}
     assert found["navarch_node_gpu_count"] == {("training", "n-1"): 2}
+
+
+def test_a_condition_has_a_series_while_it_holds_or_cannot_be_read():
+    """A node in order has none; names that agents make up are bounded."""
+    held = [
+        HeldCondition(name="pcie-width", gpu=3, since=1.0),
+        HeldCondition(name="nvml", since=1.0, unknown=True),
+        *(HeldCondition(name=f"made-up-{i}", since=1.0) for i in range(CONDITIONS_MAX)),
+    ]
+    listed = ConditionList(boot_id="b", counter=1, held=tuple(held))
+    faulty = HealthRecord(pool="training", node="n-1", conditions=listed)
+    found = values([node("n-1"), node("n-2")], [faulty, health("n-2", "healthy")])
+    series = found["navarch_node_condition"]
+    assert series["training", "n-1", "pcie-width", "gpu3"] == 1
+    assert series["training", "n-1", "nvml", "host"] == 0
+    assert len({name for _, _, name, _ in series}) == CONDITIONS_MAX + 1
+    assert {each[1] for each in series} == {"n-1"}
 
 
 def test_a_missing_gpu_lowers_the_count():

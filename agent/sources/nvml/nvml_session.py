@@ -37,7 +37,7 @@ def start(library: str) -> None:
             ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
         pynvml.nvmlInit()
     except (OSError, pynvml.NVMLError) as error:
-        raise NvmlUnavailable(f"NVML does not start: {error}") from error
+        raise NvmlUnavailable(f"NVML does not start: {error}", error) from error
 
 
 def pci_of(handle: Any) -> str:
@@ -72,7 +72,7 @@ class Nvml:
             count = int(pynvml.nvmlDeviceGetCount())
         except pynvml.NVMLError as error:
             self.close()
-            raise NvmlUnavailable(f"NVML answers: {error}") from error
+            raise NvmlUnavailable(f"NVML answers: {error}", error) from error
         gpus, failures = [], []
         for index in range(count):
             self.asking, self.calls = (index, "identity"), self.calls + 1
@@ -116,7 +116,7 @@ class Nvml:
                 pynvml.nvmlShutdown()
             except pynvml.NVMLError as error:
                 if error.value not in LIBRARY_GONE:
-                    raise NvmlUnavailable(f"NVML does not end: {error}") from error
+                    raise NvmlUnavailable(f"NVML does not end: {error}", error) from error
 
     def sample(self) -> NodeSample:
         """Read every GPU once; raise NvmlUnavailable where NVML as a whole is gone."""
@@ -142,7 +142,7 @@ class Nvml:
             except pynvml.NVMLError as error:
                 if error.value in ABSENT or error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
                     continue
-                raise NvmlUnavailable(f"NVML answers: {error}") from error
+                raise NvmlUnavailable(f"NVML answers: {error}", error) from error
             found += [GpuProcess(index, int(each.pid)) for each in running]
         return tuple(found)
 
@@ -159,7 +159,7 @@ class Nvml:
             except pynvml.NVMLError as error:
                 if error.value in LIBRARY_GONE:
                     self.close()
-                    raise NvmlUnavailable(f"NVML answers: {error}") from error
+                    raise NvmlUnavailable(f"NVML answers: {error}", error) from error
                 if error.value in ABSENT:
                     self._absent.add((index, name))
                     continue
@@ -205,7 +205,7 @@ class NvmlEvents:
             self._end()
             if error.value in ABSENT:
                 return 0
-            raise NvmlUnavailable(f"NVML answers: {error}") from error
+            raise NvmlUnavailable(f"NVML answers: {error}", error) from error
         if not self._places:
             self._end()
         return len(self._places)
@@ -230,7 +230,7 @@ class NvmlEvents:
                     found.append(self._event(data))
         except pynvml.NVMLError as error:
             if error.value != pynvml.NVML_ERROR_TIMEOUT and not found:
-                raise NvmlUnavailable(f"NVML delivers no events: {error}") from error
+                raise NvmlUnavailable(f"NVML delivers no events: {error}", error) from error
         return found
 
     def _event(self, data: Any) -> XidEvent:
@@ -259,7 +259,7 @@ class NvmlEvents:
             finally:
                 pynvml.nvmlShutdown()
         except pynvml.NVMLError as error:
-            raise NvmlUnavailable(f"NVML does not end: {error}") from error
+            raise NvmlUnavailable(f"NVML does not end: {error}", error) from error
 
 
 def _address(handle: Any) -> int:

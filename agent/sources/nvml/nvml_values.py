@@ -33,6 +33,11 @@ LIBRARY_GONE: Final = frozenset(
 class NvmlUnavailable(Exception):  # noqa: N818 - reads as the state it names
     """NVML is missing on this host now: no library, no driver, or another version of it."""
 
+    def __init__(self, text: str, error: Exception | None = None) -> None:
+        """Keep the code of NVML's `error`; 0: there is no library."""
+        super().__init__(text)
+        self.code = int(getattr(error, "value", 0))
+
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:

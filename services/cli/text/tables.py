@@ -306,6 +306,18 @@ def node_page(node: NodeView, *, colour: bool) -> str:
     if node.gpus:
         parts.append(generic_table([_identity(gpu) for gpu in node.gpus], colour=colour))
         parts += _unhealthy_gpus(node, colour=colour)
+    if node.conditions:
+        held = [
+            (
+                local_time_text(each.since),
+                each.name,
+                str(each.gpu_index) if each.gpu_index >= 0 else "-",
+                "unknown" if each.unknown else "holds",
+                each.message,
+            )
+            for each in node.conditions
+        ]
+        parts.append(columns(("since", "condition", "gpu", "now", "message"), held, colour=colour))
     if node.health_events:
         rows = [
             (

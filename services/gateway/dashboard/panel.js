@@ -77,6 +77,12 @@ function nodeView(node, why, timeline, samples, evidence, context) {
       ["Held", node.held_until ? `until ${fullTime(node.held_until)} by ${node.held_by}: ${node.held_reason}` : ""],
     ]),
     section("GPUs", node.gpus?.length ? h("div", { class: "gpus" }, node.gpus.map(gpuTile)) : h("p", { class: "quiet" }, "None is reported.")),
+    section("Conditions", node.conditions?.length
+      ? h("ol", { class: "log" }, node.conditions.map((each) => h("li", { class: each.unknown ? "" : "is-bad" },
+        h("time", { datetime: each.since, title: fullTime(each.since) }, clock(each.since)),
+        h("strong", {}, each.name), each.gpu_index >= 0 ? ` on GPU ${each.gpu_index}` : "", each.unknown ? " cannot be read" : "",
+        h("div", { class: "quiet mono" }, each.message))))
+      : null),
     section("Measured", samples?.length ? samplePlots(samples) : null),
     section("Faults", node.health_events?.length
       ? h("ol", { class: "log" }, node.health_events.toReversed().map((each) => h("li", { class: each.result === "unhealthy" ? "is-bad" : "" },

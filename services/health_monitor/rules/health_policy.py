@@ -173,4 +173,6 @@ def event_of(fault: Fault) -> dict[str, Any]:
         "code": fault.code,
         "subcode": fault.subcode,
         "source": fault.source,
+        "condition": fault.condition,
+        "since": 0.0 if fault.since is None else (fault.time - fault.since).total_seconds(),
     }

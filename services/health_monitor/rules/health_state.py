@@ -19,6 +19,8 @@ CONDITIONS_MAX: Final = 64
 STREAK_SECONDS: Final = 86_400.0
 """Unhealthy results further apart than this are not consecutive."""
 
+HELD_UNTIL: Final = 4_102_444_800.0
+"""What holds does not wear off."""
 TELEMETRY_SOURCE: Final = "telemetry"
 """`source` of the faults that report levels in telemetry."""
 
@@ -42,6 +44,8 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """The GPU gets no new work. Like what is unhealthy it lasts until a repair or an uncordon."""
     boot: str = ""
     job: str = ""
+    held: str = ""
+    """The condition of the agent, and its GPU, that must end before this does."""
     until: float
     """Epoch seconds at which it wears off."""
 
@@ -80,6 +84,8 @@ class Working(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     windows: dict[str, tuple[float, ...]] = {}
     review: float = 0.0
     """Epoch seconds of the timer that is set; 0: none."""
+    begins: dict[str, tuple[float, ...]] = {}
+    """Condition and GPU -> when it began within the last hour."""
     levels: dict[str, float] = {}
     """Level and GPU -> since when, of the levels in telemetry that were reported and last."""
     silence: int = 0
@@ -109,7 +115,13 @@ def aged(work: Working, now: float) -> Working:
 def subject_of(fault: Fault) -> str:
     """What a fault is about: each kind, code and GPU has its own time; so has each level."""
     level = f":{fault.subcode}" if fault.source == TELEMETRY_SOURCE else ""
+    level = f":{fault.condition}" if fault.condition else level
     return f"{fault.kind}:{fault.code}:{fault.gpu_index}{level}"
+
+
+def held_key(condition: str, gpu_index: int) -> str:
+    """Return the name of one condition of one GPU."""
+    return f"{condition}/{gpu_index}"
 
 
 def restarted(work: Working) -> Working:
@@ -133,7 +145,7 @@ def cancelled(work: Working, fault: Fault, judged: Judgement) -> Working:
 
     return msgspec.structs.replace(
         work,
-        conditions={k: c for k, c in work.conditions.items() if c.cordon or not over(k)},
+        conditions={k: c for k, c in work.conditions.items() if c.cordon or c.held or not over(k)},
         streaks={k: each for k, each in work.streaks.items() if not over(k)},
     )
 

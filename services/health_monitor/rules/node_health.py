@@ -15,13 +15,12 @@ import msgspec
 
 from schemas.enums import Action, HealthStatus
 from schemas.health_records import HealthRecord
+from schemas.held_conditions import ConditionList
 from schemas.machine_identity import OTHERS_MAX
 from schemas.node_events import (
     Fault,
-    Lost,
     MachineRefused,
     Registered,
-    Returned,
     Uncordoned,
     Verdict,
 )
@@ -43,13 +42,14 @@ from services.health_monitor.rules.gpu_health import (
 )
 from services.health_monitor.rules.health_policy import Judgement
 from services.health_monitor.rules.health_state import (
+    HELD_UNTIL,
     TELEMETRY_SOURCE,
     Condition,
     Streak,
-    WatchDecision,
     Working,
     aged,
     cancelled,
+    held_key,
     newest,
     restarted,
     subject_of,
@@ -85,7 +85,7 @@ Decision = tuple[HealthRecord, tuple[Effect, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """Which message is decided on, and when it was stored."""
+    """Names the message that is decided on, and when it was stored."""
 
     id: str
     sequence: int
@@ -94,7 +94,7 @@ class Trigger:
 
 
 def applied(record: HealthRecord, seen: Trigger) -> bool:
-    """Whether this message has been applied to the record before."""
+    """Return whether this message has been applied to the record before."""
     return seen.sequence in record.detail.get("sequences", ()) or any(
         note.id == seen.id for note in record.recent
     )
@@ -135,6 +135,9 @@ def decide_fault(
         result, reason = "degraded", f"{reason}; GPU {fault.gpu_index} alone gets no new work"
     conditions = dict(work.conditions)
     lasts = subject in conditions and conditions[subject].cordon
+    if fault.condition and result != "degraded" and not lasts:
+        # What holds was rated otherwise before.
+        conditions.pop(subject, None)
     if result == "degraded" and (cordon or not lasts):
         conditions[subject] = _condition(fault, judged, action, reason, now, cordon=cordon)
     work = msgspec.structs.replace(
@@ -173,6 +176,12 @@ def decide_over(record: HealthRecord, fault: Fault, seen: Trigger) -> Decision:
     return _settle(record, msgspec.structs.replace(work, conditions=left), seen, record.policy)
 
 
+def decide_settled(record: HealthRecord, work: Working, seen: Trigger) -> Decision:
+    """Apply what has changed among the conditions."""
+    work = aged(work, seen.now.timestamp())
+    return _settle(record, work, seen, record.policy)
+
+
 def decide_registered(record: HealthRecord, event: Registered, seen: Trigger) -> Decision:
     """Apply an agent's first word: unknown becomes healthy; unhealthy is not lifted by it."""
     if applied(record, seen):
@@ -187,6 +196,7 @@ def decide_registered(record: HealthRecord, event: Registered, seen: Trigger) ->
             if each.cordon or each.boot == event.boot_id
         }
         work = msgspec.structs.replace(restarted(work), conditions=new)
+        record = _of_boot(record, event.boot_id)
     work = msgspec.structs.replace(
         work, instance=event.instance, boot=event.boot_id, registered=event.id
     )
@@ -204,6 +214,7 @@ def decide_machine_refused(record: HealthRecord, event: MachineRefused, seen: Tr
         return record, ()
     work, boot = aged(working_of(record), seen.now.timestamp()), event.refused.boot_id
     left = {key: each for key, each in work.conditions.items() if each.boot != boot}
+    record = _of_boot(record, event.machine.boot_id)
     refused = (*(each for each in work.refused if each != boot), boot)[-OTHERS_MAX:]
     work = msgspec.structs.replace(
         work,
@@ -248,59 +259,19 @@ def decide_uncordoned(record: HealthRecord, event: Uncordoned, seen: Trigger) ->
     return _close(changed, work, seen, _verdict(record, changed, work, seen))
 
 
+def _of_boot(record: HealthRecord, boot_id: str) -> HealthRecord:
+    """Drop the conditions of another boot."""
+    listed = record.conditions
+    if listed is None or listed.boot_id == boot_id:
+        return record
+    empty = ConditionList(boot_id=boot_id, counter=0)
+    return msgspec.structs.replace(record, conditions=empty)
+
+
 def decide_review(record: HealthRecord, seen: Trigger) -> Decision:
     """Apply a timer: what has worn off by now no longer counts."""
     work = msgspec.structs.replace(aged(working_of(record), seen.now.timestamp()), review=0.0)
     return _settle(record, work, seen, record.policy)
-
-
-def decide_silent(
-    record: HealthRecord, at: datetime, now: datetime, *, credentials_expired: bool = False
-) -> WatchDecision:
-    """Apply a heartbeat's end, which its moment identifies.
-
-    Where that silence is known and over, as after attempts that the bus refused, this is another
-    one, found `now`.
-    """
-    if record.lost:
-        return record, None
-    work = working_of(record)
-    if work.silence >= epoch_milliseconds(at):
-        at = now
-    moment = epoch_milliseconds(at)
-    lost = Lost(
-        id=f"lost-{record.pool}.{record.node}-{moment}",
-        time=at,
-        pool=record.pool,
-        node=record.node,
-        instance=work.instance or record.node,
-        credentials_expired=credentials_expired,
-    )
-    detail = msgspec.to_builtins(msgspec.structs.replace(work, silence=moment))
-    return msgspec.structs.replace(record, lost=True, detail=detail), lost
-
-
-def decide_heartbeat(record: HealthRecord, at: datetime) -> WatchDecision:
-    """Apply a heartbeat: news only where the node was lost.
-
-    Named after the silence that it ends: a replica that repeats it may have seen a later heartbeat.
-    """
-    if not record.lost:
-        return record, None
-    work = working_of(record)
-    returned = Returned(
-        id=f"returned-{record.pool}.{record.node}-{work.silence or epoch_milliseconds(at)}",
-        time=at,
-        pool=record.pool,
-        node=record.node,
-        instance=work.instance or record.node,
-    )
-    return msgspec.structs.replace(record, lost=False), returned
-
-
-def epoch_milliseconds(at: datetime) -> int:
-    """A moment as a number, for the IDs that are derived from it."""
-    return int(at.timestamp() * 1_000)
 
 
 def verdict_of(
@@ -343,6 +314,7 @@ def _condition(
 ) -> Condition:
     """What a fault degrades a node by; a level does until its end is reported."""
     lasts = LEVEL_SECONDS_MAX if fault.source == TELEMETRY_SOURCE else judged.sticky_seconds
+    until = HELD_UNTIL if fault.condition else now + lasts
     return Condition(
         action=action,
         rule=judged.rule,
@@ -354,7 +326,8 @@ def _condition(
         cordon=cordon,
         boot=fault.boot_id,
         job=fault.job,
-        until=now + (CORDON_SECONDS if cordon else lasts),
+        held=held_key(fault.condition, fault.gpu_index) if fault.condition else "",
+        until=now + CORDON_SECONDS if cordon else until,
     )
 
 
@@ -435,7 +408,7 @@ def _close(
     """Write the working state back; set the timer of the first condition that wears off."""
     record = with_conditions(record, work, seen.now)
     record = msgspec.structs.replace(record, cordon_gpus=cordon_gpus(work))
-    ends = (each.until for each in work.conditions.values() if not each.cordon)
+    ends = (each.until for each in work.conditions.values() if not (each.cordon or each.held))
     first = min(ends, default=0.0)
     if first and not 0 < work.review <= first:
         at = seen.now + timedelta(seconds=max(first - seen.now.timestamp(), 0.0))

@@ -53,6 +53,12 @@ _HOW: Final = """\
   kinds and GPUs of the node; until the n-th it is degraded.
 - A rule with `count` and `window` matches from the `count`-th fault within the window on, by the
   host's time: a late delivery is no burst.
+- A *condition* is a state that an agent sees at each sample: all NVLinks down, a driver that hangs.
+  It is judged once when it begins, under its name (`event.condition`), and degrades the node until
+  the agent sees it no more, whatever `sticky` says; one that began three times within an hour
+  counts for the rest of that hour. What holds is judged again after an uncordon, and by a changed
+  policy. What cannot be read is shown as unknown, and ends nothing. Agents of releases before say
+  nothing of conditions: their faults wear off as others do.
 - A *level* is a reading in the samples beyond a bound. Once it has lasted, it is reported as one
   fault, and degrades the node until it is over (a day, if its end is missed). It is reported
   again after an uncordon or a boot.
@@ -70,12 +76,25 @@ _HOW: Final = """\
 - A changed policy file is in force within a second; an invalid one is refused and the old one
   stays. Each verdict names its rule and the policy (12 digits of the file's SHA-256).
 """
+_PLAIN: Final = {
+    "RESTART_APP": "healthy, restart_app",
+    "IGNORE": "healthy, none",
+    "RESET_GPU": "unhealthy, reset_gpu",
+    "RESTART_BM": "unhealthy, reboot",
+    "RESTART_VM": "unhealthy, reboot",
+    "CONTACT_SUPPORT": "degraded, inspect",
+    "UPDATE_SWFW": "degraded, inspect",
+    "CHECK_MECHANICALS": "degraded, inspect",
+    "": "degraded, inspect",
+}
+"""What NVIDIA's words come to where nothing else is known."""
 
 
 def render() -> str:
     """Write the whole page."""
     policy = load_policy(resource("health-policy.yaml"))
-    tables = (*_rules(policy), *_levels(policy), *_xids(policy), *_sxids(policy))
+    xids = (*_xids(policy), *_differences(policy))
+    tables = (*_rules(policy), *_levels(policy), *xids, *_sxids(policy))
     return "\n".join((_INTRODUCTION, _HOW, *tables))
 
 
@@ -141,6 +160,29 @@ def _xids(policy: Policy) -> Iterable[str]:
         f"In NVIDIA's catalogue but in use on no present GPU, and so judged by `{explained.rule}` "
         f"({explained.result},\n{explained.action}): {unused}.\n"
     )
+
+
+def _differences(policy: Policy) -> Iterable[str]:
+    yield "## Where the verdict is another than NVIDIA's\n"
+    yield (
+        "NVIDIA's word for the immediate action, and what it comes to by itself, beside the\n"
+        "verdict of a line with nothing but the code.\n"
+    )
+    yield "| XID | NVIDIA | by itself | verdict | why |"
+    yield "|---|---|---|---|---|"
+    for entry in load_xids().codes:
+        explained = explain(policy, example("xid", entry.code))
+        plain = _PLAIN.get(entry.action, "a workflow")
+        if plain == f"{explained.result}, {explained.action}" or not entry.generations:
+            continue
+        yield _row(
+            str(entry.code),
+            entry.action or "nothing yet",
+            plain,
+            _verdict(explained),
+            explained.why,
+        )
+    yield ""
 
 
 def _sxids(policy: Policy) -> Iterable[str]:

@@ -40,14 +40,8 @@ LEVEL_SECONDS_MAX: Final = 3600.0
 WINDOW_SECONDS_MAX: Final = 7 * 86_400.0
 
 FIELDS: Final = (
-    "event_type",
-    "system",
-    "gpu_index",
-    "metrics",
-    "message",
-    "code",
-    "subcode",
-    "source",
+    *("event_type", "system", "gpu_index", "metrics", "message", "code", "subcode", "source"),
+    *("condition", "since"),
 )
 MACROS: Final = ("all", "exists", "exists_one", "map", "filter")
 FUNCTIONS: Final = frozenset(
@@ -396,6 +390,8 @@ def _probes() -> Iterable[dict[str, Any]]:
             "code": 79,
             "subcode": "",
             "source": "kmsg",
+            "condition": "",
+            "since": 0.0,
         }
 
 

@@ -16,6 +16,7 @@ from schemas.enums import Action, HealthStatus
 from schemas.health_records import HealthRecord
 from schemas.node_events import (
     BootChecked,
+    ConditionEnded,
     Fault,
     NodeEvent,
     Registered,
@@ -25,7 +26,7 @@ from schemas.node_events import (
 )
 from schemas.settings import HealthSpec
 from schemas.value_limits import UtcTime
-from services.health_monitor.rules import node_health
+from services.health_monitor.rules import node_health, open_conditions
 from services.health_monitor.rules.fault_history import fault_of_boot
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.health_state import working_of
@@ -40,7 +41,7 @@ from services.health_monitor.rules.level_faults import is_over
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One stored fact about a node."""
+    """Holds one stored fact about a node."""
 
     event: NodeEvent
     sequence: int
@@ -110,16 +111,22 @@ class Replay:
         match event:
             case Fault() if is_over(event):
                 self._apply(node, node_health.decide_over(node.record, event, seen))
+            case Fault() if event.condition:
+                decided = open_conditions.decide_begun(node.record, event, seen, self._judge)
+                self._apply(node, decided)
             case Fault():
-                self._fault(node, event, seen)
+                self._apply(node, self._judge(node.record, event, seen))
+            case ConditionEnded():
+                self._apply(node, open_conditions.decide_ended(node.record, event, seen))
             case BootChecked():
                 if (fault := fault_of_boot(event)) is not None:
                     self.faults += 1
-                    self._fault(node, fault, seen)
+                    self._apply(node, self._judge(node.record, fault, seen))
             case Registered():
                 self._apply(node, node_health.decide_registered(node.record, event, seen))
             case Uncordoned():
                 self._apply(node, node_health.decide_uncordoned(node.record, event, seen))
+                self._apply(node, open_conditions.decide_again(node.record, seen, self._judge))
             case Terminated():
                 del self._nodes[key]
             case _:
@@ -132,22 +139,21 @@ class Replay:
         for node in self._nodes.values():
             self._timers(node, now)
 
-    def _fault(self, node: _Node, fault: Fault, seen: node_health.Trigger) -> None:
-        windows = working_of(node.record).windows
+    def _judge(
+        self, record: HealthRecord, fault: Fault, seen: node_health.Trigger
+    ) -> node_health.Decision:
+        windows = working_of(record).windows
         judged = self._policy.judge(fault, windows, seen.now)
         why = "" if judged.fatal else self._jobs.shared(fault, seen.now.timestamp())
         judged = forgiven(judged, why, windows) if why else judged
         health = self._health(fault.pool)
-        self._apply(
-            node,
-            node_health.decide_fault(
-                node.record,
-                fault,
-                judged,
-                seen,
-                unhealthy_after=health.unhealthy_after,
-                cordons_gpus=health.cordon_scope == "gpu",
-            ),
+        return node_health.decide_fault(
+            record,
+            fault,
+            judged,
+            seen,
+            unhealthy_after=health.unhealthy_after,
+            cordons_gpus=health.cordon_scope == "gpu",
         )
 
     def _timers(self, node: _Node, until: datetime) -> None:

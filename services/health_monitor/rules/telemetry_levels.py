@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from schemas.enums import FaultKind
+from schemas.held_conditions import ConditionList
 from schemas.value_limits import Float, Int, Name
 
 Reading = Literal[
@@ -53,9 +54,10 @@ class GpuLevels(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeLevels(msgspec.Struct, frozen=True, gc=False):
-    """Of a node's sample, its GPUs."""
+    """Of a node's sample, its GPUs and what its agent says of conditions."""
 
     gpus: tuple[GpuLevels, ...] = ()
+    conditions: ConditionList | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

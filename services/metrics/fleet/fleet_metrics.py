@@ -40,6 +40,8 @@ REPLACEMENT_BUCKETS_SECONDS: Final = (
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
     *(120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0),
 )
+CONDITIONS_MAX: Final = LABEL_VALUES_MAX["condition"] - 1
+"""Names of conditions that have series of their own; agents send them."""
 HEALTH_VALUES: Final[Mapping[HealthStatus, float]] = {
     "healthy": 1.0,
     "degraded": 0.5,
@@ -197,18 +199,27 @@ def _node_gauges(
     count = Gauge(metric_catalogue.NODE_GPUS)
     check = Gauge(metric_catalogue.NODE_STATUS)
     named = Gauge(metric_catalogue.NODE_HEALTH)
+    held, conditions = Gauge(metric_catalogue.NODE_CONDITION), set[str]()
     for key, node in nodes.items():
         labels = (node.pool, node.node)
         if key in samples:
             count.values[labels] = len(samples[key].gpus)
         elif node.registered_at is not None:
             count.values[labels] = len(node.gpus)
+        listed = health[key].conditions if key in health else None
+        for each in listed.held if listed is not None else ():
+            if len(conditions) < CONDITIONS_MAX:
+                conditions.add(each.name)
+            name = each.name if each.name in conditions else metric_catalogue.OTHER
+            gpu = min(each.gpu, metric_catalogue.GPU_INDEX_MAX)
+            scope = f"gpu{gpu}" if gpu >= 0 else "host"
+            held.values[*labels, name, scope] = 0.0 if each.unknown else 1.0
         status = health[key].status if key in health else "unknown"
         value = HEALTH_VALUES.get(status)
         named.values[*labels, status] = value or 0.0
         if value is not None:
             check.values[labels] = value
-    return (count, check, named)
+    return (count, check, named, held)
 
 
 def _gpu_gauges(

@@ -41,7 +41,7 @@ enum key {
     ECC_DBE_TOTAL, REMAPPED_CORRECTABLE, REMAPPED_UNCORRECTABLE, REMAP_PENDING, REMAP_FAILED,
     RETIRED_SBE, RETIRED_DBE, NVLINKS, NVLINKS_DOWN, NVLINK_ERRORS, PCIE_REPLAYS, PCIE_WIDTH,
     PCIE_WIDTH_MAX, PCIE_GENERATION, POWER_LIMIT, FABRIC_STATE, FABRIC_STATUS, FABRIC_HEALTH, LOST,
-    FABRIC_CLUSTER, FABRIC_CLIQUE, PROCESSES, KEYS
+    FABRIC_CLUSTER, FABRIC_CLIQUE, PROCESSES, RECOVERY_ACTION, KEYS
 };
 
 static const struct { const char *name; long long standard; } keys[KEYS] = {
@@ -64,7 +64,7 @@ static const struct { const char *name; long long standard; } keys[KEYS] = {
     [FABRIC_STATE] = {"fabric_state", 3},      [FABRIC_STATUS] = {"fabric_status", 0},
     [FABRIC_HEALTH] = {"fabric_health", 0x1aa}, [LOST] = {"lost", 0},
     [FABRIC_CLUSTER] = {"fabric_cluster", 0},  [FABRIC_CLIQUE] = {"fabric_clique", 0},
-    [PROCESSES] = {"processes", 0},
+    [PROCESSES] = {"processes", 0},            [RECOVERY_ACTION] = {"recovery_action", 0},
 };
 
 struct gpu {
@@ -627,7 +627,8 @@ struct field_value {
 };
 
 enum { FIELD_CRC_FLIT = 38, FIELD_CRC_DATA = 45, FIELD_REPLAY = 52, FIELD_RECOVERY = 59,
-       FIELD_MEMORY_TEMPERATURE = 82, FIELD_LINK_COUNT = 91, TYPE_UINT = 1, TYPE_ULL = 3 };
+       FIELD_MEMORY_TEMPERATURE = 82, FIELD_LINK_COUNT = 91, FIELD_RECOVERY_ACTION = 230,
+       TYPE_UINT = 1, TYPE_ULL = 3 };
 
 int nvmlDeviceGetFieldValues(void *device, int count, struct field_value *values)
 {
@@ -654,6 +655,11 @@ int nvmlDeviceGetFieldValues(void *device, int count, struct field_value *values
             break;
         case FIELD_LINK_COUNT:
             key = NVLINKS;
+            v->type = TYPE_UINT;
+            v->value.ui = (unsigned int)g->value[key];
+            break;
+        case FIELD_RECOVERY_ACTION:
+            key = RECOVERY_ACTION;
             v->type = TYPE_UINT;
             v->value.ui = (unsigned int)g->value[key];
             break;

@@ -1,0 +1,1 @@
+"""Conditions of this host: declared in one table, seen by readers, judged by an engine."""
