@@ -7,7 +7,17 @@ import msgspec
 from schemas.enums import Action, AttemptOutcome, FaultKind, HealthStatus, NoticeEffect, SagaKind
 from schemas.gpu_samples import GpuSample
 from schemas.machine_identity import MachineIdentity
-from schemas.messages import Codec, Message, last_word
+from schemas.messages import (
+    AGENT,
+    HEALTH_MONITOR,
+    METRICS,
+    NOTIFIER,
+    POOL_MANAGER,
+    PROVISIONER,
+    Codec,
+    Message,
+    last_word,
+)
 from schemas.node_work import RemainingWork
 from schemas.value_limits import Address, Float, Identifier, Int, Name, Seconds, Token, UtcTime
 
@@ -40,7 +50,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
-class Fault(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.fault"):
+class Fault(NodeEvent, frozen=True, kw_only=True, tag=AGENT):
     """A fault is one hardware event that a host observed. `time` is when the host observed it."""
 
     kind: FaultKind
@@ -67,7 +77,7 @@ class Fault(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1
     """Job of the process, where the host knows it: `slurm-1234`, `pod-<uid>`."""
 
 
-class Registered(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.registered"):
+class Registered(NodeEvent, frozen=True, kw_only=True, tag=AGENT):
     """An agent started and described its node."""
 
     instance: Identifier
@@ -86,9 +96,7 @@ class Registered(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.eve
     outside AWS, Google Cloud and Azure, and where the service does not answer."""
 
 
-class ProviderNotice(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.provider_notice"
-):
+class ProviderNotice(NodeEvent, frozen=True, kw_only=True, tag=AGENT):
     """The provider gave notice about the node, or withdrew a notice."""
 
     notice: Name
@@ -106,9 +114,7 @@ class ProviderNotice(
     boot_id: Name = ""
 
 
-class BootChecked(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.boot_checked"
-):
+class BootChecked(NodeEvent, frozen=True, kw_only=True, tag=AGENT):
     """The boot checks ended; a node is admitted only when they passed."""
 
     ok: bool
@@ -116,9 +122,7 @@ class BootChecked(
     boot_id: Name = ""
 
 
-class Verdict(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.health_monitor.event.v1.verdict"
-):
+class Verdict(NodeEvent, frozen=True, kw_only=True, tag=HEALTH_MONITOR):
     """A node's health changed."""
 
     status: HealthStatus
@@ -141,7 +145,7 @@ class Verdict(
     """GPUs that are to get no new work while the node stays in service."""
 
 
-class Lost(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.health_monitor.event.v1.lost"):
+class Lost(NodeEvent, frozen=True, kw_only=True, tag=HEALTH_MONITOR):
     """A node's heartbeats stopped."""
 
     instance: Name = ""
@@ -149,17 +153,13 @@ class Lost(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.health_monitor.
     """They stopped when its credentials expired."""
 
 
-class Returned(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.health_monitor.event.v1.returned"
-):
+class Returned(NodeEvent, frozen=True, kw_only=True, tag=HEALTH_MONITOR):
     """A lost node sends heartbeats again."""
 
     instance: Name = ""
 
 
-class Admitted(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.admitted"
-):
+class Admitted(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A node passed admission and is in service, or a spare."""
 
     saga: str = ""
@@ -167,9 +167,7 @@ class Admitted(
     """It is kept cordoned until it is promoted."""
 
 
-class MachineRefused(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.machine_refused"
-):
+class MachineRefused(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A second machine uses the node's ID: what it reports is ignored. Repeated once an hour."""
 
     machine: MachineIdentity
@@ -179,9 +177,7 @@ class MachineRefused(
     remedy: str = ""
 
 
-class Promoted(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.promoted"
-):
+class Promoted(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A spare is in service."""
 
     instead_of: str = ""
@@ -189,18 +185,14 @@ class Promoted(
     saga: str = ""
 
 
-class Cordoned(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.cordoned"
-):
+class Cordoned(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """The workload system places no new work on the node."""
 
     reason: str = ""
     saga: str = ""
 
 
-class Uncordoned(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.uncordoned"
-):
+class Uncordoned(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """The workload system may place work on the node again; its health state is reset."""
 
     reason: str = ""
@@ -221,18 +213,14 @@ class NodeHeld(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manage
     reason: str = ""
 
 
-class Released(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.released"
-):
+class Released(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A hold ended: it expired, or an operator released it."""
 
     by: str = ""
     reason: str = ""
 
 
-class WorkRemains(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.work_remains"
-):
+class WorkRemains(NodeEvent, frozen=True, kw_only=True, tag=NOTIFIER):
     """A drain waits for work; published when that changes, at most once a minute for a node."""
 
     saga: str
@@ -243,9 +231,7 @@ class WorkRemains(
     """When what is left is evicted; absent: it may take as long as it needs."""
 
 
-class CheckpointRequested(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.checkpoint_requested"
-):
+class CheckpointRequested(NodeEvent, frozen=True, kw_only=True, tag=NOTIFIER):
     """The work on a node was asked for a checkpoint, before its drain."""
 
     saga: str
@@ -257,7 +243,7 @@ class CheckpointRequested(
     has announced its checkpoint, it is evicted at once."""
 
 
-class WorkLeft(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.work_left"):
+class WorkLeft(NodeEvent, frozen=True, kw_only=True, tag=NOTIFIER):
     """A workload system called back: the work that a saga's drain waits for has left the node."""
 
     saga: str
@@ -265,9 +251,7 @@ class WorkLeft(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.ev
     """The user in the order's subject."""
 
 
-class WorkloadState(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.workload_state"
-):
+class WorkloadState(NodeEvent, frozen=True, kw_only=True, tag=NOTIFIER):
     """The workload system changed what it says of the node itself."""
 
     system: Name
@@ -282,17 +266,13 @@ class WorkloadState(
     """Since when, where the system says it."""
 
 
-class WorkGangs(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.work_gangs"
-):
+class WorkGangs(NodeEvent, frozen=True, kw_only=True, tag=NOTIFIER):
     """Jobs of several nodes run on a node that is unhealthy or drains; all known ones."""
 
     gangs: tuple[Name, ...] = ()
 
 
-class WorkFailed(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.work_failed"
-):
+class WorkFailed(NodeEvent, frozen=True, kw_only=True, tag=NOTIFIER):
     """A job failed on the node, as the workload system says. `time` is when it failed."""
 
     system: Name
@@ -300,7 +280,7 @@ class WorkFailed(
     reason: Name = ""
 
 
-class Drained(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.drained"):
+class Drained(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """The node's work is gone, or its drain deadline passed."""
 
     saga: str = ""
@@ -310,9 +290,7 @@ class Drained(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager
     """False: the drain did not wait for a confirmation, so whether work is left is unknown."""
 
 
-class Terminated(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.terminated"
-):
+class Terminated(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """The node has left its pool: the provider removes its instance, or it becomes a leak."""
 
     saga: str = ""
@@ -320,9 +298,7 @@ class Terminated(
     """Where others removed it: how many sagas were about it."""
 
 
-class Remediated(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.remediated"
-):
+class Remediated(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A reset or a reboot of the node has ended, successfully or not."""
 
     remediation: SagaKind
@@ -338,7 +314,7 @@ class Remediated(
     duration_seconds: Seconds = 0.0
 
 
-class Repaired(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.metrics.event.v1.repaired"):
+class Repaired(NodeEvent, frozen=True, kw_only=True, tag=METRICS):
     """A node's outage has ended, with its cost."""
 
     saga: str = ""
@@ -358,26 +334,20 @@ class Repaired(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.metrics.eve
     """Name of the bundle in EVIDENCE; empty: operator requests without a fault have none."""
 
 
-class CredentialsIssued(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.credentials_issued"
-):
+class CredentialsIssued(NodeEvent, frozen=True, kw_only=True, tag=PROVISIONER):
     """A new node's agent received its own credentials, for a key that the node generated."""
 
     key: str
     """The public key; it is not secret."""
 
 
-class CredentialsRefused(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.credentials_refused"
-):
+class CredentialsRefused(NodeEvent, frozen=True, kw_only=True, tag=PROVISIONER):
     """A request with a node's bootstrap credentials was refused."""
 
     reason: str
 
 
-class BusAccess(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.bus_access"
-):
+class BusAccess(NodeEvent, frozen=True, kw_only=True, tag=PROVISIONER):
     """A node's credentials are refused because its agent floods the bus, or accepted again."""
 
     refused: bool
@@ -385,9 +355,7 @@ class BusAccess(
     by: Name = ""
 
 
-class SetupRan(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.setup_ran"
-):
+class SetupRan(NodeEvent, frozen=True, kw_only=True, tag=PROVISIONER):
     """One of a pool's `setup_commands` ended on a new node."""
 
     command: Int
@@ -402,7 +370,7 @@ class SetupRan(
     saga: str = ""
 
 
-class Telemetry(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.telemetry"):
+class Telemetry(NodeEvent, frozen=True, kw_only=True, tag=AGENT):
     """The agent sampled the whole node by NVML. `time` is when it was taken."""
 
     gpus: tuple[GpuSample, ...] = ()
