@@ -3,6 +3,7 @@
 import pytest
 
 from schemas.enums import SAGA_STEPS
+from schemas.saga_steps import STEPS
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.definition import Definition
 from services.saga.saga_state import ENDED
@@ -230,3 +231,17 @@ def test_an_undo_that_failed_is_done_when_it_is_retried(definition: Definition, 
 
         assert ("stuck", "unwound") == (stuck.status, state.status), step
         assert "new" not in run.world.instances, step
+
+
+@pytest.mark.parametrize(("definition", "order"), CASES)
+def test_what_is_declared_of_each_step_is_so(definition: Definition, order: str) -> None:
+    """A step waits for the node where no service performs it, and is undone where it says so."""
+    for step in definition.steps(params(definition, order)):
+        declared = STEPS[step.name]
+        assert (step.waits is not None) == (declared.performer == "")
+        assert not step.undo or declared.undo
+
+
+def test_every_step_is_declared() -> None:
+    """No other is."""
+    assert {each for found in SAGA_STEPS.values() for each in found} == STEPS.keys()
