@@ -8,7 +8,7 @@ from typing import Final
 
 from schemas import subjects
 from schemas.names import token
-from schemas.saga_steps import step_filters
+from schemas.step_declarations import step_filters
 from schemas.stream_specs import DAY_SECONDS, BucketSpec, DurableSpec, ObjectBucketSpec, StreamSpec
 
 SERVER_VERSION_MIN: Final = (2, 12, 0)

@@ -8,7 +8,7 @@ from schemas.dry_run import DryRun
 from schemas.duration import format_duration
 from schemas.messages import encode
 from schemas.operator_requests import Request
-from schemas.saga_steps import waits_for
+from schemas.step_declarations import waits_for
 from services.cli import console
 from services.cli.fleet_connection import FleetAccess
 from services.cli.text import tables

@@ -5,7 +5,7 @@ from datetime import datetime
 
 import msgspec
 
-from schemas.saga_steps import waits_for
+from schemas.step_declarations import waits_for
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.definition import Step
 from services.saga.saga_state import SagaState

@@ -35,7 +35,7 @@ from schemas.saga_log_entries import (
     UndoStarted,
     UndoSucceeded,
 )
-from schemas.saga_steps import IRREVERSIBLE_STEPS
+from schemas.step_declarations import IRREVERSIBLE_STEPS
 from schemas.stream_specs import DurableSpec
 from schemas.topology import SAGAS
 from schemas.value_limits import limited

@@ -24,7 +24,7 @@ from tests.provisioner.lambda_server import KEY, LambdaServer, serving
 
 @pytest.fixture
 async def cloud() -> AsyncIterator[LambdaServer]:
-    """A strict server of Lambda's API on loopback."""
+    """Provide a strict server of Lambda's API on loopback."""
     async with serving() as server:
         yield server
 
@@ -48,7 +48,7 @@ async def navarch(config: Path, *arguments: str, given: str = "", **env: str) ->
 async def test_a_secret_is_checked_and_stored_readable_only_by_its_owner(
     config: Path, cloud: LambdaServer
 ) -> None:
-    """It is not printed, and the provisioner reads it."""
+    """The secret is not printed, and the provisioner reads it."""
     code, said = await navarch(config, "--key-stdin", given=f"{KEY}\n")
     data = config.parent / "data"
     plugin = add_stored_credentials("lambda", PluginSettings(type="lambda"), data)
@@ -169,7 +169,7 @@ def test_a_provider_that_is_not_configured_is_added_to_the_configuration(
 def test_nothing_is_stored_for_a_configuration_that_is_not_valid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is missing is named; neither the file nor the credentials are there then."""
+    """The error names what is missing; neither the file nor the credentials are there then."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):

@@ -6,7 +6,6 @@ A test compares the file with what would be written.
 import ast
 import importlib
 import inspect
-import json
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -51,10 +50,10 @@ from schemas.operations import CHANGES
 from schemas.stream_specs import StreamSpec
 from schemas.topology import BUCKETS, DURABLES, OBJECT_BUCKETS, STREAMS
 from tests.golden.catalogue import ANSWER_TYPES, HERE, STEP_TYPES
+from tests.golden.filled_json import written
 
 DOCUMENT: Final = HERE.parents[1] / "docs" / "events.md"
 DAY_SECONDS: Final = 86_400
-COLUMNS: Final = 120
 
 INTRODUCTION: Final = (HERE / "events-introduction.md").read_text(encoding="utf-8")
 
@@ -389,27 +388,6 @@ def _doc(kind: type[Any]) -> str:
 def _example(golden: str) -> Iterator[str]:
     value = msgspec.json.decode(Path(HERE / f"{golden}.json").read_bytes())
     yield f"```json\n{written(value)}\n```\n"
-
-
-def written(value: Any, indent: str = "") -> str:
-    """Return JSON with as much in a line as fits."""
-    line = json.dumps(value, ensure_ascii=False)
-    if len(indent) + len(line) <= COLUMNS or not isinstance(value, list | dict):
-        return line
-    more = f"{indent}  "
-    if isinstance(value, list):
-        opened, closed, parts = "[", "]", [written(each, more) for each in value]
-    else:
-        opened, closed = "{", "}"
-        parts = [f"{json.dumps(key)}: {written(each, more)}" for key, each in value.items()]
-    lines = [parts[0]]
-    for part in parts[1:]:
-        if "\n" not in f"{lines[-1]}{part}" and len(f"{more}{lines[-1]}, {part}") <= COLUMNS:
-            lines[-1] += f", {part}"
-        else:
-            lines.append(part)
-    inside = f",\n{more}".join(lines)
-    return f"{opened}\n{more}{inside}\n{indent}{closed}"
 
 
 def _fields(kind: type[Any]) -> Iterator[str]:

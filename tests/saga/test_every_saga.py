@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.enums import SAGA_STEPS
-from schemas.saga_steps import STEPS
+from schemas.step_declarations import STEPS
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.definition import Definition
 from services.saga.saga_state import ENDED
