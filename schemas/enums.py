@@ -145,8 +145,6 @@ SAGA_STEPS: Final[dict[SagaKind, frozenset[str]]] = {
     "cordon-gpus": frozenset({"cordon-gpus"}),
 }
 """Steps that a saga of each kind may have; its log allows no entry about another one."""
-IRREVERSIBLE_STEPS: Final = frozenset({"terminate", "reset", "reboot"})
-"""Steps that are performed only after the whole log was read: it must allow them."""
 
 NoticeEffect = Literal["reclaim", "retire", "reboot", "redeploy", "freeze"]
 """What a provider's notice does to a node. reclaim: it is taken away; retire: the same, days ahead;

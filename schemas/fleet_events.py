@@ -3,7 +3,7 @@
 from typing import Literal
 
 from schemas.enums import ProviderErrorKind
-from schemas.messages import Codec, Message, last_word
+from schemas.messages import GATEWAY, PROVISIONER, RUNTIME, Codec, Message, last_word
 from schemas.value_limits import Int, Name, Seconds
 
 
@@ -24,9 +24,7 @@ class ConsumerLag(FleetEvent, frozen=True, kw_only=True, tag="io.navarch.metrics
     reason: str = ""
 
 
-class UnknownError(
-    FleetEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.unknown_error"
-):
+class UnknownError(FleetEvent, frozen=True, kw_only=True, tag=PROVISIONER):
     """A provider returned an error that no rule covers; published once per code."""
 
     provider: str
@@ -67,9 +65,7 @@ StoreCause = Literal["", "rate", "files", "space", "quorum", "unknown"]
 """Why a server refuses to store; empty: the failure is another one."""
 
 
-class ServiceFailure(
-    FleetEvent, frozen=True, kw_only=True, tag="io.navarch.runtime.event.v1.service_failure"
-):
+class ServiceFailure(FleetEvent, frozen=True, kw_only=True, tag=RUNTIME):
     """A part of a service's work fails, while everything else goes on; or it works again."""
 
     status: Literal["failing", "recovered"]
@@ -84,9 +80,7 @@ class ServiceFailure(
     """Of `store-unwritable`: too much is sent, or files, space or other servers are lacking."""
 
 
-class HttpChange(
-    FleetEvent, frozen=True, kw_only=True, tag="io.navarch.gateway.event.v1.http_change"
-):
+class HttpChange(FleetEvent, frozen=True, kw_only=True, tag=GATEWAY):
     """A caller of the HTTP API requested a change; and what came of it."""
 
     by: Name
@@ -103,9 +97,7 @@ class HttpChange(
     """The request that it became; the pool's answer has its ID too. Empty: it became none."""
 
 
-class OrderAnswered(
-    FleetEvent, frozen=True, kw_only=True, tag="io.navarch.runtime.event.v1.order_answered"
-):
+class OrderAnswered(FleetEvent, frozen=True, kw_only=True, tag=RUNTIME):
     """A service performed an order at once, such as a sweep or an acknowledgement, or refused."""
 
     by: Name

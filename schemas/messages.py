@@ -7,8 +7,9 @@ field never changes its type or meaning. Unknown fields are ignored; an unknown 
 """
 
 import gzip
+import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -34,6 +35,24 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """When it happened, by the publisher's clock."""
     cause: Name = ""
     """ID of the message that led to this one; empty for a first cause."""
+
+
+def _types_of(source: str) -> Callable[[str], str]:
+    """Return what makes the type of a publisher's message of the name of its class."""
+
+    def type_of(name: str) -> str:
+        words = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+        return f"io.navarch.{source}.event.v1.{words}"
+
+    return type_of
+
+
+AGENT, HEALTH_MONITOR = _types_of("agent"), _types_of("health_monitor")
+POOL_MANAGER, PROVISIONER = _types_of("pool_manager"), _types_of("provisioner")
+NOTIFIER, METRICS, SAGA = _types_of("notifier"), _types_of("metrics"), _types_of("saga")
+RUNTIME, GATEWAY = _types_of("runtime"), _types_of("gateway")
+"""Types of the messages of each publisher: `io.navarch.<publisher>.event.v1.<name of the class>`. A
+class that is renamed names its type itself, as that never changes."""
 
 
 class UnknownType(msgspec.Struct, frozen=True):

@@ -9,7 +9,18 @@ from schemas.gpu_samples import GpuSample
 from schemas.gpu_samples import Metric as Metric
 from schemas.held_conditions import ConditionList
 from schemas.machine_identity import MachineIdentity
-from schemas.messages import Codec, Message, last_word, publisher
+from schemas.messages import (
+    AGENT,
+    HEALTH_MONITOR,
+    METRICS,
+    NOTIFIER,
+    POOL_MANAGER,
+    PROVISIONER,
+    Codec,
+    Message,
+    last_word,
+    publisher,
+)
 from schemas.node_work import RemainingWork
 from schemas.value_limits import Address, Float, Identifier, Int, Name, Seconds, Token, UtcTime
 
@@ -21,7 +32,7 @@ class NodeEvent(Message, frozen=True, kw_only=True):
     node: Token
 
 
-class Fault(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.fault"):
+class Fault(NodeEvent, frozen=True, kw_only=True, tag=AGENT):
     """A fault is one hardware event that a host observed. `time` is when the host observed it."""
 
     kind: FaultKind
@@ -53,9 +64,7 @@ class Fault(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1
     """When the condition was first seen."""
 
 
-class ConditionEnded(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.condition_ended"
-):
+class ConditionEnded(NodeEvent, frozen=True, kw_only=True, tag=AGENT):
     """A condition that held is seen no more. `cause` is the fault with which it began."""
 
     condition: Name
@@ -65,7 +74,7 @@ class ConditionEnded(
     message: str = ""
 
 
-class Registered(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.registered"):
+class Registered(NodeEvent, frozen=True, kw_only=True, tag=AGENT):
     """An agent started and described its node."""
 
     instance: Identifier
@@ -83,9 +92,7 @@ class Registered(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.eve
     """The instance's ID by the metadata of AWS, Google Cloud or Azure, as the provider lists it."""
 
 
-class ProviderNotice(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.provider_notice"
-):
+class ProviderNotice(NodeEvent, frozen=True, kw_only=True, tag=AGENT):
     """The provider gave notice about the node, or withdrew a notice."""
 
     notice: Name
@@ -103,9 +110,7 @@ class ProviderNotice(
     boot_id: Name = ""
 
 
-class BootChecked(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.boot_checked"
-):
+class BootChecked(NodeEvent, frozen=True, kw_only=True, tag=AGENT):
     """The boot checks ended; a node is admitted only when they passed."""
 
     ok: bool
@@ -113,9 +118,7 @@ class BootChecked(
     boot_id: Name = ""
 
 
-class Verdict(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.health_monitor.event.v1.verdict"
-):
+class Verdict(NodeEvent, frozen=True, kw_only=True, tag=HEALTH_MONITOR):
     """A node's health changed."""
 
     status: HealthStatus
@@ -138,7 +141,7 @@ class Verdict(
     """GPUs that are to get no new work while the node stays in service."""
 
 
-class Lost(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.health_monitor.event.v1.lost"):
+class Lost(NodeEvent, frozen=True, kw_only=True, tag=HEALTH_MONITOR):
     """A node's heartbeats stopped."""
 
     instance: Name = ""
@@ -146,17 +149,13 @@ class Lost(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.health_monitor.
     """They stopped when its credentials expired."""
 
 
-class Returned(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.health_monitor.event.v1.returned"
-):
+class Returned(NodeEvent, frozen=True, kw_only=True, tag=HEALTH_MONITOR):
     """A lost node sends heartbeats again."""
 
     instance: Name = ""
 
 
-class Admitted(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.admitted"
-):
+class Admitted(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A node passed admission and is in service, or a spare."""
 
     saga: str = ""
@@ -164,9 +163,7 @@ class Admitted(
     """It is kept cordoned until it is promoted."""
 
 
-class MachineRefused(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.machine_refused"
-):
+class MachineRefused(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A second machine uses the node's ID: what it reports is ignored. Repeated once an hour."""
 
     machine: MachineIdentity
@@ -176,9 +173,7 @@ class MachineRefused(
     remedy: str = ""
 
 
-class Promoted(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.promoted"
-):
+class Promoted(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A spare is in service."""
 
     instead_of: str = ""
@@ -186,18 +181,14 @@ class Promoted(
     saga: str = ""
 
 
-class Cordoned(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.cordoned"
-):
+class Cordoned(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """The workload system places no new work on the node."""
 
     reason: str = ""
     saga: str = ""
 
 
-class Uncordoned(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.uncordoned"
-):
+class Uncordoned(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """The workload system may place work on the node again; its health state is reset."""
 
     reason: str = ""
@@ -218,18 +209,14 @@ class NodeHeld(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manage
     reason: str = ""
 
 
-class Released(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.released"
-):
+class Released(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A hold ended: it expired, or an operator released it."""
 
     by: str = ""
     reason: str = ""
 
 
-class WorkRemains(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.work_remains"
-):
+class WorkRemains(NodeEvent, frozen=True, kw_only=True, tag=NOTIFIER):
     """A drain waits for work; published when that changes, at most once a minute for a node."""
 
     saga: str
@@ -241,9 +228,7 @@ class WorkRemains(
     detail: Name = ""  # why it stays, in the workload system's words
 
 
-class CheckpointRequested(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.checkpoint_requested"
-):
+class CheckpointRequested(NodeEvent, frozen=True, kw_only=True, tag=NOTIFIER):
     """The work on a node was asked for a checkpoint, before its drain."""
 
     saga: str
@@ -255,7 +240,7 @@ class CheckpointRequested(
     has announced its checkpoint, it is evicted at once."""
 
 
-class WorkLeft(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.work_left"):
+class WorkLeft(NodeEvent, frozen=True, kw_only=True, tag=NOTIFIER):
     """A workload system called back: the work that a saga's drain waits for has left the node."""
 
     saga: str
@@ -263,9 +248,7 @@ class WorkLeft(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.ev
     """The user in the order's subject."""
 
 
-class WorkloadState(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.workload_state"
-):
+class WorkloadState(NodeEvent, frozen=True, kw_only=True, tag=NOTIFIER):
     """The workload system changed what it says of the node itself."""
 
     system: Name
@@ -280,17 +263,13 @@ class WorkloadState(
     """Since when, where the system says it."""
 
 
-class WorkGangs(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.work_gangs"
-):
+class WorkGangs(NodeEvent, frozen=True, kw_only=True, tag=NOTIFIER):
     """Jobs of several nodes run on a node that is unhealthy or drains; all known ones."""
 
     gangs: tuple[Name, ...] = ()
 
 
-class WorkFailed(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.work_failed"
-):
+class WorkFailed(NodeEvent, frozen=True, kw_only=True, tag=NOTIFIER):
     """A job failed on the node, as the workload system says. `time` is when it failed."""
 
     system: Name
@@ -298,7 +277,7 @@ class WorkFailed(
     reason: Name = ""
 
 
-class Drained(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.drained"):
+class Drained(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """The node's work is gone, or its drain deadline passed."""
 
     saga: str = ""
@@ -308,9 +287,7 @@ class Drained(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager
     """False: the drain did not wait for a confirmation, so whether work is left is unknown."""
 
 
-class Terminated(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.terminated"
-):
+class Terminated(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """The node has left its pool: the provider removes its instance, or it becomes a leak."""
 
     saga: str = ""
@@ -318,9 +295,7 @@ class Terminated(
     """Where others removed it: how many sagas were about it."""
 
 
-class Remediated(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.remediated"
-):
+class Remediated(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A reset or a reboot of the node has ended, successfully or not."""
 
     remediation: SagaKind
@@ -336,7 +311,7 @@ class Remediated(
     duration_seconds: Seconds = 0.0
 
 
-class Repaired(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.metrics.event.v1.repaired"):
+class Repaired(NodeEvent, frozen=True, kw_only=True, tag=METRICS):
     """A node's outage has ended, with its cost."""
 
     saga: str = ""
@@ -356,26 +331,20 @@ class Repaired(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.metrics.eve
     """Name of the bundle in EVIDENCE; empty: operator requests without a fault have none."""
 
 
-class CredentialsIssued(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.credentials_issued"
-):
+class CredentialsIssued(NodeEvent, frozen=True, kw_only=True, tag=PROVISIONER):
     """A new node's agent received its own credentials, for a key that the node generated."""
 
     key: str
     """The public key; it is not secret."""
 
 
-class CredentialsRefused(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.credentials_refused"
-):
+class CredentialsRefused(NodeEvent, frozen=True, kw_only=True, tag=PROVISIONER):
     """A request with a node's bootstrap credentials was refused."""
 
     reason: str
 
 
-class BusAccess(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.bus_access"
-):
+class BusAccess(NodeEvent, frozen=True, kw_only=True, tag=PROVISIONER):
     """A node's credentials are refused because its agent floods the bus, or accepted again."""
 
     refused: bool
@@ -383,9 +352,7 @@ class BusAccess(
     by: Name = ""
 
 
-class SetupRan(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.setup_ran"
-):
+class SetupRan(NodeEvent, frozen=True, kw_only=True, tag=PROVISIONER):
     """One of a pool's `setup_commands` ended on a new node."""
 
     command: Int
@@ -400,7 +367,7 @@ class SetupRan(
     saga: str = ""
 
 
-class Telemetry(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.telemetry"):
+class Telemetry(NodeEvent, frozen=True, kw_only=True, tag=AGENT):
     """The agent sampled the whole node by NVML. `time` is when it was taken."""
 
     gpus: tuple[GpuSample, ...] = ()

@@ -3,7 +3,7 @@
 from typing import Final, Literal
 
 from schemas.enums import Action, BreakerCause, IncidentScope, LaunchRefusal, Refusal
-from schemas.messages import Codec, Message, last_word
+from schemas.messages import POOL_MANAGER, PROVISIONER, RUNTIME, Codec, Message, last_word
 from schemas.proposed_removals import RemovalGate
 from schemas.value_limits import Float, Int, Seconds, Token, UtcTime
 
@@ -17,7 +17,7 @@ class PoolEvent(Message, frozen=True, kw_only=True):
     pool: Token
 
 
-class Scaled(PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.scaled"):
+class Scaled(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A pool's desired size changed."""
 
     previous: Int
@@ -28,9 +28,7 @@ class Scaled(PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.
     """Who asked."""
 
 
-class ScaleRefused(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.scale_refused"
-):
+class ScaleRefused(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A scale request was refused and nothing changed."""
 
     refusal: Refusal
@@ -41,9 +39,7 @@ class ScaleRefused(
     """Who asked."""
 
 
-class RequestAccepted(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.request_accepted"
-):
+class RequestAccepted(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A request was accepted; `saga` carries it out."""
 
     verb: str
@@ -56,9 +52,7 @@ class RequestAccepted(
     """A consequence that the operator may not expect."""
 
 
-class RequestRefused(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.request_refused"
-):
+class RequestRefused(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A request was refused and nothing changed."""
 
     verb: str
@@ -70,15 +64,11 @@ class RequestRefused(
     """Who asked."""
 
 
-class PoolRemoved(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.pool_removed"
-):
+class PoolRemoved(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A pool was removed at an operator's request, with its last instance and its record."""
 
 
-class BreakerOpened(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.breaker_opened"
-):
+class BreakerOpened(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """Remediation stops until the breaker closes; sagas that restore nodes continue."""
 
     unavailable: Int
@@ -96,9 +86,7 @@ class BreakerOpened(
     request: str = ""
 
 
-class BreakerHalfOpened(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.breaker_half_opened"
-):
+class BreakerHalfOpened(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """The breaker's cause has ended: one node is remediated as a probe."""
 
     saga: str
@@ -109,9 +97,7 @@ class BreakerHalfOpened(
     reason: str = ""
 
 
-class BreakerClosed(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.breaker_closed"
-):
+class BreakerClosed(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """Unhealthy nodes are remediated again, within the budget."""
 
     unavailable: Int
@@ -124,9 +110,7 @@ class BreakerClosed(
     request: str = ""
 
 
-class QuarantineFull(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.quarantine_full"
-):
+class QuarantineFull(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """The pool has as many nodes in quarantine as it may: other unhealthy nodes still take work."""
 
     status: Literal["opened", "closed"]
@@ -139,9 +123,7 @@ class QuarantineFull(
     remedy: str = ""
 
 
-class OnDemandShort(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.on_demand_short"
-):
+class OnDemandShort(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """Fewer nodes are on demand or reserved than the pool requires; spot takes no such place."""
 
     status: Literal["opened", "closed"]
@@ -152,7 +134,7 @@ class OnDemandShort(
     remedy: str = ""
 
 
-class Incident(PoolEvent, frozen=True, kw_only=True, tag="io.navarch.runtime.event.v1.incident"):
+class Incident(PoolEvent, frozen=True, kw_only=True, tag=RUNTIME):
     """Several nodes have the same fault: they are one incident, not as many replacements."""
 
     incident: str
@@ -173,9 +155,7 @@ class Incident(PoolEvent, frozen=True, kw_only=True, tag="io.navarch.runtime.eve
     """Value of the scope: the job, rack or zone; empty for scope `pool`."""
 
 
-class SagaOpened(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.saga_opened"
-):
+class SagaOpened(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A saga was decided, with the reason."""
 
     saga: str
@@ -185,9 +165,7 @@ class SagaOpened(
     reason: str = ""
 
 
-class WouldStart(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.would_start"
-):
+class WouldStart(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """Automation decided this in observe mode, and does not perform it."""
 
     kind: str
@@ -197,9 +175,7 @@ class WouldStart(
     reason: str = ""
 
 
-class NodesDrifted(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.nodes_drifted"
-):
+class NodesDrifted(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """Nodes were launched with other settings than their pool has since its last change."""
 
     nodes: Int
@@ -212,9 +188,7 @@ class NodesDrifted(
     """Whether they are replaced one after the other, or only reported."""
 
 
-class NodeRefused(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.node_refused"
-):
+class NodeRefused(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A new node was refused at admission; its instance is terminated and another launched."""
 
     node: str
@@ -229,9 +203,7 @@ class NodeRefused(
     """What the operator can do, after too many refusals."""
 
 
-class NodeReplaced(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.node_replaced"
-):
+class NodeReplaced(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """An old node is gone and a new one is in service."""
 
     old_node: str
@@ -243,9 +215,7 @@ class NodeReplaced(
     duration_seconds: Seconds = 0.0
 
 
-class SagaFailed(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.saga_failed"
-):
+class SagaFailed(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A saga was unwound; the reconciler retries after `retry_seconds`."""
 
     saga: str
@@ -258,9 +228,7 @@ class SagaFailed(
     retry_seconds: Seconds = 0.0
 
 
-class SagaCancelled(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.saga_cancelled"
-):
+class SagaCancelled(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A saga was unwound at an operator's request, or ended because its log was lost.
 
     `then` is the saga that follows.
@@ -287,9 +255,7 @@ class SagaIsStuck(
     remedy: str = ""
 
 
-class SagaOverdue(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.saga_overdue"
-):
+class SagaOverdue(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A saga's step is overdue; it continues until an operator intervenes."""
 
     saga: str
@@ -300,9 +266,7 @@ class SagaOverdue(
     remedy: str = ""
 
 
-class OperatorNeeded(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.operator_needed"
-):
+class OperatorNeeded(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """A node is unhealthy, and the pool's remediation leaves it to an operator."""
 
     node: str
@@ -320,9 +284,7 @@ class OperatorNeeded(
     """The node itself is gone, and no other has its name: a successor is missing."""
 
 
-class InstanceLeaked(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.instance_leaked"
-):
+class InstanceLeaked(PoolEvent, frozen=True, kw_only=True, tag=PROVISIONER):
     """An instance that should be gone still exists and costs money."""
 
     instance: str
@@ -332,9 +294,7 @@ class InstanceLeaked(
     dollars_per_hour: Float = 0.0
 
 
-class RemovalAnswered(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.removal_answered"
-):
+class RemovalAnswered(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """The removal of a machine was proposed that no order means: it may go, or is held back."""
 
     instance: str
@@ -345,12 +305,7 @@ class RemovalAnswered(
     reason: str = ""
 
 
-class InstanceIdCorrected(
-    PoolEvent,
-    frozen=True,
-    kw_only=True,
-    tag="io.navarch.provisioner.event.v1.instance_id_corrected",
-):
+class InstanceIdCorrected(PoolEvent, frozen=True, kw_only=True, tag=PROVISIONER):
     """A node's only instance is listed under another ID, and its record has that ID now."""
 
     instance: str
@@ -360,9 +315,7 @@ class InstanceIdCorrected(
     """The ID that its record had."""
 
 
-class LaunchRefused(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.launch_refused"
-):
+class LaunchRefused(PoolEvent, frozen=True, kw_only=True, tag=PROVISIONER):
     """A launch was refused: no allowed offering is within its cost limits."""
 
     node: str
@@ -372,9 +325,7 @@ class LaunchRefused(
     remedy: str = ""
 
 
-class LaunchWaiting(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.launch_waiting"
-):
+class LaunchWaiting(PoolEvent, frozen=True, kw_only=True, tag=PROVISIONER):
     """Every offering of a launch is exhausted; it waits for capacity."""
 
     node: str

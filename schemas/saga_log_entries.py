@@ -8,7 +8,7 @@ last sequence of the saga's subjects, so that of two writers one is refused and 
 from typing import Any, Final
 
 from schemas.enums import SagaKind
-from schemas.messages import Codec, Message, last_word
+from schemas.messages import SAGA, Codec, Message, last_word
 from schemas.saga_params import SagaParams
 from schemas.value_limits import SagaToken, Token, UtcTime
 
@@ -72,9 +72,7 @@ class StepEntry(SagaEntry, frozen=True, kw_only=True):
     step: Token
 
 
-class StepStarted(
-    StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.step_started"
-):
+class StepStarted(StepEntry, frozen=True, kw_only=True, tag=SAGA):
     """The step's participant is commanded to perform it."""
 
     inputs: dict[str, Any] = {}
@@ -84,21 +82,17 @@ class StepStarted(
     """When operators are notified that it has not ended."""
 
 
-class StepOverdue(
-    StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.step_overdue"
-):
+class StepOverdue(StepEntry, frozen=True, kw_only=True, tag=SAGA):
     """The step takes longer than expected and continues."""
 
 
-class StepSucceeded(
-    StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.step_succeeded"
-):
+class StepSucceeded(StepEntry, frozen=True, kw_only=True, tag=SAGA):
     """The step's action was performed."""
 
     outputs: dict[str, Any] = {}
 
 
-class StepFailed(StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.step_failed"):
+class StepFailed(StepEntry, frozen=True, kw_only=True, tag=SAGA):
     """The step's action cannot be performed."""
 
     reason: str
@@ -106,9 +100,7 @@ class StepFailed(StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.even
     """An error kind, or a code of schemas.enums."""
 
 
-class StepExpired(
-    StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.step_expired"
-):
+class StepExpired(StepEntry, frozen=True, kw_only=True, tag=SAGA):
     """The step's deadline passed; the definition decides whether the saga unwinds or continues."""
 
     reason: str = ""
@@ -117,28 +109,24 @@ class StepExpired(
     """An operator ended the wait; `cause` is the request."""
 
 
-class UndoStarted(
-    StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.undo_started"
-):
+class UndoStarted(StepEntry, frozen=True, kw_only=True, tag=SAGA):
     """Command to undo a step's action, whether or not it was performed."""
 
     inputs: dict[str, Any] = {}
 
 
-class UndoSucceeded(
-    StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.undo_succeeded"
-):
+class UndoSucceeded(StepEntry, frozen=True, kw_only=True, tag=SAGA):
     """The step's action was undone."""
 
 
-class UndoFailed(StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.undo_failed"):
+class UndoFailed(StepEntry, frozen=True, kw_only=True, tag=SAGA):
     """The step's action cannot be undone."""
 
     reason: str
     remedy: str = ""
 
 
-class TimerDue(Message, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.timer_due"):
+class TimerDue(Message, frozen=True, kw_only=True, tag=SAGA):
     """A timer fired: a step's deadline, a pool's retry, a node's health to evaluate again."""
 
     saga: str = ""

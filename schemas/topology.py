@@ -8,6 +8,7 @@ from typing import Final
 
 from schemas import node_events, subjects
 from schemas.names import token
+from schemas.step_declarations import step_filters
 from schemas.stream_specs import DAY_SECONDS, BucketSpec, DurableSpec, ObjectBucketSpec, StreamSpec
 
 SERVER_VERSION_MIN: Final = (2, 12, 0)
@@ -236,15 +237,7 @@ PROVISIONER_STEPS: Final = DurableSpec(
     stream=SAGAS.name,
     name="provisioner-steps",
     description="provisioner: instances to launch and terminate, nodes to reset and reboot",
-    filters=(
-        subjects.saga_step_wildcard("provision", "started"),
-        subjects.saga_step_wildcard("provision", "undo-started"),
-        subjects.saga_step_wildcard("bootstrap", "started"),
-        subjects.saga_step_wildcard("terminate", "started"),
-        subjects.saga_step_wildcard("reset", "started"),
-        subjects.saga_step_wildcard("reboot", "started"),
-        subjects.saga_step_wildcard("check", "started"),
-    ),
+    filters=step_filters("provisioner"),
     # Launches wait here for capacity and must not delay terminations.
     in_flight_max=8192,
 )
@@ -252,17 +245,7 @@ NOTIFIER_STEPS: Final = DurableSpec(
     stream=SAGAS.name,
     name="notifier-steps",
     description="notifier: the workload system's cordon, uncordon and drain",
-    filters=(
-        subjects.saga_step_wildcard("cordon", "started"),
-        subjects.saga_step_wildcard("cordon", "undo-started"),
-        subjects.saga_step_wildcard("uncordon", "started"),
-        subjects.saga_step_wildcard("cordon-gpus", "started"),
-        subjects.saga_step_wildcard("reserve", "started"),
-        subjects.saga_step_wildcard("open", "started"),
-        subjects.saga_step_wildcard("promote", "started"),
-        subjects.saga_step_wildcard("drain", "started"),
-        subjects.saga_step_wildcard("vacate", "started"),
-    ),
+    filters=step_filters("notifier"),
     # A drain may outlast many restarts; its failures are limited by the step's deadline.
     failures_max=1_000,
     in_flight_max=4096,

@@ -8,10 +8,10 @@ from schemas.dry_run import DryRun
 from schemas.duration import format_duration
 from schemas.messages import encode
 from schemas.operator_requests import Request
+from schemas.step_declarations import waits_for
 from services.cli import console
 from services.cli.fleet_connection import FleetAccess
 from services.cli.text import tables
-from services.fleet_client.saga_progress import WAITS
 from services.operator_text.safe_text import escape_line
 
 
@@ -64,13 +64,11 @@ def page(result: DryRun) -> str:
         order = f", {result.order}" if result.order else ""
         lines += ["", escape_line(f"{result.new_node} would be launched: {named}{order}.")]
     if result.steps:
-        checked = result.new_node or result.node
-        names = {"node": result.node, "new_node": result.new_node, "checked": checked}
         steps = [
             (
                 step.step,
                 _until(step.deadline_seconds),
-                WAITS.get(step.step, "{node}").format(step=step.step, **names),
+                waits_for(step.step, result.node, result.new_node),
             )
             for step in result.steps
         ]

@@ -2,39 +2,13 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Final
 
 import msgspec
 
+from schemas.step_declarations import waits_for
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.definition import Step
 from services.saga.saga_state import SagaState
-
-WAITS: Final[dict[str, str]] = {
-    "cordon": "the notifier to cordon {node} at the workload system",
-    "uncordon": "the notifier to uncordon {node} at the workload system",
-    "cordon-gpus": "the notifier to keep new work off GPUs of {node} at the workload system",
-    "drain": "the work on {node} to leave",
-    "vacate": "the notifier to drain {node} at the workload system",
-    "terminate": "the provider to confirm that {node} is gone",
-    "provision": "the provider to bring up {new_node}",
-    "bootstrap": "the agent to be installed on {new_node}",
-    "register": "the agent on {new_node} to register",
-    "admit": "{new_node} to pass its checks",
-    "reserve": "the notifier to cordon {new_node} at the workload system before it is tested",
-    "check": "the agent on {checked} to run the diagnostic",
-    "promote": "the notifier to uncordon the spare at the workload system",
-    "open": "the notifier to uncordon {new_node} at the workload system",
-    "reset": "the agent on {node} to reset its GPUs",
-    "reboot": "the agent on {node}, or its provider, to reboot it",
-    "return": "the agent on {node} to register after the reboot",
-}
-"""Current step -> what it waits for."""
-UNDOES: Final[dict[str, str]] = {
-    "cordon": "the notifier to uncordon {node} at the workload system",
-    "provision": "the provider to confirm that {new_node} is gone",
-}
-"""Step being undone -> what the undo waits for."""
 
 
 class StepProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +97,7 @@ def _forward(current: Progress, state: SagaState, steps: Iterable[Step]) -> Prog
                 step=step.name,
                 since=done.started_at or state.started_at,
                 deadline=done.deadline,
-                waiting_for=_words(WAITS, step.name, current, "{step} to complete")
+                waiting_for=waits_for(step.name, current.node, current.new_node)
                 + _proceed_hint(step, state),
                 next=_pending(state, steps),
             )
@@ -158,7 +132,7 @@ def _backward(current: Progress, state: SagaState, steps: tuple[Step, ...]) -> P
     for step in behind:
         done = state.step(step.name)
         if done.status == "undo-started":
-            waiting = _words(UNDOES, step.name, current, "{step} to be undone")
+            waiting = waits_for(step.name, current.node, current.new_node, undone=True)
         elif done.status == "started" and step.waits is None and not step.superseded:
             waiting = f"{step.name} to be stopped"
         else:
@@ -187,9 +161,3 @@ def _pending(state: SagaState, steps: Iterable[Step]) -> tuple[str, ...]:
 def _last(state: SagaState) -> datetime:
     ends = [each.ended_at for each in state.steps.values() if each.ended_at is not None]
     return max([state.started_at, *ends])
-
-
-def _words(table: dict[str, str], step: str, current: Progress, otherwise: str) -> str:
-    words = table.get(step, otherwise)
-    checked = current.new_node or current.node
-    return words.format(step=step, node=current.node, new_node=current.new_node, checked=checked)

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from schemas import subjects
-from schemas.enums import IRREVERSIBLE_STEPS, STOPPED
+from schemas.enums import STOPPED
 from schemas.headers import EXPECTED_LAST_SUBJECT_SEQ
 from schemas.saga_log_entries import (
     WHOLE,
@@ -35,6 +35,7 @@ from schemas.saga_log_entries import (
     UndoStarted,
     UndoSucceeded,
 )
+from schemas.step_declarations import IRREVERSIBLE_STEPS
 from schemas.stream_specs import DurableSpec
 from schemas.topology import SAGAS
 from schemas.value_limits import limited

@@ -24,7 +24,7 @@ from tests.provisioner.lambda_server import KEY, LambdaServer, serving
 
 @pytest.fixture
 async def cloud() -> AsyncIterator[LambdaServer]:
-    """A strict server of Lambda's API on loopback."""
+    """Provide a strict server of Lambda's API on loopback."""
     async with serving() as server:
         yield server
 
@@ -48,7 +48,7 @@ async def navarch(config: Path, *arguments: str, given: str = "", **env: str) ->
 async def test_a_secret_is_checked_and_stored_readable_only_by_its_owner(
     config: Path, cloud: LambdaServer
 ) -> None:
-    """It is not printed, and the provisioner reads it."""
+    """The secret is not printed, and the provisioner reads it."""
     code, said = await navarch(config, "--key-stdin", given=f"{KEY}\n")
     data = config.parent / "data"
     plugin = add_stored_credentials("lambda", PluginSettings(type="lambda"), data)
@@ -135,3 +135,48 @@ def test_an_unreadable_file_is_an_error_with_the_remedy(tmp_path: Path) -> None:
     file.write_text("{")
     with pytest.raises(ConfigurationError, match="navarch config set-credentials lambda"):
         add_stored_credentials("lambda", PluginSettings(type="lambda"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "before", ["", "# ours\nproviders:\n  local: {}  # this host\npools: {}\n"]
+)
+def test_a_provider_that_is_not_configured_is_added_to_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """The block is shown, the rest of the file stays, and `validate` accepts the result."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    (tmp_path / "config").write_text("[profile ours]\nregion = us-west-2\n")
+    file = tmp_path / "navarch.yaml"
+    if before:
+        file.write_text(before)
+    words = ["config", "set-credentials"]
+    ran = CliRunner().invoke(app, [*words, "aws", "--profile", "ours", "--no-check"])
+    assert ran.exit_code == 0, ran.exception
+    block = 'aws:\n    profile: "ours"\n    region: "us-west-2"\n'
+    assert block in ran.output
+    named = ["lambda", "--no-check", "--key-stdin", "--config", str(file)]
+    second = CliRunner().invoke(app, [*words, *named], input="key")
+    assert second.exit_code == 0, second.exception
+    text = file.read_text()
+    assert block in text
+    assert "  lambda: {}\n" in text
+    assert all(line in text for line in before.splitlines())
+    valid = CliRunner().invoke(app, ["config", "validate", str(file)])
+    assert valid.exit_code == 0, valid.exception
+
+
+def test_nothing_is_stored_for_a_configuration_that_is_not_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names what is missing; neither the file nor the credentials are there then."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    words = ["config", "set-credentials", "aws", "--profile", "ours", "--no-check"]
+    ran = CliRunner().invoke(app, words)
+    assert ran.exit_code == 1
+    assert "region" in str(ran.exception)
+    assert "nothing was stored" in str(ran.exception)
+    assert list(tmp_path.iterdir()) == []

@@ -51,6 +51,7 @@ from schemas.operations import CHANGES
 from schemas.stream_specs import StreamSpec
 from schemas.topology import BUCKETS, DURABLES, OBJECT_BUCKETS, STREAMS
 from tests.golden.catalogue import ANSWER_TYPES, HERE, STEP_TYPES
+from tests.golden.filled_json import written
 
 DOCUMENT: Final = HERE.parents[1] / "docs" / "events.md"
 DAY_SECONDS: Final = 86_400
@@ -387,8 +388,8 @@ def _doc(kind: type[Any]) -> str:
 
 
 def _example(golden: str) -> Iterator[str]:
-    text = Path(HERE / f"{golden}.json").read_text(encoding="utf-8").rstrip()
-    yield f"```json\n{text}\n```\n"
+    value = msgspec.json.decode(Path(HERE / f"{golden}.json").read_bytes())
+    yield f"```json\n{written(value)}\n```\n"
 
 
 def _fields(kind: type[Any]) -> Iterator[str]:

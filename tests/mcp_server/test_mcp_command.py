@@ -1,6 +1,7 @@
 """Runs `navarch mcp` with the SDK's own client, on a bus with credentials."""
 
 import json
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -151,3 +152,26 @@ def test_the_page_has_every_tool_as_it_is() -> None:
     """The page's table is what `tool_rows` of `services.mcp_server.tool_table` returns."""
     page = (ROOT / "docs" / "mcp.md").read_text(encoding="utf-8")
     assert tool_rows() in page
+
+
+@pytest.mark.parametrize(
+    ("bus_url", "said"),
+    [
+        ("", "needs the bus, and NAVARCH_SERVER names a gateway: the same tools are at "),
+        ("nats://127.0.0.1:1", "NAVARCH_SERVER is not used, as a bus is named: "),
+    ],
+)
+def test_a_gateway_in_the_environment_is_not_passed_over_in_silence(
+    bus_url: str, said: str
+) -> None:
+    """The command says so before it serves or fails, and where the gateway has the same tools."""
+    environment = {"NAVARCH_SERVER": "https://fleet.example.com/", "PYTHONPATH": str(ROOT)}
+    if bus_url:
+        environment["NAVARCH_NATS_URL"] = bus_url
+    command = [sys.executable, "-m", "services.cli", "mcp"]
+    ran = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert said in ran.stderr.splitlines()[0]
+    assert "https://fleet.example.com/mcp" in ran.stderr.splitlines()[0]

@@ -1,13 +1,27 @@
 """Checks that every registered saga passes, whatever it does."""
 
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 
 from schemas.enums import SAGA_STEPS
+from schemas.step_declarations import STEPS
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.definition import Definition
 from services.saga.saga_state import ENDED
 from tests.saga.model import KINDS, VARIANTS, Run, World, params, waiting
 
+ROOT = Path(__file__).parents[2]
+PERFORMED = {
+    "notifier": ["services/notifier/workload_steps.py"],
+    "provisioner": [
+        "services/provisioner/saga_step_handlers.py",
+        "services/provisioner/node_recovery/reset_and_reboot_steps.py",
+    ],
+}
+"""Service -> where its actions are."""
 CASES = [
     pytest.param(definition, order, id=f"{definition.kind}-{order}")
     for definition in DEFINITIONS.values()
@@ -25,7 +39,7 @@ def fresh(definition: Definition, order: str, **options: object) -> Run:
 
 
 def steps(definition: Definition, order: str) -> list[str]:
-    """Names of a saga's steps."""
+    """Return the names of a saga's steps."""
     return [step.name for step in definition.steps(params(definition, order))]
 
 
@@ -65,7 +79,7 @@ def test_every_action_twice_changes_nothing(definition: Definition, order: str) 
 def test_a_failure_at_each_step_ends_it_safely(
     definition: Definition, order: str, twice: bool
 ) -> None:
-    """Whatever fails, the saga is unwound (or stuck beyond its pivot) and nothing is left over."""
+    """The saga, whatever fails, is unwound (or stuck beyond its pivot) and nothing is left over."""
     for step in steps(definition, order):
         run = fresh(definition, order, fail=step, twice=twice)
         state = run.to_end()
@@ -107,7 +121,7 @@ def test_unwinding_a_healthy_nodes_saga_gives_it_back(definition: Definition, or
 
 
 def gives_back(run: Run) -> bool:
-    """Whether unwinding is to leave the node in service."""
+    """Return whether unwinding is to leave the node in service."""
     return run.params.restores_service or run.definition.kind in ("scale-down", "drain", "cordon")
 
 
@@ -155,7 +169,7 @@ def test_a_crash_while_unwinding_resumes(definition: Definition, order: str) -> 
 def test_cancelled_at_any_point_it_is_unwound_or_says_why_not(
     definition: Definition, order: str, twice: bool
 ) -> None:
-    """Before each append and each action: unwound with nothing left over, or refused and done."""
+    """A saga cancelled before any action is unwound with nothing left over, or refused and done."""
     whole = fresh(definition, order)
     whole.to_end()
     for point in range(whole.points):
@@ -176,7 +190,7 @@ def test_cancelled_at_any_point_it_is_unwound_or_says_why_not(
 def test_cancelling_is_refused_from_the_first_step_that_cannot_be_taken_back(
     definition: Definition, order: str
 ) -> None:
-    """Until then it is possible at every point, and from then on at none."""
+    """A cancellation until then is possible at every point, and from then on at none."""
     whole = fresh(definition, order)
     whole.to_end()
     refused = []
@@ -230,3 +244,27 @@ def test_an_undo_that_failed_is_done_when_it_is_retried(definition: Definition, 
 
         assert ("stuck", "unwound") == (stuck.status, state.status), step
         assert "new" not in run.world.instances, step
+
+
+@pytest.mark.parametrize(("definition", "order"), CASES)
+def test_what_is_declared_of_each_step_is_so(definition: Definition, order: str) -> None:
+    """A step waits for the node where no service performs it, and is undone where it says so."""
+    for step in definition.steps(params(definition, order)):
+        declared = STEPS[step.name]
+        assert (step.waits is not None) == (declared.performer == "")
+        assert not step.undo or declared.undo
+
+
+def test_every_step_is_declared() -> None:
+    """No other is."""
+    assert {each for found in SAGA_STEPS.values() for each in found} == STEPS.keys()
+
+
+@pytest.mark.parametrize(("performer", "files"), PERFORMED.items())
+def test_a_step_is_performed_by_the_service_that_is_declared(
+    performer: str, files: Sequence[str]
+) -> None:
+    """The commands are delivered to that service alone: its table of actions has the step."""
+    text = "".join((ROOT / each).read_text(encoding="utf-8") for each in files)
+    actions = {name for name in STEPS if re.search(rf'"{name}": self\.', text)}
+    assert actions == {name for name, each in STEPS.items() if each.performer == performer}

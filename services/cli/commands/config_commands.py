@@ -18,7 +18,7 @@ from services.cli.command_options import Config, NatsUrl, Output, Yes, confirm
 from services.cli.fleet_discovery import settings_of
 from services.cli.text.tables import columns
 from services.operator_text.safe_text import escape_line
-from services.primitives.atomic_files import write_secret
+from services.primitives.atomic_files import write_secret, write_whole
 from services.primitives.errors import NavarchError
 from services.provisioner.provider_client.cloud_credentials import (
     SecretSource,
@@ -282,11 +282,21 @@ def set_credentials(
 ) -> None:
     """Store a provider's credentials, or where they are.
 
-    Run it where the provisioner runs; it reads them when it starts.
+    Run it where the provisioner runs; it reads them when it starts. A provider that is not
+    configured yet is added to the configuration, or to a new one.
     """
-    settings = settings_of(config)
-    configured = _configured(settings, provider)
+    from services.cli.provider_block import NEW_FILE, check_credentials  # noqa: PLC0415
+
+    file = config or NEW_FILE
+    there = config or (NEW_FILE if NEW_FILE.exists() else None)
+    settings = settings_of(there)
     plain = _plain(options or [], project=project, profile=profile)
+    text, named = "", bool(plain)
+    if provider not in settings.providers:
+        settings, text = _with_provider(file, provider, plain, there)
+        plain = {}
+    configured = settings.providers[provider]
+    config = there
     takes = secret_option(plugin_class(PROVIDER_PLUGINS, configured, config), option)
     ways: dict[str, str] = {
         "file": str(key_file.absolute()) if key_file else "",
@@ -294,25 +304,36 @@ def set_credentials(
         "command": key_command,
         "stored": "-" if key_stdin else "",
     }
-    source, secret = _secret(provider, takes, ways, needed=not plain)
+    source, secret = _secret(provider, takes, ways, needed=not named)
     kept = StoredCredentials(options=plain, secret=source)
+    check_credentials(settings, there, provider, kept, secret)
     if check:
         count = asyncio.run(_count_instances(provider, configured, kept, secret, settings, config))
         console.write(f"{provider} accepts them: it lists {count} instances")
-    file = store_credentials(Path(settings.data_dir), provider, kept, secret)
-    console.write(f"stored in {file}; they override the configuration")
+    if text:
+        write_whole(file, text.encode())
+        console.write(f"{file} has the provider now: navarch serve --config {file}")
+    if kept != StoredCredentials():
+        stored = store_credentials(Path(settings.data_dir), provider, kept, secret)
+        console.write(f"stored in {stored}; they override the configuration")
     console.write("The provisioner reads them when it starts: restart it (or navarch serve).")
 
 
-def _configured(settings: Settings, provider: str) -> PluginSettings:
-    found = settings.providers.get(provider)
-    if found is None:
-        known = ", ".join(settings.providers) or "none"
-        raise NavarchError(
-            f"no provider {provider!r} under `providers:` (known: {known}); add it, and name the "
-            "configuration with --config"
-        )
-    return found
+def _with_provider(
+    file: Path, provider: str, plain: dict[str, str], there: Path | None
+) -> tuple[Settings, str]:
+    """Show the block of a provider that is not configured yet; the settings and text with it."""
+    from services.cli import provider_block  # noqa: PLC0415
+    from services.settings.settings_file import parse_settings  # noqa: PLC0415
+
+    plugin_class(PROVIDER_PLUGINS, PluginSettings(type=provider), there)
+    if provider == "aws" and "region" not in plain:
+        region = provider_block.profile_region(plain.get("profile", ""), os.environ)
+        plain = plain | ({"region": region} if region else {})
+    block = provider_block.provider_block(provider, plain)
+    console.write(f"{file} gets this provider:\nproviders:\n{block.rstrip()}")
+    text = provider_block.with_provider(there.read_text("utf-8") if there else "", block)
+    return parse_settings(str(file), text, os.environ), text
 
 
 def _plain(options: list[str], **named: str) -> dict[str, str]:
