@@ -85,6 +85,7 @@ AlertKind = Literal[
     "breaker-opened",
     "quarantine-full",
     "on-demand-short",
+    "pool-condition",
     "incident",
     "saga-failed",
     "saga-stuck",

@@ -152,6 +152,18 @@ class OnDemandShort(
     remedy: str = ""
 
 
+class PoolCondition(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.pool_condition"
+):
+    """Something about a pool that a person should know has begun, or is over."""
+
+    condition: str
+    """`below-minimum`: fewer nodes are in service than `min_nodes`."""
+    status: Literal["opened", "closed"]
+    reason: str = ""
+    remedy: str = ""
+
+
 class Incident(PoolEvent, frozen=True, kw_only=True, tag="io.navarch.runtime.event.v1.incident"):
     """Several nodes have the same fault: they are one incident, not as many replacements."""
 
@@ -382,35 +394,6 @@ class LaunchWaiting(
     """Time of the next attempt, by this launch or another."""
 
 
-POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
-    Scaled,
-    ScaleRefused,
-    RequestAccepted,
-    RequestRefused,
-    PoolRemoved,
-    BreakerOpened,
-    BreakerHalfOpened,
-    BreakerClosed,
-    QuarantineFull,
-    OnDemandShort,
-    Incident,
-    SagaOpened,
-    WouldStart,
-    NodesDrifted,
-    NodeRefused,
-    NodeReplaced,
-    SagaFailed,
-    SagaCancelled,
-    SagaIsStuck,
-    SagaOverdue,
-    OperatorNeeded,
-    InstanceLeaked,
-    RemovalAnswered,
-    InstanceIdCorrected,
-    LaunchRefused,
-    LaunchWaiting,
-)
-
 FACTS: dict[type[PoolEvent], str] = {
     Scaled: "scaled",
     ScaleRefused: "scale-refused",
@@ -422,6 +405,7 @@ FACTS: dict[type[PoolEvent], str] = {
     BreakerClosed: "breaker-closed",
     QuarantineFull: "quarantine-full",
     OnDemandShort: "on-demand-short",
+    PoolCondition: "pool-condition",
     Incident: "incident",
     SagaOpened: "saga-opened",
     WouldStart: "would-start",
@@ -440,5 +424,6 @@ FACTS: dict[type[PoolEvent], str] = {
     LaunchWaiting: "launch-waiting",
 }
 """Event class -> last token of its subject."""
+POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = tuple(FACTS)
 
 pool_codec = Codec(POOL_EVENT_TYPES)

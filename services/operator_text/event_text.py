@@ -235,6 +235,12 @@ def _remediated_words(event: n.Remediated) -> Words:
             return f"{event.remediation} failed", f"at {event.step}: {event.reason}{attempt}", "bad"
 
 
+def _condition(event: p.QuarantineFull | p.OnDemandShort | p.PoolCondition) -> str:
+    if isinstance(event, p.PoolCondition):
+        return event.condition
+    return "quarantine full" if isinstance(event, p.QuarantineFull) else "too few on demand"
+
+
 def _fault_detail(fault: n.Fault) -> str:
     code = f" {fault.code}" if fault.code else ""
     gpu = f" on GPU {fault.gpu_index}" if fault.gpu_index >= 0 else ""
@@ -268,12 +274,10 @@ def _pool_words(event: p.PoolEvent) -> Words:  # noqa: C901, PLR0912 - one case 
             return "removed", "its last instance is terminated and its record is deleted", "plain"
         case p.BreakerOpened() | p.BreakerHalfOpened() | p.BreakerClosed():
             return _breaker_words(event)
-        case p.QuarantineFull(status=status):
+        case p.QuarantineFull() | p.OnDemandShort() | p.PoolCondition():
+            what, status = _condition(event), event.status
             tone: Tone = "bad" if status == "opened" else "good"
-            return f"quarantine full: {status}", advise(event.reason, event.remedy), tone
-        case p.OnDemandShort(status=status):
-            tone = "bad" if status == "opened" else "good"
-            return f"too few on demand: {status}", advise(event.reason, event.remedy), tone
+            return f"{what}: {status}", advise(event.reason, event.remedy), tone
         case p.Incident():
             return _incident_words(event)
         case p.SagaOpened():

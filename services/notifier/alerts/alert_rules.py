@@ -179,6 +179,8 @@ def _rule(event: Message) -> Rule | None:  # noqa: C901, PLR0912 - one case an e
             return "critical", "quarantine-full", f"quarantine/{pool}", ""
         case p.OnDemandShort(status="opened", pool=pool):
             return "warning", "on-demand-short", f"on-demand/{pool}", ""
+        case p.PoolCondition(status="opened", pool=pool, condition=condition):
+            return "warning", "pool-condition", f"condition/{pool}/{condition}", ""
         case p.Incident(status="opened", pool=pool, incident=incident):
             return _incident_severity(event), "incident", f"incident/{pool}/{incident}", ""
         case p.SagaIsStuck(saga=saga):
@@ -254,6 +256,8 @@ def ended_keys(event: Message) -> tuple[str, ...]:  # noqa: C901, PLR0912 - one 
             return (f"quarantine/{pool}",)
         case p.OnDemandShort(status="closed", pool=pool):
             return (f"on-demand/{pool}",)
+        case p.PoolCondition(status="closed", pool=pool, condition=condition):
+            return (f"condition/{pool}/{condition}",)
         case p.Incident(status="closed", pool=pool, incident=incident):
             return (f"incident/{pool}/{incident}",)
         case ConsumerLag(status="caught-up", durable=durable):
@@ -305,6 +309,8 @@ def ending_subjects(event: Message) -> tuple[str, ...]:
             )
         case p.BreakerOpened(pool=pool):
             return (subjects.pool_event(pool, "breaker-closed"),)
+        case p.PoolCondition(pool=pool):
+            return (subjects.pool_event(pool, p.FACTS[p.PoolCondition]),)
         case p.QuarantineFull(pool=pool) | p.OnDemandShort(pool=pool) | p.Incident(pool=pool):
             return (subjects.pool_event(pool, p.FACTS[type(event)]),)
         case ConsumerLag() | ServiceFailure():

@@ -13,6 +13,7 @@ import msgspec
 
 from schemas.fault_signature import RENEWALS
 from schemas.pool_records import OpenSaga, PoolRecord
+from services.pool_manager.planner import pool_conditions
 from services.pool_manager.planner.disruption_budget import without_counted
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import drift
@@ -51,12 +52,13 @@ def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
     record, short = on_demand_floor.reported(snapshot, decided.record, now)
     decided = replace(decided, record=record)
     record, drifted = drift.reported(snapshot, decided.record, now)
+    record, found, look_at = pool_conditions.reported(snapshot, record, now)
     decided = replace(
         decided,
         record=record,
-        events=(*decided.events, *short, *drifted),
+        events=(*decided.events, *short, *drifted, *found),
         wake_at=earlier(
-            earlier(decided.wake_at, eligibility.next_change(snapshot, now)),
+            earlier(earlier(decided.wake_at, look_at), eligibility.next_change(snapshot, now)),
             _next_cordon(decided.record, now),
         ),
         released=eligibility.released(snapshot, now),
@@ -95,7 +97,8 @@ def close(
         return record
     before = record
     record = breaker.ended(record, saga, how or ("failed" if failed else "done"), now)
-    if failed and ended.kind == "promote":
+    repeated = ended.kind == "promote"
+    if failed and repeated:
         at = now + timedelta(seconds=PROMOTE_AGAIN_SECONDS)
         record = msgspec.structs.replace(record, promote_at=at)
     if (failed or how == "cancelled") and ended.fault_signature in RENEWALS:
@@ -108,7 +111,7 @@ def close(
     failed = failed and not at_cordon
     if failed and gang_launches.others_open(before, saga):
         return give_up(msgspec.structs.replace(record, open=left), ended.workload_name)
-    if failed and ended.kind != "promote":
+    if failed and not repeated:
         failures = record.failures + 1
         wait = gang_launches.wait_seconds(ended, failures)
         if not wait:
@@ -118,7 +121,7 @@ def close(
         over_spend_cap = (
             over_spend_cap and ended.kind == "scale-up" and (record.over_spend_cap or failures == 1)
         )
-    elif DEFINITIONS[ended.kind].backs_off and ended.kind != "promote" and not at_cordon:
+    elif how != "cancelled" and DEFINITIONS[ended.kind].backs_off and not (repeated or at_cordon):
         failures, retry_at, over_spend_cap = 0, None, False
     else:
         failures, retry_at, over_spend_cap = record.failures, record.retry_at, record.over_spend_cap
