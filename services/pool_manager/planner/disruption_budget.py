@@ -75,7 +75,7 @@ def _share(percentage: str, of: int) -> int:
 def lifted(spec: FleetBudgetSpec) -> bool:
     """Whether the fleet's budget cannot bind, so that nothing need be counted for it."""
     resets = spec.max_resets in (None, UNLIMITED)
-    if spec.max_quarantined != ALL:
+    if spec.max_quarantined not in (None, ALL):
         return False
     return spec.max_unavailable == ALL and spec.max_replacements == UNLIMITED and resets
 
@@ -219,7 +219,8 @@ class Others:
 
     def quarantine_limit(self, desired: int) -> int:
         """Nodes of the fleet that may be quarantined, where this pool wants `desired`."""
-        return limit(self.spec.max_quarantined, self.desired + desired, least=FLEET_LEVEL_MIN)
+        most = ALL if self.spec.max_quarantined is None else self.spec.max_quarantined
+        return limit(most, self.desired + desired, least=FLEET_LEVEL_MIN)
 
     def rate(self, desired: int) -> int | None:
         """Sagas that may be begun in the fleet within its window."""

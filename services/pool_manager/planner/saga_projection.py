@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.enums import NO_ROOM, STOPPED, AttemptOutcome, HealthStatus, NodeState
+from schemas.enums import NO_ROOM, STOPPED, TEST_FAILED, AttemptOutcome, HealthStatus, NodeState
 from schemas.names import saga_number
 from schemas.node_records import NodeRecord, Quarantine, RemediationAttempt
 from schemas.pool_records import OpenSaga, PoolRecord
@@ -57,6 +57,7 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
         health=_health(record, state),
         attempts=_attempts(record, state),
         tests=_tests(record, state),
+        test_failed_at=_test_failed_at(record, state),
         sole_notice=_ahead_of(record, state, cordoned=cordoned),
         no_room_since=_no_room_since(record, state) if cordoned else None,
         promotion_unknown_at=_still_unknown(record, state, cordoned=cordoned),
@@ -337,6 +338,12 @@ def _tests(record: NodeRecord, state: SagaState) -> tuple[datetime, ...]:
     if state.kind != "recheck" or state.started_at in record.tests:
         return record.tests
     return (*record.tests, state.started_at)[-TESTS_MAX:]
+
+
+def _test_failed_at(record: NodeRecord, state: SagaState) -> datetime | None:
+    test = state.step("check")
+    found = state.kind == "recheck" and test.status == "failed" and test.error == TEST_FAILED
+    return test.ended_at if found else record.test_failed_at
 
 
 def outcome(state: SagaState) -> AttemptOutcome:
