@@ -68,6 +68,8 @@ class OpenSaga(SagaTraits, Record, frozen=True, kw_only=True, omit_defaults=True
     """The budget's rates count it."""
     called_off: str = ""
     """Why its launch is given up: the pool no longer wants the node. Empty: it is wanted."""
+    launch_failed: bool = False
+    """Its launch has failed, and its machine is being removed: the pool launches another."""
 
 
 class AwaitedSuccessor(Record, frozen=True, kw_only=True, omit_defaults=True):

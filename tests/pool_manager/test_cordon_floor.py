@@ -81,7 +81,7 @@ def test_a_pool_of_one_is_cordoned() -> None:
 
 
 def test_nodes_that_are_out_count_against_the_floor() -> None:
-    """A cordon counts, whoever has set it."""
+    """A cordon of an operator counts as well."""
     out = [node(f"c{i}", cordoned=True) for i in range(5)]
     one = accused("a", "thermal", 0)
     assert cordoned(decided(BudgetSpec(), *out, one, *(node(f"h{i}") for i in range(4)))) == 0

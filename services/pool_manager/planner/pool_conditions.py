@@ -13,13 +13,14 @@ import msgspec
 from schemas.pool_events import PoolCondition
 from schemas.pool_records import OpenCondition, PoolRecord
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier, to_come
-from services.pool_manager.planner.sizing import minimum_size
+from services.pool_manager.planner.sizing import failed_launches, minimum_size
 from services.pool_manager.planner.sizing.found_condition import FoundCondition
 
 Rule = Callable[[PoolSnapshot, PoolRecord, datetime], FoundCondition | None]
 
 CONDITIONS: Final[Mapping[str, Rule]] = {
     "below-minimum": minimum_size.below_minimum,
+    "removal-pending": failed_launches.removal_pending,
 }
 """Condition -> what finds it in a pool."""
 
@@ -36,7 +37,9 @@ def reported(
         found = None if record.removing else rule(snapshot, record, now)
         if found is None:
             if known is not None and known.reported:
-                events.append(_event(snapshot, name, "closed", known.reason, "", now))
+                events.append(
+                    _event(snapshot, name, "closed", f"it is over: {known.reason}", "", now)
+                )
             continue
         since = known.since if known is not None else now
         at = max(since + timedelta(seconds=found.after_seconds), found.until or since)

@@ -21,7 +21,12 @@ from services.pool_manager.planner.remediation.observe_mode import apply_mode
 from services.pool_manager.planner.remediation.quarantine import quarantine
 from services.pool_manager.planner.remediation.repair import repair
 from services.pool_manager.planner.safety import breaker, eligibility
-from services.pool_manager.planner.sizing import gang_launches, on_demand_floor, successors
+from services.pool_manager.planner.sizing import (
+    failed_launches,
+    gang_launches,
+    on_demand_floor,
+    successors,
+)
 from services.pool_manager.planner.sizing.idle_shutdown import shut_down
 from services.pool_manager.planner.sizing.pool_size import resize
 from services.pool_manager.planner.sizing.restart_drains import drain_ahead
@@ -30,6 +35,7 @@ from services.pool_manager.planner.sizing.workload_names import give_up
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.sagas.saga_steps import HASTY_CORDON_SECONDS
 from services.primitives.backoff import doubled
+from services.saga.saga_state import SagaState
 
 RETRY_FIRST_SECONDS: Final = 2.0
 RETRY_MAX_SECONDS: Final = 600.0
@@ -109,6 +115,8 @@ def close(
     left = {name: each for name, each in record.open.items() if name != saga}
     record = _with_cordon(record, ended, at_cordon=at_cordon, how=how, now=now)
     failed = failed and not at_cordon
+    if ended.launch_failed:  # which was counted when its removal began
+        return msgspec.structs.replace(record, open=left)
     if failed and gang_launches.others_open(before, saga):
         return give_up(msgspec.structs.replace(record, open=left), ended.workload_name)
     if failed and not repeated:
@@ -130,6 +138,16 @@ def close(
     return msgspec.structs.replace(
         record, open=left, failures=failures, retry_at=retry_at, over_spend_cap=over_spend_cap
     )
+
+
+def freed(record: PoolRecord, state: SagaState, now: datetime) -> PoolRecord:
+    """Return the record in which a failed launch holds no place while its machine is removed."""
+    if not failed_launches.frees_its_place(record, state):
+        return record
+    counted = close(record, state.saga, failed=True, now=now, how="failed")
+    opened = {**counted.open, state.saga: record.open[state.saga]}
+    kept = msgspec.structs.replace(counted, open=opened)
+    return failed_launches.with_free_place(kept, state)
 
 
 def _with_cordon(
