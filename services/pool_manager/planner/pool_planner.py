@@ -108,7 +108,7 @@ def close(
         at = now + timedelta(seconds=PROMOTE_AGAIN_SECONDS)
         record = msgspec.structs.replace(record, promote_at=at)
     if (failed or how == "cancelled") and ended.fault_signature in RENEWALS:
-        at = now + timedelta(seconds=RENEW_AGAIN_SECONDS)
+        at = _renewed_at(record, ended, now)
         record = msgspec.structs.replace(record, renew_at=at)
     if how == "done":
         record = successors.await_successor(record, saga, ended, now)
@@ -138,6 +138,16 @@ def close(
     return msgspec.structs.replace(
         record, open=left, failures=failures, retry_at=retry_at, over_spend_cap=over_spend_cap
     )
+
+
+def _renewed_at(record: PoolRecord, ended: OpenSaga, now: datetime) -> datetime:
+    """When a healthy node may be replaced next, after that failed: once the old one goes first."""
+    at = now + timedelta(seconds=RENEW_AGAIN_SECONDS)
+    limit = float(record.spec.provision_first_for)
+    if record.spec.replace_order != "provision_first" or ended.order or not limit:
+        return at
+    forced = ended.since + timedelta(seconds=limit)
+    return min(at, max(forced, now + timedelta(seconds=RETRY_FIRST_SECONDS)))
 
 
 def freed(record: PoolRecord, state: SagaState, now: datetime) -> PoolRecord:

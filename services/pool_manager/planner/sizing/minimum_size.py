@@ -25,7 +25,8 @@ def below_minimum(
     if not least or record.spec.mode == "observe":
         return None
     out = {each.node for each in snapshot.nodes.needs_attention if each.cordoned or each.lost}
-    serving = sum(node.state == "active" and node.node not in out for node in snapshot.nodes)
+    # A node that is replaced at leisure is leaving, and serves until its successor does.
+    serving = sum(n.state in ("active", "leaving") and n.node not in out for n in snapshot.nodes)
     if serving >= least:
         return None
     known = record.conditions.get(NAME)

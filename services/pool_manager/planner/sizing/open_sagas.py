@@ -122,9 +122,11 @@ def begin(
 def lacks_room(node: NodeRecord | None, spec: PoolSpec, now: datetime) -> bool:
     """Whether a node makes room for its successor, in a pool that would launch that first.
 
-    It is out of service already: its drain has its time, and ends no other work than its own.
+    It is out of service already, or leaves at leisure: its drain has its time.
     """
-    if node is None or not node.cordoned or node.no_room_since is None:
+    if node is None or node.no_room_since is None:
+        return False
+    if not node.cordoned and node.health not in ("healthy", "degraded"):
         return False
     limit = float(spec.provision_first_for)
     first = spec.replace_order == "provision_first" and limit > 0
