@@ -1,4 +1,4 @@
-"""When a node of a `provision_first` pool makes room for its successor."""
+"""A node of a `provision_first` pool makes room, in the end, for its successor."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -63,7 +63,7 @@ def test_when_a_node_makes_room(
 def test_since_when_there_is_no_room(
     order: str, launch: StepState, before: datetime | None, expected: datetime | None
 ) -> None:
-    """From the first of the tries in a row that found none."""
+    """The time counts from the first of the tries in a row that found none."""
     state = SagaState(
         saga="replace-p-1-1",
         kind="replace",

@@ -9,7 +9,7 @@ import msgspec
 
 from schemas.fault_signature import CONSOLIDATED, DRIFTED, RENEWALS
 from schemas.instance_records import InstanceRecord
-from schemas.messages import Message, decoder
+from schemas.messages import decoder
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import StepStarted, saga_codec
@@ -100,7 +100,7 @@ class RenewalInvariants:
         if (pool := written_pool(stream, stored)) is not None:
             self._look(pool)
 
-    def _on_entry(self, entry: Message) -> None:
+    def _on_entry(self, entry: object) -> None:
         """A node that is well stays in service until its successor is, where that comes first."""
         if not isinstance(entry, StepStarted) or entry.step != "cordon":
             return

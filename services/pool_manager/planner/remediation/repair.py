@@ -182,7 +182,7 @@ def _refusal(actions: _Actions, node: NodeRecord) -> BreakerCause:
     """What of the budget forbids the node's remedy."""
     resets = remedy_selection.is_in_place(actions.choices[node.node].remedy)
     out = takes_out_no_more(actions.record, actions.nodes, node)
-    return actions.allowance.refusal(cordoned=out, resets=resets)
+    return actions.allowance.refusal(cordoned=out, resets=resets, silent=node.lost)
 
 
 def _begin(
@@ -262,9 +262,9 @@ def _replace_gone(
 
 
 def _replace_down(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
-    """Act on the nodes whose instances do not run, as many as the budget allows.
+    """Act on the nodes whose instances do not run, as many as the rate allows.
 
-    Their provider has confirmed it, and no workload system need be asked.
+    Their provider has confirmed it: they are out of service already, and wait for no drain.
     """
     if actions.record.breaker.forced:
         return actions

@@ -99,6 +99,8 @@ def begin(
         gang_size=gang[1],
         rack=node.rack if node and rack_units.is_by_rack(record) else "",
         # Two machines cannot have one name.
+        # Its work is dead, or cannot be asked to leave: it is given its time, and not waited for.
+        drain="deadline" if silent and record.spec.drain == "wait" else "",
         order="terminate_first" if kind == "replace" and (workload_name or forced) else "",
         trace=node.health_trace if node else "",
         since=now,
