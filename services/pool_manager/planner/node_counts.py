@@ -203,7 +203,7 @@ def units_out(record: PoolRecord, nodes: Nodes) -> set[str]:
         for each in record.open.values()
         if DEFINITIONS[each.kind].out_of_service
         and (each.promotes or not each.spare)
-        and not (each.dead or is_gone(nodes.by_name.get(each.node)))
+        and not (each.gone or is_gone(nodes.by_name.get(each.node)))
     }
     taken = busy(record)
     return disrupted | {
@@ -216,7 +216,7 @@ def units_out(record: PoolRecord, nodes: Nodes) -> set[str]:
 def takes_out_no_more(record: PoolRecord, nodes: Nodes, node: NodeRecord) -> bool:
     """Whether a node's unit is out of service already, so that a disruption takes out no more."""
     if is_out(node) or not rack_units.is_by_rack(record):
-        return is_out(node) or is_down(node)  # what does not run takes no work
+        return is_out(node)
     return rack_units.unit_of(record, node, nodes.racks) in units_out(record, nodes)
 
 

@@ -155,7 +155,7 @@ class BudgetInvariants:
         times = GANG_TIMES if self.share_job(node, others) else 1
         if entry.saga not in known.sagas.vanished:  # begun again, it was counted before
             self._rate(entry, pool, times)
-        if entry.params.dead or (record is not None and is_out(record)):
+        if record is not None and is_out(record):
             return
         disrupting = self._disrupting.setdefault(entry.params.pool, {})
         before = (known.sagas.open[each].params for each in disrupting if each in known.sagas.open)

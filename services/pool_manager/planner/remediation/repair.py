@@ -262,9 +262,9 @@ def _replace_gone(
 
 
 def _replace_down(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
-    """Act on the nodes whose instances do not run, as many as the rate allows.
+    """Act on the nodes whose instances do not run, as many as the budget allows.
 
-    Their provider has confirmed it: they are out of service already, and wait for no drain.
+    Their provider has confirmed it, and no workload system need be asked.
     """
     if actions.record.breaker.forced:
         return actions
