@@ -85,6 +85,7 @@ AlertKind = Literal[
     "breaker-opened",
     "quarantine-full",
     "on-demand-short",
+    "pool-condition",
     "incident",
     "saga-failed",
     "saga-stuck",
@@ -235,6 +236,8 @@ about the same thing was carried out first."""
 
 DEADLINE_PASSED: Final = "deadline-passed"
 NOT_ADMITTED: Final = "not-admitted"
+TEST_FAILED: Final = "test-failed"
+"""A test of a node in service found that NVML does not answer for its GPUs."""
 DENIED_HARDWARE: Final = "denied-hardware"
 """Not admitted, since its hardware is on the denylist."""
 MISPLACED: Final = "misplaced"

@@ -29,6 +29,7 @@ LAUNCH: Final = "launch/{pool}"
 BREAKER: Final = "breaker/{pool}"
 QUARANTINE: Final = "quarantine/{pool}"
 ON_DEMAND: Final = "on-demand/{pool}"
+CONDITION: Final = "condition/{pool}/{condition}"
 INCIDENT: Final = "incident/{pool}/{incident}"
 LAG: Final = "lag/{durable}"
 ERROR: Final = "unknown-error/{provider}/{code}"
@@ -73,6 +74,7 @@ ALERTS: Final[Mapping[type[Message], Sequence[AlertRule]]] = {
     ],
     p.QuarantineFull: [_alert("critical", "quarantine-full", QUARANTINE, status="opened")],
     p.OnDemandShort: [_alert("warning", "on-demand-short", ON_DEMAND, status="opened")],
+    p.PoolCondition: [_alert("warning", "pool-condition", CONDITION, status="opened")],
     p.Incident: [
         _none("incident", status="closed"),
         # A failing program is its owner's concern; any other common fault is the operator's.
@@ -155,6 +157,7 @@ ENDS: Final[Sequence[AlertEnd]] = [
     _end(p.BreakerClosed, BREAKER),
     _end(p.QuarantineFull, QUARANTINE, status="closed"),
     _end(p.OnDemandShort, ON_DEMAND, status="closed"),
+    _end(p.PoolCondition, CONDITION, status="closed"),
     _end(p.Incident, INCIDENT, status="closed"),
     _end(ConsumerLag, LAG, status="caught-up"),
     # Another service may still be refused by a store that takes no writes.

@@ -159,6 +159,10 @@ EVENT_TEXTS: Final[Mapping[type[Message], Sequence[EventWording]]] = {
         _text("quarantine full: opened", "{reason}", "bad", _REMEDY, status="opened"),
         _text("quarantine full: closed", "{reason}", "good", _REMEDY),
     ],
+    p.PoolCondition: [
+        _text("{condition}: opened", "{reason}", "bad", _REMEDY, status="opened"),
+        _text("{condition}: closed", "{reason}", "good", _REMEDY),
+    ],
     p.OnDemandShort: [
         _text("too few on demand: opened", "{reason}", "bad", _REMEDY, status="opened"),
         _text("too few on demand: closed", "{reason}", "good", _REMEDY),

@@ -28,6 +28,16 @@ OFF_THE_BUS: Final = frozenset({"fallen_off_bus", "gpu_lost", "xid-79"})
 CONTAINED: Final = "xid-94"
 """Fault signature of an uncorrectable memory error that was contained to one program."""
 
+FATAL_KINDS: Final = frozenset({"fallen_off_bus", "gpu_lost", "gpu_count", "ecc_dbe", "probe_hung"})
+"""Kinds of faults after which NVML says that a GPU cannot go on."""
+FATAL_XIDS: Final = frozenset({46, 48, 62, 64, 79, 95, 109, 110, 119, 120, 136, 140, 143, 158, 159})
+"""Codes after which the driver says so: the GPU is lost, or needs its reset."""
+
+
+def is_fatal(kind: str, code: int) -> bool:
+    """Return whether the kernel or NVML calls a fault fatal, whatever a rule makes of it."""
+    return kind in FATAL_KINDS or (kind == "xid" and code in FATAL_XIDS)
+
 
 _FABRIC_KINDS: Final = frozenset({"fabric", "nvlink", "sxid"})
 

@@ -101,6 +101,8 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Set while the cordon is a quarantine: not an operator's, and not a repair's."""
     tests: tuple[UtcTime, ...] = ()
     """When its last rechecks began, oldest first."""
+    test_failed_at: UtcTime | None = None
+    """When NVML last did not answer in one: evidence against the node beside its kernel log."""
     spare: bool = False
     """It is kept cordoned until it replaces another node."""
     drained: bool = False

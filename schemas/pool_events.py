@@ -134,6 +134,16 @@ class OnDemandShort(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     remedy: str = ""
 
 
+class PoolCondition(PoolEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
+    """Something about a pool that a person should know has begun, or is over."""
+
+    condition: str
+    """`below-minimum`: fewer nodes are in service than `min_nodes`."""
+    status: Literal["opened", "closed"]
+    reason: str = ""
+    remedy: str = ""
+
+
 class Incident(PoolEvent, frozen=True, kw_only=True, tag=RUNTIME):
     """Several nodes have the same fault: they are one incident, not as many replacements."""
 

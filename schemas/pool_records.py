@@ -66,6 +66,10 @@ class OpenSaga(SagaTraits, Record, frozen=True, kw_only=True, omit_defaults=True
     since: UtcTime
     counted: bool = False
     """The budget's rates count it."""
+    called_off: str = ""
+    """Why its launch is given up: the pool no longer wants the node. Empty: it is wanted."""
+    launch_failed: bool = False
+    """Its launch has failed, and its machine is being removed: the pool launches another."""
 
 
 class AwaitedSuccessor(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -94,6 +98,16 @@ class DearNode(Record, frozen=True, kw_only=True, omit_defaults=True):
     since: UtcTime
     at: UtcTime
     """When that was last found."""
+
+
+class OpenCondition(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Records a condition of a pool that holds, such as fewer nodes than its minimum."""
+
+    since: UtcTime
+    reported: bool = False
+    """Operators know of it."""
+    reason: str = ""
+    """What was published of it."""
 
 
 class PoolRecord(Record, frozen=True, kw_only=True):
@@ -167,6 +181,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """Earliest time of the next replacement of a healthy node, after one failed."""
     on_demand_short: bool = False
     """Operators know that fewer nodes are on demand or reserved than `on_demand_min` requires."""
+    conditions: dict[str, OpenCondition] = {}
+    """Condition -> since when it holds."""
     dear: dict[str, DearNode] = {}
     """Nodes that could be replaced by much cheaper ones, as of the last look at prices."""
     launch_sources: dict[str, str] = {}

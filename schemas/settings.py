@@ -142,9 +142,13 @@ class BudgetSpec(Setting, frozen=True, kw_only=True):
     max_resets: int | str | None = None
     """GPU resets and reboots started within `window`, in the same form. None: three for each
     allowed replacement, the number of attempts that the ladder makes before it."""
-    max_quarantined: int | str = "10%"
+    max_quarantined: int | str | None = None
     """Unhealthy nodes quarantined at once while their repair waits, beyond `max_unavailable`: a
-    count (0: none), or a percentage of the desired size, rounded up: at least one."""
+    count (0: none), or a percentage of the desired size, rounded up: at least one. None: only
+    `cordon_floor` bounds them."""
+    cordon_floor: int | str | None = None
+    """Nodes that stay schedulable whatever is quarantined: a count, or a percentage of the desired
+    size, rounded down. None: 0 for faults that the kernel or NVML calls fatal, else 50%."""
     window: Duration = Duration(3600)
     """Time over which `max_replacements` and `max_resets` count."""
 
@@ -159,7 +163,7 @@ class FleetBudgetSpec(Setting, frozen=True, kw_only=True):
     `unlimited`."""
     max_resets: int | str | None = None
     """As in a pool."""
-    max_quarantined: int | str = "15%"
+    max_quarantined: int | str | None = None
     """As in a pool, of all desired sizes: at least five."""
     window: Duration = Duration(3600)
     """Time over which `max_replacements` and `max_resets` count."""

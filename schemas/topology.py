@@ -259,7 +259,7 @@ NOTIFIER_ALERTS: Final = DurableSpec(
             subjects.pool_event_wildcard(fact)
             for fact in (
                 *("breaker-opened", "breaker-closed", "quarantine-full", "incident"),
-                *("operator-needed", "on-demand-short"),
+                *("operator-needed", "on-demand-short", "pool-condition"),
                 *("saga-failed", "saga-stuck", "saga-overdue", "saga-cancelled"),
                 *("node-refused", "node-replaced", "pool-removed"),
                 *("instance-leaked", "launch-refused"),

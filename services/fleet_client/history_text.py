@@ -48,6 +48,7 @@ TOPICS: Final[dict[type, Topic]] = {
     p.BreakerClosed: "done",
     p.QuarantineFull: "blocked",
     p.OnDemandShort: "blocked",
+    p.PoolCondition: "blocked",
     p.SagaOpened: "decided",
     p.WouldStart: "blocked",
     p.NodesDrifted: "decided",

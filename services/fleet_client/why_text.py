@@ -236,6 +236,7 @@ def why_pool(
     ]
     now += blocked_text.ready_spares(pool, nodes)
     now += blocked_text.on_demand_lines(pool, nodes)
+    now += [f"{each.reason}." for each in pool.conditions.values() if each.reported]
     if pool.advice is not None:
         now.append(advice_sentence(pool.advice))
     if pool.breaker.state != "closed":

@@ -10,6 +10,7 @@ from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import (
     SagaDone,
     SagaEntry,
+    SagaUnwinding,
     SagaUnwound,
     StepExpired,
     StepStarted,
@@ -24,7 +25,7 @@ from services.pool_manager.planner.admission.denied_hardware import (
     dead_on_arrival,
     is_of_its_kind,
 )
-from services.pool_manager.planner.pool_planner import close
+from services.pool_manager.planner.pool_planner import close, freed
 from services.pool_manager.planner.safety.breaker import Ended
 from services.pool_manager.planner.safety.fault_waves import (
     UnhealthyNode,
@@ -87,6 +88,8 @@ class SagaEffects:
         if left is not None and self._calls_for_a_look(state, entry, left):
             await self._reconcile(params.pool)
         await self._condemn(state, entry, left, came)
+        if isinstance(entry, SagaUnwinding) and state.status == "unwinding":
+            await self._free_place(state, entry)
         if isinstance(entry, SagaDone | SagaUnwound):
             await self._close(state, entry)
 
@@ -155,6 +158,15 @@ class SagaEffects:
         full = found is not None and found[0].quarantine_full
         cordoned = isinstance(entry, StepSucceeded | StepExpired) and entry.step == "cordon"
         return full and cordoned and DEFINITIONS[state.kind].remediates
+
+    async def _free_place(self, state: SagaState, entry: SagaUnwinding) -> None:
+        """Let the pool launch another one while what a failed launch has made is removed."""
+        found = self._store.last_read(state.params.pool)
+        if found is not None and freed(found[0], state, entry.time) is not found[0]:
+            await self._store.change_pool(
+                state.params.pool, lambda old: freed(old, state, entry.time)
+            )
+            await self._reconcile(state.params.pool)
 
     async def _close(self, state: SagaState, entry: SagaDone | SagaUnwound) -> None:
         """Take an ended saga off its pool, last of all: until then its nodes are spoken for."""

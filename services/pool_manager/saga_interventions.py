@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from schemas.node_records import NodeRecord, node_key
-from schemas.pool_records import PoolRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import (
     SagaEntry,
     SagaUnwinding,
@@ -39,6 +39,7 @@ from services.pool_manager.planner.saga_projection import has_succeeded
 from services.pool_manager.planner.sizing.withdrawn_notices import WITHDRAWN
 from services.pool_manager.pool_store import Store
 from services.pool_manager.sagas import DEFINITIONS
+from services.pool_manager.sagas.saga_steps import PROVISION
 from services.primitives.clock import Clock
 from services.primitives.coalesce import Joined
 from services.primitives.errors import Retry
@@ -57,7 +58,7 @@ ENDED_SINCE: Final = "it ended before the store was restored from a backup"
 
 
 class UndoPutOff(Retry):
-    """Whether a launch may be undone is known in a moment."""
+    """The answer whether a launch may be undone comes in a moment."""
 
 
 Decide = Callable[[SagaState], "SagaEntry | Impossible"]
@@ -103,10 +104,9 @@ class SagaInterventions:
 
     async def look(self, record: PoolRecord) -> None:
         """Do what is due in one pool, as its record and its nodes are now."""
-        if record.removing:
-            for saga, opened in record.open.items():
-                if opened.kind == "scale-up":
-                    await self._call_off(saga, record)
+        for saga, opened in record.open.items():
+            if opened.called_off:
+                await self._call_off(saga, record, opened)
         names = dict.fromkeys(each.node for each in record.open.values())
         nodes = self._store.nodes_named(record.name, names)
         concerned = [each for each in nodes.values() if each.notices or each.lost]
@@ -119,17 +119,11 @@ class SagaInterventions:
         for saga, node in recovered(record, nodes):
             await self._unwind(saga, node, HEARD, f"heard-{saga}")
 
-    async def _call_off(self, saga: str, record: PoolRecord) -> None:
-        """Cancel a launch of a pool that is being removed."""
+    async def _call_off(self, saga: str, record: PoolRecord, opened: OpenSaga) -> None:
+        """Give up a launch whose node the pool no longer wants."""
 
         def entry(state: SagaState) -> SagaEntry | Impossible:
-            return cancel(
-                DEFINITIONS[state.kind],
-                state,
-                self._clock.now(),
-                reason=f"pool {record.name} is being removed",
-                cause=record.removing,
-            )
+            return _given_up(state, record, opened, self._clock.now())
 
         await self._intervene(saga, entry)
 
@@ -176,6 +170,7 @@ class SagaInterventions:
         await self._await_heartbeat(state, entry)
         entry = await self._unless_ended(state, entry, seen)
         entry = await self._unless_withdrawn(state, entry)
+        entry = await self._unless_called_off(state, entry)
         return self._unless_over(state, entry, seen)
 
     async def _look(self, state: SagaState, entry: SagaEntry) -> "_Seen":
@@ -259,6 +254,17 @@ class SagaInterventions:
         instead = _taken_back(state, heard, entry.time, WITHDRAWN, cause)
         return entry if isinstance(instead, Impossible) else instead
 
+    async def _unless_called_off(self, state: SagaState, entry: SagaEntry) -> SagaEntry:
+        """Return the entry; a launch that the pool no longer wants is given up in its place."""
+        if not isinstance(entry, StepStarted) or entry.step != PROVISION.name:
+            return entry
+        pool = await self._pool(state.params.pool)
+        opened = pool.open.get(state.saga) if pool is not None else None
+        if pool is None or opened is None or not opened.called_off:
+            return entry
+        instead = _given_up(state, pool, opened, entry.time)
+        return entry if isinstance(instead, Impossible) else instead
+
     def _unless_over(self, state: SagaState, entry: SagaEntry, seen: "_Seen") -> SagaEntry:
         """The entry; where a remediation begins, or is about to go too far for silence, look first.
 
@@ -309,13 +315,27 @@ class SagaInterventions:
 
 
 async def has_ended(store: Store, state: SagaState) -> bool:
-    """Whether a saga whose log is open has ended, as the records of its nodes and its pool say."""
+    """Return whether a saga whose log is open has ended, by the records of its nodes and pool."""
     pool, records = state.params.pool, store.nodes.records
     node, new = (records.get(node_key(pool, e)) for e in (state.params.node, state.params.new_node))
     if not saga_audit.has_ended(state, node, new):
         return False
     found = await store.pool(pool)
     return found is not None and state.saga not in found[0].open
+
+
+def _given_up(
+    state: SagaState, pool: PoolRecord, opened: OpenSaga, now: datetime
+) -> SagaEntry | Impossible:
+    """The entry that unwinds a launch that its pool has called off."""
+    return cancel(
+        DEFINITIONS[state.kind],
+        state,
+        now,
+        reason=opened.called_off,
+        cause=pool.removing or f"called-off-{state.saga}",
+        launch=PROVISION.name,
+    )
 
 
 def _begins(state: SagaState) -> bool:

@@ -200,8 +200,13 @@ def cancel(
     reason: str,
     cause: str,
     then: str = "",
+    launch: str = "",
 ) -> SagaUnwinding | Impossible:
-    """Return the entry that unwinds a saga because it was requested, or why that cannot be."""
+    """Return the entry that unwinds a saga because it was requested, or why that cannot be.
+
+    `launch`: the step with which the launch begins that alone is given up, and not before that: as
+    after a launch that failed, what was done before and cannot be taken back stays done.
+    """
     match state.status:
         case "running":
             pass
@@ -222,10 +227,13 @@ def cancel(
                 f"{state.saga} has passed {step.name}: {state.params.new_node} is in service, and "
                 "there is no way back from there"
             )
-        if step.irrevocable and done.status != "pending":
+        begun = step.irrevocable and done.status != "pending"
+        if begun and not (launch and done.status in ("succeeded", "expired")):
             return Impossible(f"{state.saga} has begun to {step.name}, which cannot be taken back")
         if not current and done.status not in ("succeeded", "expired"):
             current = step.name
+        if step.name == launch and current not in ("", launch):
+            return Impossible(f"{state.saga} has not come to {launch}")
     return SagaUnwinding(
         id=_id(state, "unwinding"),
         time=now,

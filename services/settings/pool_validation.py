@@ -149,7 +149,11 @@ def budget_problems(budget: BudgetSpec | FleetBudgetSpec) -> Iterator[Problem]:
         ("max_unavailable", level_problem(budget.max_unavailable)),
         ("max_replacements", rate_problem(budget.max_replacements)),
         ("max_resets", "" if budget.max_resets is None else rate_problem(budget.max_resets)),
-        ("max_quarantined", quarantine_problem(budget.max_quarantined)),
+        *(
+            (key, quarantine_problem(value))
+            for key in ("max_quarantined", "cordon_floor")
+            if (value := getattr(budget, key, None)) is not None
+        ),
         ("window", rate_window_problem(budget.window)),
     ):
         if problem:

@@ -7,8 +7,10 @@ writes (`Reconciler._decide_once`); what is decided and claimed is the pool-mana
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,9 +18,9 @@ from schemas.duration import Duration
 from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
 from schemas.node_records import NodeRecord
 from schemas.operator_requests import BreakerRequest
-from schemas.pool_records import PoolRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec
-from services.pool_manager.planner.disruption_budget import others
+from services.pool_manager.planner.disruption_budget import allowance, others
 from services.pool_manager.planner.node_counts import Nodes, unavailable
 from services.pool_manager.planner.pool_planner import close, plan
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
@@ -59,7 +61,7 @@ SPEC = PoolSpec(
 
 @dataclass
 class Bus:
-    """What the server stores, with revisions, and which disruptions started when."""
+    """The state is what the server stores, with revisions, and which disruptions started when."""
 
     pools: dict[str, tuple[PoolRecord, int]] = field(
         default_factory=lambda: {
@@ -142,7 +144,7 @@ class Bus:
 
 
 def healthy(pool: str, name: str) -> NodeRecord:
-    """A node in service."""
+    """Return a node in service."""
     return NodeRecord(pool=pool, node=name, state="active", health="healthy", admitted_at=NOW)
 
 
@@ -296,10 +298,39 @@ def test_slow_replica_cannot_write_after_its_claim_was_reused() -> None:
 
 
 def test_claim_for_the_same_revision_only_grows() -> None:
-    """For the same revision the greater claim counts; for a newer one the current state."""
+    """The greater claim counts for the same revision; for a newer one the current state."""
     old = BudgetClaim(desired=4, unavailable=2, disruptions={"0": 2}, revision=7)
     less = BudgetClaim(desired=4, unavailable=1, disruptions={"0": 1, "1": 1}, revision=7)
     newer = msgspec.structs.replace(less, revision=8)
 
     both = BudgetClaim(desired=4, unavailable=2, disruptions={"0": 2, "1": 1}, revision=7)
     assert (both, newer, less) == (claimed(old, less), claimed(old, newer), claimed(None, less))
+
+
+@pytest.mark.parametrize(
+    ("drain", "minutes", "silent", "expected"),
+    [
+        ("wait", 59, True, "level"),
+        ("wait", 60, True, ""),
+        ("wait", 60, False, "level"),
+        ("deadline", 60, True, "level"),
+    ],
+)
+def test_silence_does_not_queue_behind_work_that_does_not_leave(
+    drain: Any, minutes: int, silent: bool, expected: str
+) -> None:
+    """A drain that has lasted longer than drain_timeout keeps no silent node waiting."""
+    since = NOW - timedelta(minutes=minutes)
+    opened = OpenSaga(kind="replace", node="a", new_node="b", drain=drain, since=since)
+    spec = PoolSpec(
+        provider="p",
+        instance_type="t",
+        min_nodes=0,
+        max_nodes=9,
+        drain_timeout=Duration(3600),
+        budget=BudgetSpec(max_unavailable=1),
+    )
+    record = PoolRecord(name="p", spec=spec, desired=2, open={"s": opened})
+    nodes = Nodes([NodeRecord(pool="p", node=each, state="active") for each in "ac"])
+    left = allowance(record, nodes, None, NOW)
+    assert left.refusal(cordoned=False, silent=silent) == expected

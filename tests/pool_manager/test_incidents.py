@@ -345,6 +345,11 @@ def test_field_shared_by_unhealthy_nodes_only_is_the_cause(
 )  # fmt: skip
 def test_field_shared_by_healthy_nodes_is_no_cause(nodes: list[NodeRecord]) -> None:
     """Each of the different faults is acted on."""
+    settled = NOW - timedelta(seconds=3)
+    nodes = [
+        msgspec.structs.replace(each, health_at=settled) if each.health == "unhealthy" else each
+        for each in nodes
+    ]
     assert 8 == len(decide(pool(60), nodes).start)
 
 

@@ -1,4 +1,4 @@
-"""When a node of a `provision_first` pool makes room for its successor."""
+"""A node of a `provision_first` pool makes room, in the end, for its successor."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -9,6 +9,7 @@ from schemas.saga_params import SagaParams
 from schemas.settings import PoolSpec
 from services.pool_manager.planner.saga_projection import leaving_node
 from services.pool_manager.planner.sizing.open_sagas import lacks_room
+from services.pool_manager.sagas import DEFINITIONS
 from services.saga.saga_state import SagaState, StepState
 
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
@@ -62,7 +63,7 @@ def test_when_a_node_makes_room(
 def test_since_when_there_is_no_room(
     order: str, launch: StepState, before: datetime | None, expected: datetime | None
 ) -> None:
-    """From the first of the tries in a row that found none."""
+    """The time counts from the first of the tries in a row that found none."""
     state = SagaState(
         saga="replace-p-1-1",
         kind="replace",
@@ -79,3 +80,30 @@ def test_since_when_there_is_no_room(
     found = leaving_node(node, state)
     assert found is not None
     assert found.no_room_since == expected
+
+
+@pytest.mark.parametrize(
+    ("signature", "order", "promotes", "first"),
+    [
+        ("drifted", "provision_first", "", "provision"),
+        ("expired", "provision_first", "", "provision"),
+        ("xid-79", "provision_first", "", "cordon"),
+        ("drifted", "terminate_first", "", "cordon"),
+        ("drifted", "provision_first", "spare", "cordon"),
+    ],
+)
+def test_a_node_that_is_well_serves_until_its_successor_does(
+    signature: str, order: str, promotes: str, first: str
+) -> None:
+    """The node is cordoned before anything is launched only where it is broken, or leaves first."""
+    params = SagaParams(
+        pool="p",
+        node="old",
+        new_node="new",
+        fault_signature=signature,
+        order=order,
+        promotes=promotes,
+    )
+    names = [each.name for each in DEFINITIONS["replace"].steps(params)]
+    assert names[0] == first
+    assert names.index("cordon") < names.index("drain") < names.index("terminate")

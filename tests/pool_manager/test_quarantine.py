@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from schemas.breaker_state import Breaker
 from schemas.duration import Duration
 from schemas.enums import SagaKind
-from schemas.fault_signature import SILENCE
+from schemas.fault_signature import FATAL_XIDS, SILENCE
 from schemas.fleet_budget import BudgetClaim
 from schemas.node_records import NodeRecord, Quarantine, RemediationAttempt, WorkloadView
 from schemas.pool_events import QuarantineFull
@@ -73,6 +73,12 @@ def node(name: str, **changes: object) -> NodeRecord:
 def unhealthy(name: str, **changes: object) -> NodeRecord:
     """An unhealthy node."""
     return node(name, **({"health": "unhealthy", "health_fault": name} | changes))
+
+
+def fatal(number: int, **changes: object) -> NodeRecord:
+    """Return an unhealthy node with a fatal fault, another one than its neighbours have."""
+    code = sorted(FATAL_XIDS)[number % len(FATAL_XIDS)]
+    return unhealthy(f"n{number}", health_kind="xid", health_code=code, **changes)
 
 
 def decided(record: PoolRecord, *nodes: NodeRecord, **more: object) -> PoolPlan:
@@ -251,7 +257,7 @@ def test_never_more_than_the_cap_and_never_a_healthy_node(
     """Whatever the nodes of a pool have."""
     made = {"quarantined": OUT, "cordoned": {"cordoned": True}}
     nodes = [
-        node(f"n{i}") if kind == "healthy" else unhealthy(f"n{i}", **made.get(kind, {}))
+        node(f"n{i}") if kind == "healthy" else fatal(i, **made.get(kind, {}))
         for i, kind in enumerate(kinds)
     ]
     record = pool(len(nodes), most)

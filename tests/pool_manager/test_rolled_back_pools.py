@@ -23,10 +23,11 @@ from schemas.pool_events import (
     NodeReplaced,
     OnDemandShort,
     OperatorNeeded,
+    PoolCondition,
     PoolRemoved,
     QuarantineFull,
 )
-from schemas.pool_records import AwaitedSuccessor, OpenSaga, PoolRecord, pool_key
+from schemas.pool_records import AwaitedSuccessor, OpenCondition, OpenSaga, PoolRecord, pool_key
 from schemas.saga_log_entries import (
     WHOLE,
     SagaDone,
@@ -268,6 +269,11 @@ FULL = QuarantineFull(id="q1", time=NOW, pool="training", status="opened", quara
 ROOM = msgspec.structs.replace(FULL, id="q2", status="closed")
 SHORT = OnDemandShort(id="o1", time=NOW, pool="training", status="opened", nodes=0, required=1)
 ENOUGH = msgspec.structs.replace(SHORT, id="o2", status="closed")
+BELOW = PoolCondition(
+    id="c1", time=NOW, pool="training", condition="below-minimum", status="opened", reason="few"
+)
+BELOW_OPEN = OpenCondition(since=NOW, reported=True, reason="few")
+ABOVE = msgspec.structs.replace(BELOW, id="c2", status="closed")
 WAVE = Incident(
     id="i1", time=NOW, cause="f1", pool="training", incident="xid-79-1795316100",
     status="opened", kind="xid", code=79, nodes=3, first=SINCE, last=NOW,
@@ -312,6 +318,8 @@ FORCED = msgspec.structs.replace(_open("operator", "we look", forced=True), by="
         pytest.param([FULL, ROOM], BEFORE, id="and has room again"),
         pytest.param([SHORT], _with(on_demand_short=True), id="too few nodes on demand"),
         pytest.param([SHORT, ENOUGH], BEFORE, id="and enough again"),
+        pytest.param([BELOW], _with(conditions={"below-minimum": BELOW_OPEN}), id="too few nodes"),
+        pytest.param([BELOW, ABOVE], BEFORE, id="which is over"),
         pytest.param([WAVE], _with(incidents={"xid-79": OPEN_WAVE}), id="an incident"),
         pytest.param([WAVE, WAVE_OVER], BEFORE, id="that is over"),
         pytest.param(

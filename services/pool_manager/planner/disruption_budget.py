@@ -75,7 +75,7 @@ def _share(percentage: str, of: int) -> int:
 def lifted(spec: FleetBudgetSpec) -> bool:
     """Whether the fleet's budget cannot bind, so that nothing need be counted for it."""
     resets = spec.max_resets in (None, UNLIMITED)
-    if spec.max_quarantined != ALL:
+    if spec.max_quarantined not in (None, ALL):
         return False
     return spec.max_unavailable == ALL and spec.max_replacements == UNLIMITED and resets
 
@@ -219,7 +219,8 @@ class Others:
 
     def quarantine_limit(self, desired: int) -> int:
         """Nodes of the fleet that may be quarantined, where this pool wants `desired`."""
-        return limit(self.spec.max_quarantined, self.desired + desired, least=FLEET_LEVEL_MIN)
+        most = ALL if self.spec.max_quarantined is None else self.spec.max_quarantined
+        return limit(most, self.desired + desired, least=FLEET_LEVEL_MIN)
 
     def rate(self, desired: int) -> int | None:
         """Sagas that may be begun in the fleet within its window."""
@@ -272,20 +273,25 @@ class Allowance:
     reset_rate: int | None = None
     fleet_resets: int = 0
     fleet_reset_rate: int | None = None
+    overdue: int = 0
+    """Of those out of service, how many wait for work that does not leave."""
 
-    def refusal(self, *, cordoned: bool, resets: bool = False) -> BreakerCause:
+    def refusal(
+        self, *, cordoned: bool, resets: bool = False, silent: bool = False
+    ) -> BreakerCause:
         """What forbids to act on one more node, by a reset or reboot or otherwise; empty: nothing.
 
         A node that is cordoned already counts as out of service; acting on it takes out no more.
         """
-        if not cordoned and self.unavailable >= self.level:
+        # What is silent has no work to lose, and does not queue behind work that does not leave.
+        if not cordoned and self.unavailable - silent * self.overdue >= self.level:
             return "level"
         if resets and self.reset_rate is not None and self.resets >= self.reset_rate:
             return "reset-rate"
         if not resets and self.rate is not None and self.disruptions >= self.rate:
             return "rate"
         level = None if cordoned else self.fleet_level
-        if level is not None and self.fleet_unavailable >= level:
+        if level is not None and self.fleet_unavailable - silent * self.overdue >= level:
             return "fleet-level"
         most = self.fleet_reset_rate if resets else self.fleet_rate
         if most is not None and (self.fleet_resets if resets else self.fleet_disruptions) >= most:
@@ -314,6 +320,16 @@ class Allowance:
         )
 
 
+def _waits(record: PoolRecord, opened: OpenSaga, now: datetime) -> bool:
+    """Return whether a saga has waited for its node's work for longer than `drain_timeout`."""
+    if not DEFINITIONS[opened.kind].out_of_service or opened.dead or opened.gone:
+        return False
+    if (opened.drain or record.spec.drain) != "wait":
+        return False
+    limit_seconds = opened.drain_timeout_seconds or float(record.spec.drain_timeout)
+    return (now - opened.since).total_seconds() >= limit_seconds
+
+
 def allowance(record: PoolRecord, nodes: Nodes, fleet: Others | None, now: datetime) -> Allowance:
     """What may be begun in a pool now."""
     spec: BudgetSpec = record.spec.budget
@@ -321,6 +337,7 @@ def allowance(record: PoolRecord, nodes: Nodes, fleet: Others | None, now: datet
     own = Allowance(
         unavailable=out,
         level=limit(spec.max_unavailable, desired),
+        overdue=sum(_waits(record, each, now) for each in record.open.values()),
         disruptions=counted(record.disruptions, float(spec.window), now),
         rate=rate(spec.max_replacements, desired),
         resets=counted(record.resets, float(spec.window), now),

@@ -31,6 +31,19 @@ def use_of(
     return "idle" if used.work == "none" or drained else "unknown"
 
 
+def node_hours(node: NodeRecord, used: NodeUse, nodes: int, now: datetime) -> float | None:
+    """Return what the end of a node's job would lose, on all its `nodes`; None: not known.
+
+    A job that uses no GPU now began at an unknown time, but not before its node was in service.
+    """
+    if used.gpus is None:
+        return None
+    since = used.gpus.since if used.gpus.busy else node.admitted_at
+    if since is None or not (used.gpus.busy or now - since < IDLE_MIN):
+        return None
+    return nodes * (now - since).total_seconds() / 3600
+
+
 def is_idle(node: NodeRecord, use: Mapping[str, NodeUse] | None, now: datetime) -> bool:
     """Whether a node is known to have no work."""
     return use_of(node, use, now) == "idle"

@@ -84,8 +84,10 @@ def busy(record: PoolRecord) -> set[str]:
 
 
 def nodes_removed(record: PoolRecord) -> set[str]:
-    """Nodes that open sagas remove."""
-    return {each.node for each in record.open.values() if DEFINITIONS[each.kind].removes_node}
+    """Nodes that open sagas remove, and those whose launch is given up."""
+    given_up = {each.new_node for each in record.open.values() if each.called_off}
+    removed = {each.node for each in record.open.values() if DEFINITIONS[each.kind].removes_node}
+    return removed | given_up
 
 
 def size(record: PoolRecord, nodes: Nodes) -> int:

@@ -13,6 +13,7 @@ import msgspec
 
 from schemas.fault_signature import RENEWALS
 from schemas.pool_records import OpenSaga, PoolRecord
+from services.pool_manager.planner import pool_conditions
 from services.pool_manager.planner.disruption_budget import without_counted
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import drift
@@ -20,7 +21,12 @@ from services.pool_manager.planner.remediation.observe_mode import apply_mode
 from services.pool_manager.planner.remediation.quarantine import quarantine
 from services.pool_manager.planner.remediation.repair import repair
 from services.pool_manager.planner.safety import breaker, eligibility
-from services.pool_manager.planner.sizing import gang_launches, on_demand_floor, successors
+from services.pool_manager.planner.sizing import (
+    failed_launches,
+    gang_launches,
+    on_demand_floor,
+    successors,
+)
 from services.pool_manager.planner.sizing.idle_shutdown import shut_down
 from services.pool_manager.planner.sizing.pool_size import resize
 from services.pool_manager.planner.sizing.restart_drains import drain_ahead
@@ -29,6 +35,7 @@ from services.pool_manager.planner.sizing.workload_names import give_up
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.sagas.saga_steps import HASTY_CORDON_SECONDS
 from services.primitives.backoff import doubled
+from services.saga.saga_state import SagaState
 
 RETRY_FIRST_SECONDS: Final = 2.0
 RETRY_MAX_SECONDS: Final = 600.0
@@ -51,12 +58,13 @@ def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
     record, short = on_demand_floor.reported(snapshot, decided.record, now)
     decided = replace(decided, record=record)
     record, drifted = drift.reported(snapshot, decided.record, now)
+    record, found, look_at = pool_conditions.reported(snapshot, record, now)
     decided = replace(
         decided,
         record=record,
-        events=(*decided.events, *short, *drifted),
+        events=(*decided.events, *short, *drifted, *found),
         wake_at=earlier(
-            earlier(decided.wake_at, eligibility.next_change(snapshot, now)),
+            earlier(earlier(decided.wake_at, look_at), eligibility.next_change(snapshot, now)),
             _next_cordon(decided.record, now),
         ),
         released=eligibility.released(snapshot, now),
@@ -95,20 +103,23 @@ def close(
         return record
     before = record
     record = breaker.ended(record, saga, how or ("failed" if failed else "done"), now)
-    if failed and ended.kind == "promote":
+    repeated = ended.kind == "promote"
+    if failed and repeated:
         at = now + timedelta(seconds=PROMOTE_AGAIN_SECONDS)
         record = msgspec.structs.replace(record, promote_at=at)
     if (failed or how == "cancelled") and ended.fault_signature in RENEWALS:
-        at = now + timedelta(seconds=RENEW_AGAIN_SECONDS)
+        at = _renewed_at(record, ended, now)
         record = msgspec.structs.replace(record, renew_at=at)
     if how == "done":
         record = successors.await_successor(record, saga, ended, now)
     left = {name: each for name, each in record.open.items() if name != saga}
     record = _with_cordon(record, ended, at_cordon=at_cordon, how=how, now=now)
     failed = failed and not at_cordon
+    if ended.launch_failed:  # which was counted when its removal began
+        return msgspec.structs.replace(record, open=left)
     if failed and gang_launches.others_open(before, saga):
         return give_up(msgspec.structs.replace(record, open=left), ended.workload_name)
-    if failed and ended.kind != "promote":
+    if failed and not repeated:
         failures = record.failures + 1
         wait = gang_launches.wait_seconds(ended, failures)
         if not wait:
@@ -118,7 +129,7 @@ def close(
         over_spend_cap = (
             over_spend_cap and ended.kind == "scale-up" and (record.over_spend_cap or failures == 1)
         )
-    elif DEFINITIONS[ended.kind].backs_off and ended.kind != "promote" and not at_cordon:
+    elif how != "cancelled" and DEFINITIONS[ended.kind].backs_off and not (repeated or at_cordon):
         failures, retry_at, over_spend_cap = 0, None, False
     else:
         failures, retry_at, over_spend_cap = record.failures, record.retry_at, record.over_spend_cap
@@ -127,6 +138,26 @@ def close(
     return msgspec.structs.replace(
         record, open=left, failures=failures, retry_at=retry_at, over_spend_cap=over_spend_cap
     )
+
+
+def _renewed_at(record: PoolRecord, ended: OpenSaga, now: datetime) -> datetime:
+    """When a healthy node may be replaced next, after that failed: once the old one goes first."""
+    at = now + timedelta(seconds=RENEW_AGAIN_SECONDS)
+    limit = float(record.spec.provision_first_for)
+    if record.spec.replace_order != "provision_first" or ended.order or not limit:
+        return at
+    forced = ended.since + timedelta(seconds=limit)
+    return min(at, max(forced, now + timedelta(seconds=RETRY_FIRST_SECONDS)))
+
+
+def freed(record: PoolRecord, state: SagaState, now: datetime) -> PoolRecord:
+    """Return the record in which a failed launch holds no place while its machine is removed."""
+    if not failed_launches.frees_its_place(record, state):
+        return record
+    counted = close(record, state.saga, failed=True, now=now, how="failed")
+    opened = {**counted.open, state.saga: record.open[state.saga]}
+    kept = msgspec.structs.replace(counted, open=opened)
+    return failed_launches.with_free_place(kept, state)
 
 
 def _with_cordon(

@@ -10,7 +10,8 @@ from typing import Final
 
 import msgspec
 
-from schemas.enums import NO_ROOM, STOPPED, AttemptOutcome, HealthStatus, NodeState
+from schemas.enums import NO_ROOM, STOPPED, TEST_FAILED, AttemptOutcome, HealthStatus, NodeState
+from schemas.fault_signature import RENEWALS
 from schemas.names import saga_number
 from schemas.node_records import NodeRecord, Quarantine, RemediationAttempt
 from schemas.pool_records import OpenSaga, PoolRecord
@@ -59,8 +60,9 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
         losses=() if has_succeeded(state, "uncordon") else record.losses,
         attempts=_attempts(record, state),
         tests=_tests(record, state),
+        test_failed_at=_test_failed_at(record, state),
         sole_notice=_ahead_of(record, state, cordoned=cordoned),
-        no_room_since=_no_room_since(record, state) if cordoned else None,
+        no_room_since=_no_room_since(record, state) if cordoned or _is_voluntary(state) else None,
         promotion_unknown_at=_still_unknown(record, state, cordoned=cordoned),
     )
     return _with_gpu_health(record, state)
@@ -122,6 +124,11 @@ def _no_room_since(record: NodeRecord, state: SagaState) -> datetime | None:
     expired = "expired" in (launch.status, launch.before)
     failed = state.status == "unwound" and (expired or launch.error in NO_ROOM)
     return (record.no_room_since or state.started_at) if failed else None
+
+
+def _is_voluntary(state: SagaState) -> bool:
+    """Return whether the node stayed in service while its successor was launched."""
+    return state.params.fault_signature in RENEWALS
 
 
 def promoted_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | None:
@@ -340,6 +347,12 @@ def _tests(record: NodeRecord, state: SagaState) -> tuple[datetime, ...]:
     if state.kind != "recheck" or state.started_at in record.tests:
         return record.tests
     return (*record.tests, state.started_at)[-TESTS_MAX:]
+
+
+def _test_failed_at(record: NodeRecord, state: SagaState) -> datetime | None:
+    test = state.step("check")
+    found = state.kind == "recheck" and test.status == "failed" and test.error == TEST_FAILED
+    return test.ended_at if found else record.test_failed_at
 
 
 def outcome(state: SagaState) -> AttemptOutcome:

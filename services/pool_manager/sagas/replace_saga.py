@@ -2,6 +2,7 @@
 
 ```
 terminate_first:  cordon ─► drain ─► terminate ─► provision ─► bootstrap ─► register ─► admit
+voluntary:        provision ─► bootstrap ─► register ─► admit ─► cordon ─► drain ─► terminate
 provision_first:  cordon ─► provision ─► bootstrap ─► register ─► admit ─► drain ─► terminate
                                │◄──────── failed: undo provision (terminate the new instance)
 launch_ahead:     cordon ─► vacate ─► provision ─► bootstrap ─► register ─► admit ─► drain
@@ -32,7 +33,9 @@ launches once the provider is removing the old instance or, of a fixed number of
 is free. An instance that does not go is waited for minutes, and becomes a leak; provision_first
 (new resource first, old one last) keeps the pool at its size. Once the new node is admitted there
 is no way back: a later failure is stuck, for a person to see, and never costs the healthy new node.
-Cordon comes first in both orders: from then on nothing new is placed on the unhealthy node.
+Cordon comes first in both orders: from then on nothing new is placed on the unhealthy node. A node
+that is well (it has expired, drifted, or is dear) is not cordoned before its successor is in
+service: without room for one more it would be out of service for the time of each try.
 
 Where there is no room for one node more, a pool's provision_first becomes terminate_first after
 `provision_first_for`.
@@ -44,8 +47,10 @@ left of the time until the cloud's deadline is the drain's.
 
 from typing import Final
 
+from schemas.fault_signature import RENEWALS
 from schemas.saga_params import SagaParams
 from services.pool_manager.sagas.saga_steps import (
+    CORDON,
     TERMINATE,
     VACATE,
     cordon,
@@ -62,6 +67,8 @@ def _steps(params: SagaParams) -> tuple[Step, ...]:
     if params.order == "launch_ahead":
         return (*first, VACATE, *launching, drain(params), TERMINATE)
     if params.order == "provision_first":
+        if params.fault_signature in RENEWALS and not params.promotes and launching:
+            return (*launching, CORDON, drain(params), TERMINATE)
         return (*first, *launching, drain(params), TERMINATE)
     return (*first, drain(params), TERMINATE, *launching)
 

@@ -12,7 +12,7 @@ import msgspec
 
 from schemas import subjects
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
-from schemas.enums import NOT_ADMITTED, Action
+from schemas.enums import NOT_ADMITTED, TEST_FAILED, Action
 from schemas.health_records import HealthRecord, is_after
 from schemas.messages import decoder, encode
 from schemas.node_records import NodeRecord, node_key
@@ -109,5 +109,10 @@ def _check_outputs(inputs: CheckInputs, found: Diagnosis) -> CheckOutputs:
     details = "; ".join(f"{c.name}: {c.detail}" for c in found.checks if c.ok == found.ok)
     detail = (details or ", ".join(inputs.checks))[:CHECK_CHARS_MAX]
     if not found.ok:
-        raise StepFailure(f"the diagnostic failed: {detail}", error=NOT_ADMITTED)
+        failed = {each.name for each in found.checks if not each.ok}
+        # A tool that fails is a fault of its own; one that cannot run says nothing.
+        of_nvml = failed - (set(inputs.checks) - {"boot"}) if "boot" in inputs.checks else set()
+        alone = inputs.since is None and not inputs.boot_id
+        error = TEST_FAILED if of_nvml and alone else NOT_ADMITTED
+        raise StepFailure(f"the diagnostic failed: {detail}", error=error)
     return CheckOutputs(detail=detail)

@@ -19,7 +19,7 @@ from services.pool_manager.planner.node_counts import automatic, is_gone, is_out
 from services.pool_manager.planner.safety.fault_evidence import is_confirmed
 from services.pool_manager.planner.safety.fault_waves import UnhealthyNode, belongs, unhealthy_since
 from services.pool_manager.sagas import DEFINITIONS
-from services.simulator.engine.invariants import STORED_WITHIN_SECONDS, Invariants
+from services.simulator.engine.invariants import CLOCK_SECONDS, STORED_WITHIN_SECONDS, Invariants
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulation_context import SimulationContext, StoredRecords
 from services.simulator.engine.virtual_time import moment
@@ -109,6 +109,7 @@ class BudgetInvariants:
         self, simulation: SimulationContext, cloud: SimulatedCloud, invariants: Invariants
     ) -> None:
         """Report violations to `invariants`, which knows the sagas."""
+        self._simulation = simulation
         self._cloud = cloud
         self._invariants = invariants
         self._records = StoredRecords(simulation.server)
@@ -172,11 +173,13 @@ class BudgetInvariants:
             after = decided_at.get(saga, entry.time) > decided_at.get(entry.saga, entry.time)
             return after and known.sagas.started(saga).params.node in known.preempted
 
+        silent = record is not None and record.lost
         out = [
             each
             for each in disrupting
             if each in known.sagas.open
             and not (self._is_gap(known.sagas.started(each).params) or later(each))
+            and not (silent and self._is_overdue(known.sagas.started(each)))
         ]
         self._disrupting[entry.params.pool] = {
             each: None for each in disrupting if each in known.sagas.open
@@ -191,6 +194,11 @@ class BudgetInvariants:
                 f"{len(out)} nodes are out of service where {allowed} may be: {', '.join(out)}",
                 *out,
             )
+
+    def _is_overdue(self, saga: SagaStarted) -> bool:
+        """Whether a saga waits for work that does not leave."""
+        since, params = (moment(self._simulation.now()) - saga.time).total_seconds(), saga.params
+        return params.drain == "wait" and since >= params.drain_timeout_seconds - CLOCK_SECONDS
 
     def _unit(self, pool: PoolRecord, params: SagaParams) -> str:
         """What a saga takes out of service: a node, or a part of its rack."""

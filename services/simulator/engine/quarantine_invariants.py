@@ -144,7 +144,10 @@ class QuarantineInvariants:
         if unit in unit_of.values():
             return  # its rack counts already
         wanted = rack_units.units(pool, pool.desired)
-        allowed = budget_count(pool.spec.budget.max_quarantined, wanted, least=1)
+        stated = pool.spec.budget.max_quarantined
+        if stated is None:
+            return
+        allowed = budget_count(stated, wanted, least=1)
         if len(units) > allowed:
             text = f"{len(found)} nodes are quarantined where {allowed} may be"
             self._invariants.fail(text, *sorted(found))

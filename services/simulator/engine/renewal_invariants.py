@@ -12,7 +12,8 @@ from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import OpenSaga, PoolRecord
-from schemas.topology import INSTANCES
+from schemas.saga_log_entries import StepStarted, saga_codec
+from schemas.topology import INSTANCES, SAGAS
 from services.bus.port import Stored
 from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.node_counts import is_gone
@@ -94,8 +95,25 @@ class RenewalInvariants:
         if stream == f"KV_{INSTANCES.name}" and stored.data:
             with suppress(msgspec.DecodeError):
                 self._on_instance(_instances.decode(stored.data))
+        if stream == SAGAS.name:
+            self._on_entry(saga_codec.decode(stored.data))
         if (pool := written_pool(stream, stored)) is not None:
             self._look(pool)
+
+    def _on_entry(self, entry: object) -> None:
+        """A node that is well stays in service until its successor is, where that comes first."""
+        if not isinstance(entry, StepStarted) or entry.step != "cordon":
+            return
+        if self._invariants.restored or self._invariants.destroyed:
+            return
+        params = self._invariants.sagas.started(entry.saga).params
+        first = params.order == "provision_first" and params.fault_signature in RENEWALS
+        if not first or params.promotes or not params.new_node:
+            return
+        successor = self._records.node(node_key(params.pool, params.new_node))
+        if successor is not None and successor.state not in ("active", "leaving", "terminated"):
+            text = f"{entry.saga} cordons {params.node} before {params.new_node} is in service"
+            self._invariants.fail(text, entry.saga, params.node)
 
     def _look(self, pool: PoolRecord) -> None:
         opened = {

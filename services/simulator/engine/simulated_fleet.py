@@ -61,6 +61,7 @@ from services.simulator.engine.simulation_context import (
     SimulationContext,
     StoredRecords,
 )
+from services.simulator.engine.size_invariants import SizeInvariants
 from services.simulator.engine.supervised_service import SupervisedService
 from services.simulator.engine.write_invariants import WriteInvariants
 
@@ -143,8 +144,8 @@ class SimulatedFleet:
         WorkloadInvariants(simulation, self.workload, self.invariants)
         QuarantineInvariants(simulation, self.machines, self.invariants)
         GapInvariants(simulation, self.invariants)
-        SlowWaveInvariants(simulation, self.invariants)
-        RenewalInvariants(simulation, self.invariants)
+        for each in (SizeInvariants, SlowWaveInvariants, RenewalInvariants):
+            each(simulation, self.invariants)
         MarketInvariants(simulation, self.cloud, self.invariants)
         InterruptionInvariants(simulation, self.invariants)
         RestartInvariants(simulation, self.cloud, self.invariants)

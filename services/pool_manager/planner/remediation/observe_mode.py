@@ -11,13 +11,16 @@ from typing import Final
 import msgspec
 
 from schemas.breaker_state import ObservedAction
-from schemas.pool_events import Incident, OperatorNeeded, WouldStart
+from schemas.pool_events import Incident, OperatorNeeded, PoolCondition, WouldStart
 from schemas.pool_records import OpenSaga
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.sagas import DEFINITIONS
 
 WOULD_MAX: Final = 200
 """Decisions kept in a record; the rest is neither kept nor published."""
+
+PUBLISHED: Final = (Incident, OperatorNeeded, PoolCondition)
+"""Events of a decision that people hear of although nothing of it is performed."""
 
 
 def apply_mode(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPlan:
@@ -43,8 +46,9 @@ def apply_mode(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> Pool
         operator_notified=record.operator_notified,
         desired=record.desired if record.spec.nodes == "adopted" else snapshot.record.desired,
         awaited=record.awaited,
+        conditions=record.conditions,
     )
-    seen = tuple(each for each in decided.events if isinstance(each, Incident | OperatorNeeded))
+    seen = tuple(each for each in decided.events if isinstance(each, PUBLISHED))
     return replace(decided, record=kept, start={}, events=(*seen, *fresh))
 
 

@@ -35,7 +35,7 @@ from services.pool_manager.planner.remediation import (
     remedy_selection,
 )
 from services.pool_manager.planner.remediation.quarantine_recheck import is_unconfirmed
-from services.pool_manager.planner.safety import breaker, eligibility, incidents
+from services.pool_manager.planner.safety import breaker, cordon_floor, eligibility, incidents
 from services.pool_manager.planner.sizing import spares
 from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
 
@@ -65,7 +65,9 @@ def quarantine(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> Pool
         full = _is_full(snapshot, decided.record, len(counted), unconfirmed=unconfirmed)
         unit = rack_units.unit_of(decided.record, node, snapshot.nodes.racks)
         # One with a cordoned GPU counts already, as does another node of its rack.
-        if full and unit not in counted:
+        full = full and unit not in counted
+        whole = node.health == "unhealthy"
+        if full or (whole and cordon_floor.refuses(decided.record, snapshot.nodes, node)):
             waiting.append(node.node)
             continue
         reason = node.health_reason or node.health
@@ -87,6 +89,8 @@ def quarantine(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> Pool
 def pool_limit(record: PoolRecord, *, unconfirmed: bool = False) -> int:
     """Nodes of a pool that may be quarantined; of an incident's unconfirmed nodes half as many."""
     desired = rack_units.units(record, record.desired)
+    if record.spec.budget.max_quarantined is None:
+        return max(1, desired)
     allowed = limit(record.spec.budget.max_quarantined, desired)
     return (allowed + 1) // 2 if unconfirmed else allowed
 
@@ -253,12 +257,14 @@ _RESOLVED: Final = "no unhealthy node is left in service for the cap"
 
 
 def _full_reason(record: PoolRecord, waiting: Sequence[str], count: int) -> str:
-    spec = record.spec.budget.max_quarantined
+    stated = record.spec.budget.max_quarantined
     wave = " (an incident's unconfirmed nodes use half of it)" if incidents.holding(record) else ""
+    cap = f"budget.max_quarantined of the pool ({stated}) or of the fleet allows{wave}"
+    if stated is None:
+        cap = "budget.cordon_floor of the pool or budget.max_quarantined of the fleet allows"
     return (
         f"{count} {rack_units.called(record)} are quarantined or have a cordoned GPU, as many as "
-        f"budget.max_quarantined of the pool ({spec}) or of the fleet allows{wave}; "
-        f"{len(waiting)} more nodes still take work on what is unhealthy: "
+        f"{cap}; {len(waiting)} more nodes still take work on what is unhealthy: "
         f"{', '.join(waiting[:TEXT_NAMED_MAX])}"
     )
 
@@ -266,6 +272,6 @@ def _full_reason(record: PoolRecord, waiting: Sequence[str], count: int) -> str:
 def _remedy(record: PoolRecord) -> str:
     return (
         f"see navarch list --pool {record.name}. If the faults are real: navarch cordon NODE, or "
-        "raise budget.max_quarantined; if they are false: navarch uncordon NODE for each "
-        "quarantined node"
+        "raise budget.max_quarantined or lower budget.cordon_floor; if they are false: "
+        "navarch uncordon NODE for each quarantined node"
     )

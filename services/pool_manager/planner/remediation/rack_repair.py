@@ -6,7 +6,8 @@ pool lacks a rack and launches another as a whole. Budget, breaker and ramp see 
 """
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 import msgspec
 
@@ -14,7 +15,7 @@ from schemas.fault_signature import RACK
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices, rack_units
-from services.pool_manager.planner.node_counts import Nodes, busy, nodes_removed
+from services.pool_manager.planner.node_counts import Nodes, busy, is_gone, nodes_removed
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import remedy_selection
 from services.pool_manager.planner.remediator import RemedyChoice
@@ -23,6 +24,8 @@ from services.pool_manager.planner.safety.fault_evidence import is_confirmed
 from services.pool_manager.planner.sizing.open_sagas import begin, with_open
 
 Choices = dict[str, RemedyChoice]
+SETTLES: Final = timedelta(seconds=3)
+"""Verdicts of one fault of a rack's fabric or power come within this time of each other."""
 
 
 def by_rack(
@@ -37,7 +40,7 @@ def by_rack(
     Left out are nodes of which it is not known yet whether their fault is their rack's.
     """
     if not rack_units.is_by_rack(record):
-        return waiting, choices
+        return [each for each in waiting if not _settles(snapshot, record, each, now)], choices
     single: list[NodeRecord] = []
     racks: dict[str, list[NodeRecord]] = {}
     for node in waiting:
@@ -104,7 +107,20 @@ def next_moment(record: PoolRecord, nodes: Nodes, now: datetime) -> datetime | N
     if rack_units.is_by_rack(record):
         for node in nodes.needs_attention:
             soonest = earlier(soonest, to_come(rack_faults.decided_at(record, node), now))
+        return soonest
+    for node in nodes.needs_attention:
+        if node.rack and node.health == "unhealthy" and node.health_at is not None:
+            soonest = earlier(soonest, to_come(node.health_at + SETTLES, now))
     return soonest
+
+
+def _settles(snapshot: PoolSnapshot, record: PoolRecord, node: NodeRecord, now: datetime) -> bool:
+    """Return whether more of a node's rack may have its fault in a moment: it is cordoned."""
+    if not node.rack or node.health != "unhealthy" or node.health_at is None:
+        return False
+    shared = snapshot.nodes.shares("rack")[node.rack] >= record.spec.health.incident.nodes
+    urgent = cloud_notices.urgent(node, record.spec, now) or is_gone(node)
+    return shared and not urgent and now < node.health_at + SETTLES
 
 
 # --- parts ---------------------------------------------------------------------------------------

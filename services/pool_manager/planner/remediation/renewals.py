@@ -81,7 +81,7 @@ def candidates(
     were they always the first, a small rate would never come to the others.
     """
     reserve_leaves = any(each.spare and each.node for each in record.open.values())
-    found: list[tuple[bool, bool, bool, datetime, str, NodeRecord, Renewal]] = []
+    found: list[tuple[bool, bool, bool, bool, datetime, str, NodeRecord, Renewal]] = []
     for node, due in _due(snapshot, record, now):
         if node.spare and reserve_leaves:
             continue
@@ -93,9 +93,9 @@ def candidates(
             since = late_since or due.since
             if node.spare and at_last:  # an old one would take the place of a node of its age
                 since -= timedelta(seconds=record.spec.expire_after) * JITTER
-            order = (not at_last, not (at_last or node.spare), not (at_last or rests), since)
-            found.append((*order, node.node, node, due))
-    found.sort(key=lambda each: each[:5])
+            first = (node.no_room_since is None, not at_last, not (at_last or node.spare))
+            found.append((*first, not (at_last or rests), since, node.node, node, due))
+    found.sort(key=lambda each: each[:6])
     return [
         (node, RemedyChoice(remedy="replace", reason=due.reason), due.what)
         for *_, node, due in found

@@ -182,7 +182,7 @@ def _refusal(actions: _Actions, node: NodeRecord) -> BreakerCause:
     """What of the budget forbids the node's remedy."""
     resets = remedy_selection.is_in_place(actions.choices[node.node].remedy)
     out = takes_out_no_more(actions.record, actions.nodes, node)
-    return actions.allowance.refusal(cordoned=out, resets=resets)
+    return actions.allowance.refusal(cordoned=out, resets=resets, silent=node.lost)
 
 
 def _begin(

@@ -17,7 +17,11 @@ SAME_TIME: Final = timedelta(minutes=10)
 
 def is_confirmed(node: NodeRecord, health: HealthRecord | None) -> bool:
     """Whether another source than the shared fault's found the node unhealthy, too."""
-    if health is None or node.health != "unhealthy" or node.health_at is None:
+    if node.health != "unhealthy" or node.health_at is None:
+        return False
+    if node.test_failed_at is not None and node.test_failed_at >= node.health_at:
+        return True
+    if health is None:
         return False
     earliest = node.health_at - SAME_TIME
     return any(

@@ -17,16 +17,17 @@ from schemas.pool_events import (
     BreakerOpened,
     Incident,
     OnDemandShort,
+    PoolCondition,
     PoolEvent,
     PoolRemoved,
     QuarantineFull,
 )
-from schemas.pool_records import PoolRecord
+from schemas.pool_records import OpenCondition, PoolRecord
 from services.pool_manager.planner.safety import breaker, rack_faults
 
 CONDITION_EVENTS: Final[tuple[type[PoolEvent], ...]] = (
     *(BreakerOpened, BreakerHalfOpened, BreakerClosed),
-    *(QuarantineFull, OnDemandShort, Incident, PoolRemoved),
+    *(QuarantineFull, OnDemandShort, PoolCondition, Incident, PoolRemoved),
 )
 
 
@@ -37,6 +38,7 @@ class _Conditions:
     quarantine_full: bool = False
     on_demand_short: bool = False
     incidents: dict[str, OpenIncident] = field(default_factory=dict)
+    conditions: dict[str, OpenCondition] = field(default_factory=dict)
 
 
 def with_published(record: PoolRecord, events: Iterable[PoolEvent]) -> PoolRecord:
@@ -56,6 +58,7 @@ def with_published(record: PoolRecord, events: Iterable[PoolEvent]) -> PoolRecor
         quarantine_full=record.quarantine_full or found.quarantine_full,
         on_demand_short=record.on_demand_short or found.on_demand_short,
         incidents={**record.incidents, **later},
+        conditions={**found.conditions, **record.conditions},
     )
 
 
@@ -75,6 +78,8 @@ def _folded(events: Iterable[PoolEvent]) -> _Conditions:
                 found.quarantine_full = status == "opened"
             case OnDemandShort(status=status):
                 found.on_demand_short = status == "opened"
+            case PoolCondition():
+                _note_condition(found.conditions, event)
             case Incident(incident=incident, status=status):
                 what = incident.rpartition("-")[0]
                 found.incidents.pop(what, None)
@@ -83,6 +88,14 @@ def _folded(events: Iterable[PoolEvent]) -> _Conditions:
             case _:
                 pass
     return found
+
+
+def _note_condition(conditions: dict[str, OpenCondition], event: PoolCondition) -> None:
+    conditions.pop(event.condition, None)
+    if event.status == "opened":
+        conditions[event.condition] = OpenCondition(
+            since=event.time, reported=True, reason=event.reason
+        )
 
 
 def _breaker(known: Breaker, event: BreakerOpened | BreakerHalfOpened | None) -> Breaker:

@@ -99,6 +99,8 @@ def begin(
         gang_size=gang[1],
         rack=node.rack if node and rack_units.is_by_rack(record) else "",
         # Two machines cannot have one name.
+        # Its work is dead, or cannot be asked to leave: it is given its time, and not waited for.
+        drain="deadline" if silent and record.spec.drain == "wait" else "",
         order="terminate_first" if kind == "replace" and (workload_name or forced) else "",
         trace=node.health_trace if node else "",
         since=now,
@@ -122,9 +124,11 @@ def begin(
 def lacks_room(node: NodeRecord | None, spec: PoolSpec, now: datetime) -> bool:
     """Whether a node makes room for its successor, in a pool that would launch that first.
 
-    It is out of service already: its drain has its time, and ends no other work than its own.
+    It is out of service already, or leaves at leisure: its drain has its time.
     """
-    if node is None or not node.cordoned or node.no_room_since is None:
+    if node is None or node.no_room_since is None:
+        return False
+    if not node.cordoned and node.health not in ("healthy", "degraded"):
         return False
     limit = float(spec.provision_first_for)
     first = spec.replace_order == "provision_first" and limit > 0

@@ -1,5 +1,6 @@
 """Bringing a pool and its reserve to size: which nodes are begun and which may leave. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -10,7 +11,7 @@ import msgspec
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import rack_units
-from services.pool_manager.planner.idle_nodes import use_of
+from services.pool_manager.planner.idle_nodes import node_hours, use_of
 from services.pool_manager.planner.node_counts import busy, cordons_wait
 from services.pool_manager.planner.pool_snapshot import NodeUse, PoolPlan, PoolSnapshot
 from services.pool_manager.planner.safety import eligibility
@@ -18,6 +19,7 @@ from services.pool_manager.planner.sizing import (
     gang_launches,
     on_demand_floor,
     rack_size,
+    unwanted_launches,
     workload_names,
 )
 from services.pool_manager.planner.sizing.open_sagas import (
@@ -34,7 +36,7 @@ LAUNCHES_MAX: Final = 200
 """New nodes begun in one decision; the next decision goes on from there."""
 USES_READ_MAX: Final = 2_000
 """Nodes of one decision whose use is read; that of the others counts as unknown."""
-RANKS: Final = {"idle": 2, "unknown": 3, "busy": 4}
+RANKS: Final = {"idle": 2, "busy": 3, "unknown": 4}
 """Of nodes that are neither unhealthy nor cordoned, by their use: the least useful first."""
 
 
@@ -51,6 +53,7 @@ def resize(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     held_back = record.retry_at is not None and now < record.retry_at
     if record.spec.workload_names:
         return _named(begun, sizing, now, held_back=held_back)
+    sizing.call_off()
     sizing.promote()
     record = sizing.record
     if sizing.gap() > 0 or sizing.gap(spare=True) > 0:
@@ -66,6 +69,7 @@ def resize(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
 
 def _named(begun: PoolPlan, sizing: "_Sizing", now: datetime, *, held_back: bool) -> PoolPlan:
     """The same in a pool that is sized by its workload system's names."""
+    sizing.record = unwanted_launches.call_off_names(sizing.record)
     if not held_back:
         sizing.launch_named()
     elif workload_names.unserved(sizing.record, sizing.nodes):
@@ -92,6 +96,17 @@ class _Sizing:
         if spare:
             return self.record.spec.spares - reserve(self.record, self._world.nodes)
         return rack_size.gap(self.record, self._world.nodes)
+
+    def call_off(self) -> None:
+        """Give up launches before any node in service leaves."""
+        self.record = unwanted_launches.taken_up(self.record, self.nodes, self.gap())
+        for spare in (False, True):
+            surplus = -self.gap(spare=spare)
+            if surplus > 0:
+                reason = self._too_many(surplus, spare=spare)
+                self.record = unwanted_launches.call_off(
+                    self.record, self.nodes, surplus, reason, spare=spare
+                )
 
     def promote(self) -> None:
         """Put spares into service where nodes are missing."""
@@ -161,17 +176,22 @@ class _Sizing:
         surplus = -self.gap(spare=spare)
         if surplus <= 0:
             return
-        wanted = self.record.spec.spares if spare else rack_units.wanted(self.record)
-        what = "spares" if spare else "nodes"
-        reason = f"{wanted + surplus} {what} where {wanted} are wanted"
+        reason = self._too_many(surplus, spare=spare)
         nodes = [node for node in self._world.nodes if node.spare == spare]
-        leaving = min(surplus, room_for_sagas(self.record))
+        surplus -= unwanted_launches.pending(self.record, self.nodes, spare=spare)
+        leaving = min(max(0, surplus), room_for_sagas(self.record))
         free = _surplus(self.record, nodes, self._now, self._world.use)
         if rack_units.is_by_rack(self.record) and not self.record.removing:
             free = rack_size.leaving(self.record, self._world.nodes, free, leaving)
         for node in on_demand_floor.kept(self.record, self._world.nodes, free, leaving):
             begun = begin(self._world.fleet, self.record, "scale-down", self._now, node=node)
             self._note(begun, reason)
+
+    def _too_many(self, surplus: int, *, spare: bool) -> str:
+        if self.record.removing:
+            return f"pool {self.record.name} is being removed"
+        wanted = self.record.spec.spares if spare else rack_units.wanted(self.record)
+        return f"{wanted + surplus} {'spares' if spare else 'nodes'} where {wanted} are wanted"
 
     def _missing(self, gap: int, *, spare: bool = False) -> str:
         wanted = self.record.spec.spares if spare else rack_units.wanted(self.record)
@@ -203,10 +223,11 @@ def _surplus(
 ) -> list[NodeRecord]:
     """Nodes that may leave, the least useful first.
 
-    Unhealthy, cordoned, idle, of unknown use, busy; of equal ones the most expensive, and then the
-    youngest, but of busy ones the oldest: a young one's work is the furthest from its end.
+    Unhealthy, cordoned or silent, idle, busy by the node-hours since the job began, and last those
+    whose work has lasted for an unknown time; of equal ones the most expensive, then the youngest,
+    but of busy ones the oldest: a young one's work is the furthest from its end.
     """
-    taken, known = busy(record), use or {}
+    taken, known, nodes = busy(record), use or {}, tuple(nodes)
     free = [
         node
         for node in nodes
@@ -215,15 +236,21 @@ def _surplus(
         and not eligibility.blocked_reason(node, record, now)
     ]
 
-    def usefulness(node: NodeRecord) -> tuple[int, float, float, str]:
-        used = known.get(node.node, NodeUse())
+    gangs = Counter(gang for node in nodes for gang in node.gangs)
+
+    def usefulness(node: NodeRecord) -> tuple[int, float, float, float, str]:
+        used, hours = known.get(node.node, NodeUse()), 0.0
         if remediation_reason(node, record, now):
             rank = 0
-        elif node.cordoned:
+        elif node.cordoned or node.lost or node.health == "unhealthy":
             rank = 1
+        elif (known_use := use_of(node, use, now)) == "busy":
+            lost = node_hours(node, used, max((gangs[each] for each in node.gangs), default=1), now)
+            rank, hours = (RANKS["unknown"] + 1, 0.0) if lost is None else (RANKS["busy"], lost)
         else:
-            rank = RANKS[use_of(node, use, now)]
+            rank = RANKS[known_use]
         age = (now - (node.admitted_at or now)).total_seconds()
-        return rank, -used.dollars_per_hour, -age if rank == RANKS["busy"] else age, node.node
+        tie = -age if rank in (RANKS["busy"], RANKS["unknown"] + 1) else age
+        return rank, hours, -used.dollars_per_hour, tie, node.node
 
     return sorted(free, key=usefulness)
