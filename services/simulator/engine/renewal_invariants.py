@@ -12,7 +12,7 @@ from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import OpenSaga, PoolRecord
-from schemas.saga_log_entries import StepStarted, saga_codec
+from schemas.saga_log_entries import StepStarted, StepSucceeded, saga_codec
 from schemas.topology import INSTANCES, SAGAS
 from services.bus.port import Stored
 from services.pool_manager.planner import rack_units
@@ -85,6 +85,8 @@ class RenewalInvariants:
         self._records = StoredRecords(simulation.server)
         self._known: set[str] = set()
         """Such sagas that were in a pool's record."""
+        self._admitted: set[str] = set()
+        """Sagas whose new node is in service."""
         self._paid: dict[str, float] = {}
         """Instance -> dollars per hour, at which it was launched."""
         self._limits: dict[str, float] = {}
@@ -102,6 +104,8 @@ class RenewalInvariants:
 
     def _on_entry(self, entry: object) -> None:
         """A node that is well stays in service until its successor is, where that comes first."""
+        if isinstance(entry, StepSucceeded) and entry.step == "admit":
+            self._admitted.add(entry.saga)
         if not isinstance(entry, StepStarted) or entry.step != "cordon":
             return
         if self._invariants.restored or self._invariants.destroyed:
@@ -110,8 +114,7 @@ class RenewalInvariants:
         first = params.order == "provision_first" and params.fault_signature in RENEWALS
         if not first or params.promotes or not params.new_node:
             return
-        successor = self._records.node(node_key(params.pool, params.new_node))
-        if successor is not None and successor.state not in ("active", "leaving", "terminated"):
+        if entry.saga not in self._admitted:
             text = f"{entry.saga} cordons {params.node} before {params.new_node} is in service"
             self._invariants.fail(text, entry.saga, params.node)
 
