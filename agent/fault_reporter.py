@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from agent.code_names import name_of
-from agent.conditions.engine import Change
+from agent.conditions.engine import ConditionChange
 from agent.delivery.outbox import AgentOutbox
 from agent.delivery.spool import OutgoingEvent
 from agent.faults import fault_builder
@@ -137,7 +137,7 @@ class FaultReporter:
         fault = fault_builder.lines_lost(self.who, count, sequence, self._clock.now())
         self._fault(fault, self._clock.monotonic())
 
-    def condition(self, change: Change) -> None:
+    def condition(self, change: ConditionChange) -> None:
         """Report that a condition begins, or is over; no limit hides it."""
         event = fault_builder.from_condition(
             self.who, change, self._sources.gpus(), self._clock.now()

@@ -79,7 +79,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ConditionChange:
     """A condition that begins to hold, or is over."""
 
     track: Track
@@ -100,12 +100,12 @@ def step(
     now: float,
     elapsed: float,
     begins: Mapping[str, float] | None = None,
-) -> tuple[Conditions, tuple[Change, ...]]:
+) -> tuple[Conditions, tuple[ConditionChange, ...]]:
     """Apply what a reader says; `begins`: seconds in place of the table's, by name."""
     if not (before.tracks or before.unread or observed.seen or observed.unread):
         return before, ()
     elapsed = min(max(elapsed, 0.0), STEP_SECONDS_MAX)
-    changes: list[Change] = []
+    changes: list[ConditionChange] = []
     tracks: list[Track] = []
     counter = before.counter
     rest = dict(observed.seen)
@@ -121,7 +121,7 @@ def step(
             gone = old.gone_seconds + elapsed
             if key in rest or gone >= old.declared.ends_seconds:
                 counter = _next(counter, now)
-                changes.append(Change(old, counter, over=True))
+                changes.append(ConditionChange(old, counter, over=True))
             else:
                 tracks.append(msgspec.structs.replace(old, gone_seconds=gone))
     room = TRACKS_MAX - len(tracks)
@@ -132,7 +132,7 @@ def step(
         if fresh and track.seen_seconds >= wait:
             counter = _next(counter, now)
             tracks[place] = msgspec.structs.replace(track, counter=counter)
-            changes.append(Change(tracks[place], counter, over=False))
+            changes.append(ConditionChange(tracks[place], counter, over=False))
     unread = _all_unread(before.unread, observed, now)
     return Conditions(counter=counter, tracks=tuple(tracks), unread=unread), tuple(changes)
 

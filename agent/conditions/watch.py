@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from agent.conditions.engine import Change, Conditions, Observed, held, started, step
+from agent.conditions.engine import ConditionChange, Conditions, Observed, held, started, step
 from schemas.held_conditions import ConditionList, bounded
 from services.primitives.clock import Clock
 
@@ -17,7 +17,7 @@ class ConditionWatch:
         before: Conditions,
         *,
         same_boot: bool,
-        publish: Callable[[Change], None],
+        publish: Callable[[ConditionChange], None],
         begins: Mapping[str, float],
     ) -> None:
         """Go on from an earlier run; `begins`: seconds in place of the table's, by name."""

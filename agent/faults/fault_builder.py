@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from agent.conditions.engine import Change, held_of
+from agent.conditions.engine import ConditionChange, held_of
 from agent.faults.sample_changes import SampleChange
 from agent.faults.xid_patterns import RecognisedFault
 from agent.observations import CheckFinding, Notice, XidEvent
@@ -189,7 +189,7 @@ def from_change(who: NodeIdentity, change: SampleChange, gpus: GpuMap, now: date
 
 
 def from_condition(
-    who: NodeIdentity, change: Change, gpus: GpuMap, now: datetime
+    who: NodeIdentity, change: ConditionChange, gpus: GpuMap, now: datetime
 ) -> Fault | ConditionEnded:
     """Build the event of a condition that begins, or is over; the counter is part of its ID."""
     held = held_of(change.track)

@@ -164,9 +164,7 @@ class PoolManager:
             BEATS_AWAITED * float(context.settings.agent.heartbeat_interval),
         )
         self._adoption = NodeAdoption(
-            context.bus,
-            context.clock,
-            self.store,
+            *(context.bus, context.clock, self.store),
             self._rebuilder.last_events,
             self._reconciler.reconcile,
         )

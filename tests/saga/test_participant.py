@@ -52,11 +52,11 @@ class Workload:
             raise
 
     async def terminate(self, _: Command) -> None:
-        """Record it."""
+        """Record that the node was terminated."""
         self.did.append("terminated")
 
     async def undo(self, _: Command) -> None:
-        """Note it."""
+        """Note that the step was undone."""
         self.did.append("undone")
 
 
@@ -69,7 +69,7 @@ async def appended(bus: NatsBus, *entries: SagaEntry, after: int = 0) -> int:
 
 @pytest.fixture
 def workload() -> Workload:
-    """What acts."""
+    """Return a workload system that notes what it is asked."""
     return Workload()
 
 
@@ -124,7 +124,7 @@ async def test_an_action_under_way_is_stopped_when_its_saga_is_cancelled(
 async def test_a_command_that_comes_after_the_cancellation_is_not_performed(
     bus: NatsBus, workload: Workload, taking_part: asyncio.Event
 ) -> None:
-    """As after a crash: the command is delivered again, answered, and nothing is done."""
+    """A crash does that: the command is delivered again, answered, and nothing is done."""
     await appended(bus, BEGUN, DRAIN, UNWINDING)
     taking_part.set()
     reason = await eventually(failed(bus))
@@ -170,7 +170,7 @@ async def test_a_step_that_the_sagas_kind_does_not_have_is_not_performed(
 async def test_what_takes_effect_after_its_saga_has_gone_on_is_put_right(
     bus: NatsBus, *, goes_on: bool
 ) -> None:
-    """As by a process that stood still between its look at the log and the call."""
+    """A process may stand still between its look at the log and the call."""
     cordon = StepStarted(id="c", step="cordon", inputs={}, **ABOUT)
     last, did, done = await appended(bus, BEGUN, cordon), list[str](), asyncio.Event()
 

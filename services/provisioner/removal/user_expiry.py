@@ -61,7 +61,7 @@ class UserExpiry:
     """Reads the list again and again: it is written again when a person is added or renewed."""
 
     def __init__(self, nats: NatsSettings, clock: Clock, failures: FailureRegister) -> None:
-        self._file = Path(nats.revocation_file).with_name(FILE)
+        self._file = Path(nats.revocation_file).parent / FILE
         self._within = nats.expiry_warning
         self._clock = clock
         self._failures = failures
