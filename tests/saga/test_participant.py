@@ -170,7 +170,7 @@ async def test_a_step_that_the_sagas_kind_does_not_have_is_not_performed(
 async def test_what_takes_effect_after_its_saga_has_gone_on_is_put_right(
     bus: NatsBus, *, goes_on: bool
 ) -> None:
-    """A process may stand still between its look at the log and the call."""
+    """A process may be suspended between its look at the log and the call."""
     cordon = StepStarted(id="c", step="cordon", inputs={}, **ABOUT)
     last, did, done = await appended(bus, BEGUN, cordon), list[str](), asyncio.Event()
 
