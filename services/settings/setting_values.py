@@ -22,6 +22,8 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     # Where and as whom: names that many sections have.
     "bus_url": "tls://bus.example.com:4222",
     "ca_file": "tls/ca.pem",
+    "cordon_floor": "50%",
+    "max_quarantined": "10%",
     "command": ["/usr/bin/env", "python3", "/etc/navarch/hook.py"],
     "commands": "/opt/slurm/bin",
     "conf": "/etc/slurm/slurm.conf",
