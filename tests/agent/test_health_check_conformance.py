@@ -99,7 +99,7 @@ class Littering(Good):
         (Hasty, "test_it_says_how_often_it_is_run", "interval_seconds is 0.01"),
         (Silent, "test_it_answers_in_one_sentence", "detail is empty"),
         (Verbose, "test_it_answers_in_one_sentence", "not one printable line"),
-        (Raising, "test_the_agent_can_run_it", "raised ValueError: a bug"),
+        (Raising, "test_the_agent_can_run_it", "failed in run: ValueError: a bug"),
         (Once, "test_it_can_be_run_again", ""),
         (Stubborn, "test_it_ends_when_it_is_cancelled", "still runs 1 s after its end"),
         (Littering, "test_it_leaves_nothing_running", "threads are left"),

@@ -191,7 +191,7 @@ async def test_faults_before_the_span_count_but_are_not_compared(bus: NatsBus) -
     ):
         subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
         await bus.publish(subject, encode(event), msg_id=event.id)
-    await arriving(bus)
+        await arriving(bus)
     start = await bus.last("EVENTS", subjects.node_event("training", "b", "verdict"))
     assert start is not None
     late = _fault("training", "b", "f-2", 31)

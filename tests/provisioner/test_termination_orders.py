@@ -63,7 +63,7 @@ LAUNCH: Final = Authority(kind="launch", saga="scale-up-web-1", step="provision"
 OWN: Final = ("services/provisioner/providers/", "services/provisioner/conformance/")
 """A provider's own calls, and the suite that checks a provider by itself."""
 CALLERS: Final = {
-    "services/provisioner/provider_client/provider_calls.py": "self.provider.terminate",
+    "services/provisioner/provider_client/provider_calls.py": "self._call('terminate')",
     "services/provisioner/removal/remover.py": "self._providers.get(order.provider).terminate",
 }
 
@@ -73,7 +73,16 @@ def calls_of_terminate(path: Path) -> list[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     calls = [each.func for each in ast.walk(tree) if isinstance(each, ast.Call)]
     found = [each for each in calls if isinstance(each, ast.Attribute) and each.attr == "terminate"]
-    return [ast.unparse(each) for each in found if "process" not in ast.unparse(each)]
+    named = [
+        f"{ast.unparse(each.func)}({each.args[0].value!r})"
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Call)
+        and each.args
+        and isinstance(each.args[0], ast.Constant)
+        and each.args[0].value == "terminate"
+        and ast.unparse(each.func).endswith("_call")
+    ]
+    return named + [ast.unparse(each) for each in found if "process" not in ast.unparse(each)]
 
 
 def test_one_place_asks_a_provider_to_terminate() -> None:

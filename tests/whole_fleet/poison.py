@@ -189,6 +189,8 @@ NOT_PUBLISHED: dict[str, str] = {
     "FleetRecord": "one key, which every pool needs",
     "SpendRecord": "one key: tests/provisioner/test_offering_allocator.py",
     "InterruptionsRecord": "one key: tests/provisioner/test_interruptions.py",
+    "RemovalGrantsRecord": "a lease of each pool: tests/provisioner/test_termination_orders.py",
+    "PluginSwitchRecord": "one key for each plugin: tests/runtime/test_plugin_host.py",
     "RepairTotals": "one key: tests/metrics/test_repairs.py",
     "EvidenceBundle": "an object: tests/metrics/test_repairs.py",
     "EvidenceCapture": "an object: tests/metrics/test_repairs.py",

@@ -101,8 +101,7 @@ class HealthCheckConformance:
         check = self._made()
         found = asyncio.run(PluginRunner(check).run(self.seconds_max))
         assert found.name == check.name
-        for problem in ("raised ", "not done in ", "returned no CheckResult"):
-            assert not found.detail.startswith(problem), found.detail
+        assert found.ran, found.detail
 
     def _made(self) -> HealthCheck:
         # By the class: a plain function would be bound to this instance.

@@ -52,7 +52,7 @@ def filters_of(spec: EventSinkSpec) -> tuple[str, ...]:
     if not spec.events:
         return subjects.NODE_EVENTS, subjects.POOL_EVENTS, subjects.FLEET_EVENTS
     families = (
-        (NODE_FACTS.values(), subjects.node_event_wildcard),
+        (dict.fromkeys(NODE_FACTS.values()), subjects.node_event_wildcard),
         (POOL_FACTS.values(), subjects.pool_event_wildcard),
         (FLEET_FACTS.values(), subjects.fleet_event),
     )
