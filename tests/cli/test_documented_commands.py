@@ -5,6 +5,7 @@ Here they are run against a fleet of small services, with its names in place of 
 
 import asyncio
 import io
+import json
 import os
 import re
 import shlex
@@ -181,7 +182,8 @@ def furnish(place: Path) -> None:
     (place / "config").symlink_to(ROOT / "config")
     for name in ("navarch.yaml", "new.yaml"):
         (place / name).write_text(CONFIGURATION)
-    (place / "sa.json").write_text("{}")
+    login = {"type": "authorized_user", "client_id": "a", "client_secret": "b"}
+    (place / "sa.json").write_text(json.dumps(login | {"refresh_token": "c"}))
     vault = place / "vault"
     vault.write_text("#!/bin/sh\necho secret-key-of-a-provider\n")
     vault.chmod(0o755)
