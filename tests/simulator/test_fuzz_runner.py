@@ -84,7 +84,7 @@ FOUND_AT = {
     "refused writes are kept quiet": 37,
 }
 """Where each was found first; from there on it is looked for, so that the test is quick. "store
-alerts in memory" is to be searched for again: with the stream INTAKE alerts begin at other times."""
+alerts in memory" is to be searched for again: with the stream INTAKE alerts begin otherwise."""
 
 
 @pytest.mark.parametrize("bug", FOUND_AT)

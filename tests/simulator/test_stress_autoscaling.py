@@ -85,7 +85,7 @@ def test_the_autoscaler_follows_the_demand_through_failures(found: StressReport)
     assert all(each.ups >= 3 and each.downs >= 3 for each in found.scaling)
     assert all(2 == each.least <= each.most <= each.nodes_max for each in found.scaling)
     assert all(each.kept_seconds["cooldown"] > 0 for each in found.scaling)
-    assert found.summary.repairs > 0  # a sick node that a smaller pool does not need only leaves
+    assert found.summary.repairs > 0  # an unhealthy node that a smaller pool does not need leaves
     assert [] == found.defects
 
 
