@@ -9,7 +9,7 @@ from schemas.enums import FaultKind
 from schemas.health_records import GpuHealth, HealthRecord, RecordedFault, is_after
 from schemas.node_events import BootChecked, Fault, Registered, Uncordoned
 from services.health_monitor.rules.health_policy import Judgement
-from services.health_monitor.rules.health_state import Clearing, working_of
+from services.health_monitor.rules.health_state import Clearing, with_working, working_of
 
 GPUS_MAX: Final = 32
 """UUIDs that are remembered of a machine: a list may lack some."""
@@ -34,8 +34,9 @@ def of_machine(record: HealthRecord, event: Registered, sequence: int) -> Health
         return record
     if not work.gpus or {*gpus} & {*work.gpus}:
         known = tuple(dict.fromkeys((*gpus, *work.gpus)))[:GPUS_MAX]
-        detail = msgspec.to_builtins(msgspec.structs.replace(work, gpus=known))
-        return record if known == work.gpus else msgspec.structs.replace(record, detail=detail)
+        if known == work.gpus:
+            return record
+        return with_working(record, msgspec.structs.replace(work, gpus=known))
     own = tuple(each for each in record.recent if each.boot_id == event.boot_id)
     forgotten = len(own) == len(record.recent) == RECENT_MAX
     if forgotten or any(each.result == "unhealthy" for each in own):
@@ -43,7 +44,7 @@ def of_machine(record: HealthRecord, event: Registered, sequence: int) -> Health
     conditions = {k: each for k, each in work.conditions.items() if each.boot == event.boot_id}
     work = msgspec.structs.replace(work, gpus=gpus, conditions=conditions)
     blank = HealthRecord(pool=record.pool, node=record.node, lost=record.lost, recent=own)
-    return msgspec.structs.replace(blank, detail=msgspec.to_builtins(work))
+    return with_working(blank, work)
 
 
 def noted(

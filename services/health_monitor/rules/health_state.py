@@ -105,6 +105,11 @@ def working_of(record: HealthRecord) -> Working:
         return Working()
 
 
+def with_working(record: HealthRecord, work: Working) -> HealthRecord:
+    """Return a record that keeps this working state."""
+    return msgspec.structs.replace(record, detail=msgspec.to_builtins(work))
+
+
 def aged(work: Working, now: float) -> Working:
     """Drop what has worn off."""
     conditions = {k: each for k, each in work.conditions.items() if each.until > now}
@@ -186,5 +191,4 @@ def unpublished(record: HealthRecord) -> tuple[WatchEvent, ...]:
 
 
 def _with_outbox(record: HealthRecord, outbox: tuple[dict[str, object], ...]) -> HealthRecord:
-    work = msgspec.structs.replace(working_of(record), outbox=outbox)
-    return msgspec.structs.replace(record, detail=msgspec.to_builtins(work))
+    return with_working(record, msgspec.structs.replace(working_of(record), outbox=outbox))

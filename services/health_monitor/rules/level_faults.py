@@ -10,7 +10,12 @@ import msgspec
 
 from schemas.health_records import HealthRecord
 from schemas.node_events import Fault, Metric
-from services.health_monitor.rules.health_state import TELEMETRY_SOURCE, Working, working_of
+from services.health_monitor.rules.health_state import (
+    TELEMETRY_SOURCE,
+    Working,
+    with_working,
+    working_of,
+)
 from services.health_monitor.rules.telemetry_levels import Crossing
 
 
@@ -30,9 +35,7 @@ def record_crossing(
     if not crossing.over:
         levels[crossing.key] = since = crossing.since
     assert since is not None
-    after = msgspec.structs.replace(
-        record, detail=msgspec.to_builtins(msgspec.structs.replace(work, levels=levels))
-    )
+    after = with_working(record, msgspec.structs.replace(work, levels=levels))
     return after, _fault(record, work, crossing, since, now)
 
 

@@ -53,6 +53,7 @@ from services.health_monitor.rules.health_state import (
     newest,
     restarted,
     subject_of,
+    with_working,
     working_of,
 )
 
@@ -417,5 +418,4 @@ def _close(
     if seen.sequence:
         kept = (*work.sequences, seen.sequence)[-SEQUENCES_MAX:]
         work = msgspec.structs.replace(work, sequences=kept)
-    detail = msgspec.to_builtins(work)
-    return msgspec.structs.replace(record, detail=detail), effects
+    return with_working(record, work), effects

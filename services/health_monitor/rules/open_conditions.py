@@ -15,8 +15,14 @@ from schemas.health_records import HealthRecord
 from schemas.held_conditions import ConditionList, HeldCondition, begin_id
 from schemas.node_events import ConditionEnded, Fault
 from services.health_monitor.rules.health_policy import STICKY_SECONDS
-from services.health_monitor.rules.health_state import Working, held_key, working_of
-from services.health_monitor.rules.node_health import Decision, Effect, Trigger, decide_settled
+from services.health_monitor.rules.health_state import held_key, with_working, working_of
+from services.health_monitor.rules.node_health import (
+    CAUSE_CHARS_MAX,
+    Decision,
+    Effect,
+    Trigger,
+    decide_settled,
+)
 
 FLAPS: Final = 3
 """Begins within FLAP_SECONDS after which a condition counts as held."""
@@ -94,7 +100,7 @@ def fault_of(
     """Return the fault of a condition's begin; `again`: why it is judged once more."""
     begun = begin_id(record.pool, record.node, boot_id, held)
     return Fault(
-        id=f"{begun}.{again}"[:400] if again else begun,
+        id=f"{begun}.{again}"[:CAUSE_CHARS_MAX] if again else begun,
         time=seen.now,
         cause=begun if again else "",
         pool=record.pool,
@@ -154,7 +160,7 @@ def _begun(record: HealthRecord, fault: Fault, seen: Trigger) -> HealthRecord:
     now = seen.now.timestamp()
     times = (*(at for at in work.begins.get(key, ()) if at > now - FLAP_SECONDS), now)[-FLAPS:]
     begins = {k: each for k, each in work.begins.items() if each[-1] > now - FLAP_SECONDS}
-    return _saved(record, msgspec.structs.replace(work, begins=begins | {key: times}))
+    return with_working(record, msgspec.structs.replace(work, begins=begins | {key: times}))
 
 
 def _ended(record: HealthRecord, keys: set[str], seen: Trigger) -> Decision:
@@ -183,7 +189,3 @@ def _unlisted(record: HealthRecord, seen: Trigger) -> Decision:
     }
     work = msgspec.structs.replace(work, conditions=conditions)
     return decide_settled(_with(record, None), work, seen)
-
-
-def _saved(record: HealthRecord, work: Working) -> HealthRecord:
-    return msgspec.structs.replace(record, detail=msgspec.to_builtins(work))

@@ -6,7 +6,7 @@ import msgspec
 
 from schemas.health_records import HealthRecord
 from schemas.node_events import Lost, Returned
-from services.health_monitor.rules.health_state import WatchDecision, working_of
+from services.health_monitor.rules.health_state import WatchDecision, with_working, working_of
 
 
 def decide_silent(
@@ -31,8 +31,8 @@ def decide_silent(
         instance=work.instance or record.node,
         credentials_expired=credentials_expired,
     )
-    detail = msgspec.to_builtins(msgspec.structs.replace(work, silence=moment))
-    return msgspec.structs.replace(record, lost=True, detail=detail), lost
+    silent = with_working(record, msgspec.structs.replace(work, silence=moment))
+    return msgspec.structs.replace(silent, lost=True), lost
 
 
 def decide_heartbeat(record: HealthRecord, at: datetime) -> WatchDecision:
