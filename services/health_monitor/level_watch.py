@@ -108,12 +108,17 @@ class LevelWatch:
                 await self._follow()
 
     async def _begin(self, policy: Policy) -> None:
-        """Take over the levels that were reported; one that the policy no longer has is over."""
+        """Take over the levels that were reported; one that the policy no longer has is over.
+
+        The lists of conditions that the records have need not be compared with them once more.
+        """
         self._spells = Spells(policy.levels)
         self._listed.clear()
         now = self._clock.now().timestamp()
         for _, record in readable(await self._bus.entries(HEALTH), _health):
             subject = subjects.telemetry(record.pool, record.node)
+            if record.conditions is not None:
+                self._listed[subject] = record.conditions
             if unpublished(record):
                 await self._change(subject, record.pool, record.node, keep)
             for key, since in working_of(record).levels.items():
