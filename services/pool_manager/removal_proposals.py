@@ -4,6 +4,7 @@ The pool-manager answers, as it has the nodes, the sagas and the gates. It reads
 from after the proposal, which begins after the list that showed the machine.
 """
 
+import asyncio
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
@@ -140,7 +141,9 @@ class RemovalProposals:
         """Return when the fleet began, and since when its records are whole."""
         entry = await self._bus.get(POOLS, FLEET_KEY)
         fleet = readable_record(entry, _fleet)
-        infos = [await self._bus.admin(f"STREAM.INFO.{each}", {}) for each in PROVING]
+        infos = await asyncio.gather(
+            *(self._bus.admin(f"STREAM.INFO.{each}", {}) for each in PROVING)
+        )
         times = [datetime.fromisoformat(each["created"]) for each in infos]
         if entry is None or fleet is None:
             return None, None

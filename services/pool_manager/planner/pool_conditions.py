@@ -33,25 +33,20 @@ def reported(
     events: list[PoolCondition] = []
     wake_at: datetime | None = None
     for name, rule in CONDITIONS.items():
-        known = record.conditions.get(name)
+        known = record.conditions.get(name, OpenCondition(since=now))
         found = None if record.removing else rule(snapshot, record, now)
         if found is None:
-            if known is not None and known.reported:
+            if known.reported:
                 events.append(
                     _event(snapshot, name, "closed", f"it is over: {known.reason}", "", now)
                 )
             continue
-        since = known.since if known is not None else now
-        at = max(since + timedelta(seconds=found.after_seconds), found.until or since)
-        reported_now = known is not None and known.reported
-        if not reported_now and at <= now:
+        at = max(known.since + timedelta(seconds=found.after_seconds), found.until or known.since)
+        if not known.reported and at <= now:
             events.append(_event(snapshot, name, "opened", found.reason, found.remedy, now))
-            reported_now = True
-        reason = (
-            known.reason if known is not None and known.reported else found.reason * reported_now
-        )
-        open_now[name] = OpenCondition(since=since, reported=reported_now, reason=reason)
-        wake_at = wake_at if reported_now else earlier(wake_at, to_come(at, now))
+            known = msgspec.structs.replace(known, reported=True, reason=found.reason)
+        open_now[name] = known
+        wake_at = wake_at if known.reported else earlier(wake_at, to_come(at, now))
     if open_now != record.conditions:
         record = msgspec.structs.replace(record, conditions=open_now)
     return record, tuple(events), wake_at
