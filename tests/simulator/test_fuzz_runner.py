@@ -83,8 +83,8 @@ FOUND_AT = {
     "instances are kept": 0,
     "refused writes are kept quiet": 37,
 }
-"""Where each was found first; from there on it is looked for, so that the test is quick. "store
-alerts in memory" is to be searched for again: with the stream INTAKE alerts begin otherwise."""
+"""Where each was found first; from there on it is looked for, so that the test is quick. The bug
+"store alerts in memory" is found by a campaign of its own in `test_refused_health`."""
 
 
 @pytest.mark.parametrize("bug", FOUND_AT)
