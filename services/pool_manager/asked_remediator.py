@@ -53,13 +53,13 @@ class AskedRemediator:
         problem = ""
         for name, (question, now) in asked.items():
             node, attempts = question
-            choice = RemedyChoice(remedy="alert", reason=f"{problem}. {by_hand(node)}")
             if not problem:
                 try:
                     choice = await self._plugin.call("choose", node, attempts, now)
                 except PluginFailedError as error:
                     # One failure is enough for one decision, which other work waits for.
                     problem = str(error)
-                    choice = RemedyChoice(remedy="alert", reason=f"{problem}. {by_hand(node)}")
+            if problem:
+                choice = RemedyChoice(remedy="alert", reason=f"{problem}. {by_hand(node)}")
             self._known[name] = (question, choice)
         return True
