@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
@@ -14,6 +15,9 @@ from services.bus.port import Bus, Endpoint, Headers
 from services.bus.protocol.endpoint_replies import requester
 from services.primitives.clock import Clock
 from services.runtime.plugin_host import switch_key, switches
+
+NUMBERS: Final = 2**31
+"""Switches are counted so far, and then from the beginning: only that the number differs counts."""
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +47,7 @@ def switched(
     record: PluginSwitchRecord | None, asked: PluginSwitch, by: str, now: datetime
 ) -> PluginSwitchRecord:
     """Return a switch after an order."""
-    number = record.number + 1 if record is not None else 1
+    number = record.number % NUMBERS + 1 if record is not None else 1
     return PluginSwitchRecord(
         name=asked.name, disabled=asked.disabled, by=by, at=now, number=number
     )

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from schemas.evidence_bundles import REPAIR_BUCKETS, RepairCount, RepairTotals
 from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
 from schemas.launch_offers import Offering
+from schemas.lease_records import RemovalGrantsRecord
 from schemas.messages import Record, decoder, encode
 from schemas.node_events import Repaired
 from schemas.offering_records import (
@@ -22,11 +23,14 @@ from schemas.offering_records import (
     SpendRecord,
     SpendReservation,
 )
+from schemas.plugin_records import PluginSwitch, PluginSwitchRecord
 from schemas.pool_records import FleetRecord
 from schemas.settings import FleetBudgetSpec
 from services.metrics.evidence.repair_sums import BUCKETS_SECONDS, add_repair
 from services.metrics.evidence.repair_totals import families
 from services.pool_manager.planner.disruption_budget import noted, others, room_at
+from services.pool_manager.planner.safety.removal_gates import with_grant
+from services.pool_manager.plugin_switches import switched
 from services.pool_manager.queries import fleet_view
 from services.provisioner.offerings.interruptions import count, with_interruption
 from services.provisioner.offerings.spend import (
@@ -35,6 +39,8 @@ from services.provisioner.offerings.spend import (
     sum_costs,
     without_reservation,
 )
+from services.runtime.plugin_host import PluginHost
+from tests.pool_manager.test_removal_gates import PROPOSAL
 from tests.whole_fleet.poison import HOSTILE, NOT_PUBLISHED, extremes, variations
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -54,7 +60,7 @@ KEYS = ("", "x", "-1", "0", "9" * 10, "9" * 5_000, "1767225600", "../../x", HOST
 
 
 def budget(record: FleetBudgetRecord) -> None:
-    """What every pool's decisions read of it."""
+    """Read it as the decisions of every pool do."""
     spec = FleetBudgetSpec()
     fleet_view(record, spec, NOW)
     found = others(spec, record, "training")
@@ -65,26 +71,26 @@ def budget(record: FleetBudgetRecord) -> None:
 
 
 def spend(record: SpendRecord) -> None:
-    """What launches under a cap read of it."""
+    """Read it as launches under a cap do."""
     price_limits(sum_costs({}, record.reserved, ""), "a", 7.0, 70.0)
     without_reservation(add_reservation(record, "a.n", 5.0, SPOT, NOW), "a.m", SPOT)
 
 
 def interruptions(record: InterruptionsRecord) -> None:
-    """What launches read of it, and add."""
+    """Read it as launches do, and add to it."""
     count(record.recent, WINDOW, NOW)
     with_interruption(record, SPOT, "i", NOW)
 
 
 class Shown(Collector):
-    """The metrics of totals."""
+    """Shows totals as metrics."""
 
     def __init__(self, totals: RepairTotals) -> None:
         self.collect = lambda: families(totals, {})  # type: ignore[method-assign]
 
 
 def repairs(record: RepairTotals) -> None:
-    """What the metrics service does with them."""
+    """Show and sum them as the metrics service does."""
     registry = CollectorRegistry()
     for totals in (record, add_repair(record, REPAIRED, 2**62)):
         registry = CollectorRegistry()
@@ -93,10 +99,23 @@ def repairs(record: RepairTotals) -> None:
 
 
 def fleet(record: FleetRecord) -> None:
-    """It tags every instance."""
+    """Require an ID that can tag every instance."""
     assert record.id
     assert record.id.isascii()
     assert record.id.isprintable()
+
+
+def switch(record: PluginSwitchRecord) -> None:
+    """Apply it as every process does, and order another one as an operator does."""
+    PluginHost().apply(record)
+    after = switched(record, PluginSwitch(name="acme", disabled=True), "ops", NOW)
+    assert decoder(PluginSwitchRecord).decode(encode(after)) == after
+
+
+def grants(record: RemovalGrantsRecord) -> None:
+    """Decide on another removal of the pool."""
+    after = RemovalGrantsRecord(granted=with_grant(record.granted, PROPOSAL, NOW))
+    assert decoder(RemovalGrantsRecord).decode(encode(after)) == after
 
 
 TABLE: dict[type[Record], tuple[Callable[[Any], None], Record]] = {
@@ -114,6 +133,8 @@ TABLE: dict[type[Record], tuple[Callable[[Any], None], Record]] = {
     ),
     RepairTotals: (repairs, RepairTotals(counts=(RepairCount(pool="a", fault_signature="f"),))),
     FleetRecord: (fleet, FleetRecord(id="default")),
+    PluginSwitchRecord: (switch, PluginSwitchRecord(name="acme", at=NOW, number=1)),
+    RemovalGrantsRecord: (grants, RemovalGrantsRecord(granted={"fake/i-1": NOW})),
 }
 
 
@@ -133,7 +154,7 @@ def of_maps(kind: inspect.Type, value: Any) -> list[Any]:
 
 @pytest.mark.parametrize("kind", TABLE)
 def test_a_record_with_one_key_is_unreadable_or_harmless(kind: type[Record]) -> None:
-    """What can be read is processed; that what cannot is named by its key is tested elsewhere."""
+    """Readable ones are processed; that others are named by their key is tested elsewhere."""
     process, ordinary = TABLE[kind]
     plain, about = json.loads(encode(ordinary)), inspect.type_info(kind)
     assert isinstance(about, inspect.StructType)
