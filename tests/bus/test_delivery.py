@@ -11,6 +11,7 @@ from schemas.topology import EVENTS, POOL_TIMERS
 from services.primitives.errors import Unavailable
 from tests.bus.conftest import collect
 from tests.support.busyness import watched
+from tests.support.settling import arriving
 
 FAULT = subjects.node_event("training", "training-1", "uncordoned")
 OTHER = subjects.node_event("training", "training-2", "uncordoned")
@@ -117,6 +118,7 @@ async def test_no_more_is_held_than_the_durable_allows(any_bus, durable):
     spec = await durable(FAULT, ack_wait_seconds=30, in_flight_max=4)
     for number in range(10):
         await any_bus.publish(FAULT, b"%d" % number)
+    await arriving(any_bus)
     deliveries = any_bus.consume(spec)
     async with aclosing(deliveries), asyncio.timeout(60):
         held = [await anext(deliveries) for _ in range(4)]

@@ -40,7 +40,6 @@ from tests.provisioner.provisioner_parts import (
 
 NODES_COUNT = 5
 NOW = datetime.now(UTC)
-LATER = NOW + timedelta(minutes=5)
 SPEC = PoolSpec(provider="fake", instance_type="h100", min_nodes=1, max_nodes=9)
 Respell = Callable[[int, list[str]], str]
 
@@ -312,7 +311,8 @@ async def test_a_healthy_machine_that_is_listed_under_a_free_name_stays(
     made = (await recorded(bus, "web-2")).provider_id
     if heard:
         await bus.delete(INSTANCES, "web.web-2")
-        known = MachineIdentity(since=NOW, heard_at=LATER, registered_at=NOW, provider_id=made)
+        heard_at = datetime.now(UTC) + timedelta(minutes=5)  # after the machine was made
+        known = MachineIdentity(since=NOW, heard_at=heard_at, registered_at=NOW, provider_id=made)
         node = NodeRecord(
             pool="web", node="web-2", state="active", identity=NodeMachines(machine=known)
         )
