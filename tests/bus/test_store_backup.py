@@ -35,6 +35,7 @@ from services.bus.port import Stored
 from services.bus.topology_setup import set_up
 from services.primitives.clock import SystemClock
 from services.primitives.errors import SetupError
+from tests.support.settling import arriving
 from tests.support.stored import REQUEST, SAGA, contents, filled
 
 CLOCK = SystemClock()
@@ -45,6 +46,7 @@ async def test_a_quiet_store_is_restored_message_by_message(
 ) -> None:
     """Sequences, times and headers are kept; heartbeats, which are in memory, are left out."""
     await filled(source)
+    await arriving(source)
     manifest = await back_up(source, CLOCK, tmp_path / "backup", services=("notifier",))
     assert read_manifest(tmp_path / "backup") == manifest
     assert (manifest.fleet, manifest.services) == ("prod-1234", ("notifier",))

@@ -158,6 +158,7 @@ async def test_every_documented_metric_exists(bus, replica):
                 temperature in found
                 and "navarch_commands_issued_total{command=cordon,pool=a}" in found
                 and "navarch_replacements_total{pool=a}" in found
+                and any(each.startswith("navarch_xid_errors_total{") for each in found)
             ),
         )
     exported = {(n.partition("{")[0], frozenset(re.findall(r"[{,](\w+)=", n))) for n in found}
