@@ -11,8 +11,6 @@ def advice_sentence(advice: AutoscalingAdvice) -> str:
     again = ""
     if advice.again_seconds:
         again = f" It is asked again every {format_duration(advice.again_seconds)}."
-    if advice.limited_by in ("failed", "source") and advice.detail.startswith("the "):
-        return f"T{advice.detail[1:]}. It has been so since {since}.{again}"
     if advice.limited_by == "failed":
         return (
             f"The autoscaler ({advice.autoscaler}) has failed since {since}: {advice.detail}; the "

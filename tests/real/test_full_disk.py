@@ -105,7 +105,7 @@ async def test_a_disk_that_is_too_small_for_a_fleet_is_named(small_disk: Path) -
     try:
         await server.start()
         with pytest.raises(
-            SetupError, match=r"10047.*may hold 10 GiB.*13 GiB free.*max_file_store"
+            SetupError, match=r"10047.*may hold 10 GiB.*14 GiB free.*max_file_store"
         ):
             await set_up(await connected(server), SystemClock(), replicas=1)
     finally:

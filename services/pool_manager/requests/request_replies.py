@@ -1,5 +1,6 @@
 """A request as it lay in the queue, and what comes of it: values that others share. Pure."""
 
+import json
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Final
@@ -104,7 +105,7 @@ def read_request(asked: QueuedRequest) -> Request:
             else msgspec.structs.replace(found, by=in_name_of(asked.by, found.by))
         )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        example = msgspec.json.encode(change.example).decode()
+        example = json.dumps(msgspec.to_builtins(change.example))
         detail = str(error)[:DETAIL_CHARS_MAX]
         raise RefusedError("invalid-request", f"{detail}; write {example}") from error
 
