@@ -26,8 +26,6 @@ from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, NODES, SAGAS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
-from services.bus.topology_setup import set_up
-from services.primitives.clock import SystemClock
 from services.primitives.errors import BusError
 from services.primitives.free_ports import LOOPBACK
 from services.provisioner.providers.local import stop_all
@@ -42,6 +40,7 @@ from tests.crash.workload_system import Workload, serving
 from tests.support.cluster import Cluster
 from tests.support.fork_server import ForkServer
 from tests.support.network import Network
+from tests.support.releases import set_up_by
 from tests.support.settling import busy
 
 SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
@@ -137,15 +136,15 @@ class Rig:
     async def _begin(self, url: str) -> None:
         config = self.directory / "crash.yaml"
         # The rig itself connects to the servers on its own host.
-        here = [each.url for each in self.servers if self._host in each.url]
+        here = ",".join(each.url for each in self.servers if self._host in each.url)
         self.bus = await NatsBus.connect(
             ConnectOptions(
-                settings=NatsSettings(url=",".join(here), replicas=self.shape.servers),
+                settings=NatsSettings(url=here, replicas=self.shape.servers),
                 name="crash-rig",
                 ping_seconds=2,
             )
         )
-        await set_up(self.bus, SystemClock(), replicas=self.shape.servers)
+        await asyncio.to_thread(set_up_by, self._code, here, self.shape.servers)
         if isinstance(self.provider, FakeProviderTruth):
             self.agents = ScriptedAgents(
                 self.bus, POOL, self.provider, self.shape.boot_seconds, self._acted

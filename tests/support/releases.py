@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 import tarfile
 from io import BytesIO
 from pathlib import Path
@@ -10,8 +11,21 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-EARLIER: Final = "1569515c"
-"""No release has been made yet: a commit of three days before the first test of this kind."""
+EARLIER: Final = "7a2ba9e4"
+"""No release has been made yet: the last commit whose agents' facts were stored in EVENTS."""
+SET_UP: Final = """
+import asyncio, sys
+from schemas.settings import NatsSettings
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.topology_setup import set_up
+from services.primitives.clock import SystemClock
+async def main(url, replicas):
+    settings = NatsSettings(url=url, replicas=replicas)
+    bus = await NatsBus.connect(ConnectOptions(settings=settings, name="set-up"))
+    await set_up(bus, SystemClock(), replicas=replicas)
+    await bus.close()
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+"""
 FOLDERS: Final = ("agent", "config", "schemas", "services")
 CHANGES: Final = (
     (
@@ -51,6 +65,12 @@ def earlier_release(directory: Path) -> Path:
     with tarfile.open(fileobj=BytesIO(archive.stdout)) as packed:
         packed.extractall(directory, filter="data")
     return directory
+
+
+def set_up_by(code: Path, url: str, replicas: int) -> None:
+    """Have the server set up as that release does it."""
+    command = [sys.executable, "-c", SET_UP, url, str(replicas)]
+    subprocess.run(command, cwd=code, check=True, timeout=60)
 
 
 def next_release(directory: Path) -> Path:
