@@ -19,7 +19,7 @@ from schemas.permissions import (
     facts_of,
 )
 from schemas.region_permissions import NAMES
-from schemas.topology import HEARTBEATS, NODES
+from schemas.topology import EVENTS, HEARTBEATS, NODES
 
 ANSWER_SECONDS: Final = 600.0
 """Time limit of a service's answer; a sweep asks every provider."""
@@ -136,6 +136,7 @@ _STORED: Final = (
 """What services store; which of them may store what is in their permissions."""
 _CALLS: Final = (
     *("$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "$JS.API.STREAM.PURGE.*"),
+    f"$JS.API.STREAM.LEADER.STEPDOWN.{EVENTS.name}",
     *("$JS.API.CONSUMER.CREATE.>", "$JS.API.CONSUMER.DURABLE.CREATE.*.*", "$JS.ACK.>"),
     "$JS.API.CONSUMER.DELETE.*.*",
 )

@@ -80,11 +80,12 @@ RESULTS: Final = ("succeeded", "failed", "undo-succeeded", "undo-failed")
 NODE_COMMANDS: Final = f"{subjects.ROOT}.node.*.*.command.>"
 ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
     # It publishes faults for telemetry levels, and that heartbeats arrive late.
-    # It makes room in INTAKE.
+    # It makes room in INTAKE, and has EVENTS copy it again.
     "health-monitor": (
         subjects.node_event_wildcard("fault"),
         subjects.fleet_event("lag"),
         f"$JS.API.STREAM.PURGE.{INTAKE.name}",
+        f"$JS.API.STREAM.LEADER.STEPDOWN.{EVENTS.name}",
     ),
     "notifier": (
         # It removes what floods the history (`services.notifier.flood_watch`).

@@ -4,16 +4,22 @@ The server takes a few facts of each kind of a node and refuses more, at a fract
 costs; so no node's flood delays what others store. What is in EVENTS needs no room in INTAKE any
 more. Taking it out at intervals, and not at once, is what limits a node's rate: by the share of one
 interval. Without this service agents keep what is beyond one share.
+
+A server that asks for the copy while INTAKE has no leader waits 30 s for the answer, and then 10 s
+and more before it asks again (nats-server 2.15, its `stream.go`). A new leader of EVENTS asks at
+once, so where copies stop its leader has to step down.
 """
 
 import asyncio
 import logging
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from schemas.messages import Invalid, Message, UnknownType
 from schemas.stored_messages import decode_stored
-from schemas.topology import INTAKE
+from schemas.topology import EVENTS, INTAKE
 from services.bus.fact_copies import NOTHING, newest_copied, place_in_intake
+from services.bus.leases import Lease
 from services.bus.port import Bus, Stored
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError
@@ -23,19 +29,28 @@ log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 0.5
 """Between two times that room is made."""
-LOOK_SECONDS: Final = 10.0
-"""Without a fact for so long, what a process that ended or another replica left is looked for."""
+LOOK_SECONDS: Final = 1.0
+"""Without a fact for so long, what waits is looked for: no event says that a fact is not copied."""
+STALLED: Final = timedelta(seconds=1)
+"""Without a copy for so long while a fact waits, the copy begins again; one takes milliseconds."""
+STALLED_MAX: Final = timedelta(minutes=1)
+"""Each time that it was in vain the next wait is three times as long, up to this."""
+NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 class FactIntake:
     """Notes which facts have arrived in EVENTS, and removes them from INTAKE."""
 
-    def __init__(self, bus: Bus, clock: Clock) -> None:
-        """Remove them with calls to `bus`."""
+    def __init__(self, bus: Bus, clock: Clock, lease: Lease | None = None) -> None:
+        """Remove them with calls to `bus`; only who holds the lease has the copy begin again."""
         self._bus = bus
         self._clock = clock
+        self._lease = lease
         self._copied = NOTHING
         self._arrived = asyncio.Event()
+        self._missing: tuple[int, datetime] = (0, NEVER)
+        """Sequence of the first fact that EVENTS lacks, and when it was seen to or begun again."""
+        self._patience = STALLED
 
     def decode(self, stored: Stored) -> Message | UnknownType | Invalid:
         """Decode a message of EVENTS, and note where it came from."""
@@ -67,5 +82,23 @@ class FactIntake:
         seen = self._arrived.is_set()
         self._arrived.clear()
         copied = self._copied if seen else await newest_copied(self._bus)
+        first = int(info["state"]["first_seq"])
         if copied.is_of(info):
-            await self._bus.admin(f"STREAM.PURGE.{INTAKE.name}", {"seq": copied.sequence + 1})
+            first = copied.sequence + 1
+            await self._bus.admin(f"STREAM.PURGE.{INTAKE.name}", {"seq": first})
+        if first <= int(info["state"]["last_seq"]) and info["config"].get("num_replicas", 1) > 1:
+            await self._begin_again(first)
+
+    async def _begin_again(self, first: int) -> None:
+        """Have another server begin the copy, where the same fact was missing a while ago."""
+        now = self._clock.now()
+        if first != self._missing[0]:
+            self._missing, self._patience = (first, now), STALLED
+        stalled = now - self._missing[1] >= self._patience
+        if stalled and self._lease is not None and self._lease.held:
+            log.warning(
+                "%s does not copy %s, whose fact %s waits: its leader steps down",
+                *(EVENTS.name, INTAKE.name, first),
+            )
+            self._missing, self._patience = (first, now), min(3 * self._patience, STALLED_MAX)
+            await self._bus.admin(f"STREAM.LEADER.STEPDOWN.{EVENTS.name}", {})

@@ -143,7 +143,7 @@ async def build(context: Context) -> Service:
         judge,
     )
     correlation = CorrelationWatch(context.bus, context.clock, lease, policy, context.settings)
-    intake = FactIntake(context.bus, context.clock)
+    intake = FactIntake(context.bus, context.clock, lease)
     audit = HealthAudit(
         *(context.bus, context.clock, store, performer, lease), judge.register_again
     )

@@ -139,7 +139,9 @@ OWN_CALLS: Final = {
         *(f"STREAM.{call}.{each.name}" for each in EVERY_STREAM for call in ("CREATE", "UPDATE")),
         "STREAM.PURGE.SAGAS",
     },
-    "health-monitor": {"STREAM.CREATE.KV_HEARTBEATS", "STREAM.PURGE.INTAKE"},
+    "health-monitor": {
+        *("STREAM.CREATE.KV_HEARTBEATS", "STREAM.PURGE.INTAKE", "STREAM.LEADER.STEPDOWN.EVENTS"),
+    },
     "provisioner": set(),
     "notifier": {
         *(f"STREAM.CREATE.{each.name}" for each in EVERY_STREAM),
