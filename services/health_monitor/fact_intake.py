@@ -34,7 +34,7 @@ LOOK_SECONDS: Final = 1.0
 STALLED: Final = timedelta(seconds=1)
 """Without a copy for so long while a fact waits, the copy begins again; one takes milliseconds."""
 STALLED_MAX: Final = timedelta(minutes=1)
-"""Each time that it was in vain the next wait is three times as long, up to this."""
+"""Each time that it was without effect the next wait is three times as long, up to this."""
 NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
