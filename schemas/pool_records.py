@@ -110,6 +110,16 @@ class OpenCondition(Record, frozen=True, kw_only=True, omit_defaults=True):
     """What was published of it."""
 
 
+class Growth(Record, frozen=True, kw_only=True):
+    """Records what an autoscaler grew a pool for, until the effect of it is known."""
+
+    at: UtcTime
+    nodes: Int
+    """That are to be added."""
+    waiting: dict[str, Int]
+    """Shape of jobs -> how many waited."""
+
+
 class PoolRecord(Record, frozen=True, kw_only=True):
     """POOLS `pool.<pool>`: the pool's desired size, open sagas and safety state.
 
@@ -124,6 +134,11 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """When the desired size last changed; the autoscaler's cooldown counts from it."""
     advice: AutoscalingAdvice | None = None
     """Autoscaling advice that is not followed; None: the advice is followed."""
+    growth: Growth | None = None
+    """The autoscaler's last growth, while its effect on the waiting jobs is unknown."""
+    unserved: dict[str, Int] = {}
+    """Shape of jobs -> how many kept waiting while nodes that were added for them had no work."""
+    unserved_since: UtcTime | None = None
     gangs: tuple[Int, ...] = ()
     """What the autoscaler grew it for, in their order: each is launched as a whole, so that one for
     which there is no room keeps none waiting that comes before it."""

@@ -285,7 +285,7 @@ def test_request_without_a_reason_is_refused() -> None:
     answer = answered(pool(3), "breaker-open", by="ops")
 
     assert isinstance(answer.event, RequestRefused)
-    assert '{"reason":"maintenance of the rack"}' in answer.event.reason
+    assert '{"reason": "maintenance of the rack"}' in answer.event.reason
 
 
 def test_closing_says_that_the_rate_is_spent() -> None:

@@ -182,7 +182,7 @@ def test_request_overrides_the_pools_drain_mode(
 
     if expected is None:
         assert isinstance(answer.event, RequestRefused)
-        assert '"timeout":"10m"' in answer.event.reason
+        assert '"timeout": "10m"' in answer.event.reason
         return
     assert isinstance(answer.event, RequestAccepted)
     assert answer.record is not None

@@ -17,8 +17,15 @@ from schemas.settings import Settings
 from services.bus.leases import Lease
 from services.bus.port import Bus
 from services.pool_manager.autoscaling.autoscaler_plugins import Finder, Found
-from services.pool_manager.autoscaling.autoscalers import PoolMetrics, PoolState
+from services.pool_manager.autoscaling.autoscalers import PoolMetrics, PoolState, stay
 from services.pool_manager.autoscaling.gpu_utilization import PoolUtilization
+from services.pool_manager.autoscaling.growth_effect import (
+    AddedNodes,
+    is_awaited,
+    judged,
+    with_growth,
+    without_unserved,
+)
 from services.pool_manager.autoscaling.metrics_sources import Load, SourceError, for_pool
 from services.pool_manager.autoscaling.scaling_decision import (
     decide,
@@ -125,24 +132,30 @@ class Autoscaling:
         record, revision = stored
         metrics = self._metrics(pool, for_pool(load, record.spec.labels), silent)
         now, kind, again = self._clock.now(), found.kind, self._interval
-        state = self._state(record, metrics)
+        if not silent:
+            record = judged(record, metrics, self._added(record), now)
+        state = self._state(record, without_unserved(metrics, record.unserved))
         try:
             recommended = await found.recommend(state)
         except PluginFailedError as error:
             await self._note(pool, unanswered("failed", kind, str(error), now, again))
             return
+        if is_awaited(record, metrics, recommended.target_nodes):
+            recommended = stay(state, "whether the last growth helped is not known yet")
         change = decide(record, revision, recommended, kind, now)
         advice = unfollowed(record, recommended, kind, now, again)
         if change is None:
             if silent:
                 advice = unanswered("source", kind, silent, now, again)
+            if record.unserved != stored[0].unserved or record.growth != stored[0].growth:
+                await self._store.save_pool(record, revision)
+                await self._reconcile(pool)
             await self._note(pool, advice)
             self._decisions.log(kind, state, recommended, None, advice)
             return
         # Its event is kept in the record, and published by the reconciler.
-        await self._store.save_pool(
-            event_outbox.pending_events(change.record, [change.event]), revision
-        )
+        grown = with_growth(change.record, record.desired, metrics, now)
+        await self._store.save_pool(event_outbox.pending_events(grown, [change.event]), revision)
         self._decisions.log(kind, state, recommended, change, None)
         await self._reconcile(pool)
 
@@ -163,6 +176,22 @@ class Autoscaling:
             metrics=metrics,
             interval_seconds=self._interval,
             now=self._clock.now(),
+        )
+
+    def _added(self, record: PoolRecord) -> AddedNodes:
+        """Return what came of the last growth."""
+        growth = record.growth
+        if growth is None:
+            return AddedNodes()
+        admitted = {
+            node.node: node.admitted_at
+            for node in self._store.nodes.of(record.name)
+            if node.state == "active" and node.admitted_at and node.admitted_at >= growth.at
+        }
+        at = self._clock.now().timestamp()
+        return AddedNodes(
+            admitted=tuple(admitted.values()),
+            busiest=self._watched(record.name).busiest(admitted, at),
         )
 
     def _serving(self, pool: str) -> list[str]:

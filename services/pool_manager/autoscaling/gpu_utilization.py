@@ -59,6 +59,11 @@ class PoolUtilization:
         self._latest = {name: each for name, each in self._latest.items() if name in wanted}
         return mean(busy for when, busy in self._latest.values() if at - when < STALE_SECONDS)
 
+    def busiest(self, nodes: Iterable[str], at: float) -> float | None:
+        """Return how busy the busiest of these nodes is; None: of none of them is heard."""
+        heard = [self._latest[each] for each in nodes if each in self._latest]
+        return max((busy for when, busy in heard if at - when < STALE_SECONDS), default=None)
+
     def noted(self, used: float | None, ready: int) -> tuple[tuple[float, int], ...]:
         """Note an average and the nodes it is of, and return those so far."""
         if used is not None:
