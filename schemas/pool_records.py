@@ -120,6 +120,17 @@ class Growth(Record, frozen=True, kw_only=True):
     """Shape of jobs -> how many waited."""
 
 
+class CapacityEnd(Record, frozen=True, kw_only=True):
+    """Records when the provider takes nodes of one market and zone."""
+
+    place: str
+    at: UtcTime
+    since: UtcTime
+    """When the pool-manager first knew of it."""
+    shared: bool = False
+    """What is launched there has the same end, as in a capacity block or a dated reservation."""
+
+
 class PoolRecord(Record, frozen=True, kw_only=True):
     """POOLS `pool.<pool>`: the pool's desired size, open sagas and safety state.
 
@@ -186,6 +197,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """New nodes refused at admission, consecutively."""
     avoid: dict[str, UtcTime] = {}
     """Zone -> until when it is the last choice, because a node from there was refused."""
+    capacity_ends: dict[str, CapacityEnd] = {}
+    """Place and minute -> an end that the provider announced of nodes there."""
     applied: str = ""
     """The last request that created or changed it; empty: the configuration."""
     removing: str = ""

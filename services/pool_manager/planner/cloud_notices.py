@@ -103,6 +103,15 @@ def current_notice(node: NodeRecord) -> tuple[str, CloudNotice] | None:
     return first_notice(node, lambda each: each.effect in TAKING)
 
 
+def retirement(node: NodeRecord) -> CloudNotice | None:
+    """The notice of a node that only a retirement at a known time takes; None: it has none."""
+    found = current_notice(node)
+    well = node.health != "unhealthy" or node.health_kind in ANNOUNCED
+    if found is None or found[1].effect != "retire" or not well or node.lost or node.spare:
+        return None
+    return found[1] if found[1].deadline is not None else None
+
+
 def taken_reason(node: NodeRecord) -> str:
     """Why the cloud takes a node; empty where it does not."""
     found = current_notice(node)

@@ -13,7 +13,12 @@ import msgspec
 from schemas.pool_events import PoolCondition
 from schemas.pool_records import OpenCondition, PoolRecord
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier, to_come
-from services.pool_manager.planner.sizing import failed_launches, minimum_size, unserved_jobs
+from services.pool_manager.planner.sizing import (
+    ending_capacity,
+    failed_launches,
+    minimum_size,
+    unserved_jobs,
+)
 from services.pool_manager.planner.sizing.found_condition import FoundCondition
 
 Rule = Callable[[PoolSnapshot, PoolRecord, datetime], FoundCondition | None]
@@ -21,6 +26,7 @@ Rule = Callable[[PoolSnapshot, PoolRecord, datetime], FoundCondition | None]
 CONDITIONS: Final[Mapping[str, Rule]] = {
     "below-minimum": minimum_size.below_minimum,
     "removal-pending": failed_launches.removal_pending,
+    "capacity-ends": ending_capacity.capacity_ends,
     "growth-without-effect": unserved_jobs.growth_without_effect,
 }
 """Condition -> what finds it in a pool."""

@@ -13,7 +13,7 @@ import msgspec
 
 from schemas.fault_signature import RENEWALS
 from schemas.pool_records import OpenSaga, PoolRecord
-from services.pool_manager.planner import pool_conditions
+from services.pool_manager.planner import pool_conditions, shared_ends
 from services.pool_manager.planner.disruption_budget import without_counted
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import drift
@@ -49,6 +49,7 @@ RENEW_AGAIN_SECONDS: Final = 3600.0
 
 def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
     """Decide; with nothing to do the record comes back as it was."""
+    snapshot = replace(snapshot, record=shared_ends.observed(snapshot.record, snapshot.nodes, now))
     # The size first: a surplus takes the unhealthy nodes away, and a gap that is being filled is no
     # reason any more to let an unhealthy node wait.
     begun = give_back(snapshot, successors.expect(snapshot, now), now)

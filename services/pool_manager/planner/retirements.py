@@ -15,6 +15,7 @@ from typing import Final
 from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices, rack_units
+from services.pool_manager.planner.cloud_notices import retirement
 from services.pool_manager.planner.disruption_budget import limit
 from services.pool_manager.planner.idle_nodes import is_idle
 from services.pool_manager.planner.node_counts import busy
@@ -23,15 +24,6 @@ from services.pool_manager.planner.safety import maintenance_windows
 
 USES_READ_MAX: Final = 100
 """Nodes of one decision whose use is read, those first that leave first."""
-
-
-def retirement(node: NodeRecord) -> CloudNotice | None:
-    """The notice of a node that only a retirement at a known time takes; None: it has none."""
-    found = cloud_notices.current_notice(node)
-    well = node.health != "unhealthy" or node.health_kind in cloud_notices.ANNOUNCED
-    if found is None or found[1].effect != "retire" or not well or node.lost or node.spare:
-        return None
-    return found[1] if found[1].deadline is not None else None
 
 
 def retired_at(nodes: Iterable[NodeRecord]) -> list[datetime]:

@@ -5,7 +5,7 @@ from typing import Final
 
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
-from services.pool_manager.planner import announced_restarts, cloud_notices
+from services.pool_manager.planner import announced_restarts, cloud_notices, shared_ends
 
 UNVERIFIED_TIMES: Final = 3
 """So many times `lost_after` a silent node is waited for while the provider cannot say of it."""
@@ -21,7 +21,7 @@ def remediation_reason(node: NodeRecord, record: PoolRecord, now: datetime) -> s
     if node.state != "active":
         return ""
     if node.notices and (reason := cloud_notices.taken_reason(node)):
-        return reason
+        return "" if shared_ends.stays_until(node, record) else reason
     if node.health == "unhealthy":
         return node.health_reason or "unhealthy"
     due = given_up_at(node, record)

@@ -1,4 +1,4 @@
-"""Begins to drain nodes that the cloud is about to restart. Pure.
+"""Begins to drain nodes that the cloud is about to restart, or that end with their capacity. Pure.
 
 The cloud does not wait for the budget, so neither does the drain, which counts in it all the same.
 The notices of a node whose notices come and go wait for it. The node is not replaced: once it has
@@ -12,7 +12,7 @@ import msgspec
 
 from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_records import PoolRecord
-from services.pool_manager.planner import announced_restarts, cloud_notices
+from services.pool_manager.planner import announced_restarts, cloud_notices, shared_ends
 from services.pool_manager.planner.disruption_budget import allowance, with_counted
 from services.pool_manager.planner.node_counts import busy, cordon_just_refused, cordons_wait
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
@@ -49,7 +49,9 @@ def _due(
     """Nodes in service that a restart interrupts soon, and its notice; the first one first."""
     taken, found = busy(record), []
     for node in snapshot.nodes.needs_attention:
-        awaited = announced_restarts.awaited_restart(node, now)
+        awaited = announced_restarts.awaited_restart(node, now) or shared_ends.stays_until(
+            node, record
+        )
         if awaited is None:
             continue
         well = node.health != "unhealthy" and not node.lost
