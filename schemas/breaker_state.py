@@ -31,6 +31,11 @@ class OpenIncident(Record, frozen=True, kw_only=True):
     """A fault of a rack's fabric: the rack is replaced as one, and nothing else is held back."""
     hold_ended_at: UtcTime | None = None
     """When its hold expired: nodes unhealthy before then do not open it again."""
+    others_heard: bool = False
+    """Of a silence: other nodes that have the same in common are heard, in each region of silent
+    ones, so that links work."""
+    probed_at: UtcTime | None = None
+    """When one of its silent nodes was last repaired to see whether that helps."""
 
 
 class Breaker(Record, frozen=True, kw_only=True):

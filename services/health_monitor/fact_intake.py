@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 0.5
 """Between two times that room is made."""
-LOOK_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 0.5
 """Without a fact for so long, what waits is looked for: no event says that a fact is not copied."""
 STALLED: Final = timedelta(seconds=1)
 """Without a copy for so long while a fact waits, the copy begins again; one takes milliseconds."""

@@ -371,7 +371,7 @@ def test_widest_explaining_cause_wins_then_the_narrowest() -> None:
 
 
 def test_wave_of_silence_is_first_treated_as_a_network_fault() -> None:
-    """Long past `lost_after` no node is replaced: the provider says that their instances run."""
+    """Past `lost_after` no node is replaced: the provider says that their instances run."""
     nodes = [silent(i, after=i / 10) if i < 12 else node(i) for i in range(20)]
     first = decide(pool(20), nodes, after=5)
     assert ["opened"] == [each.status for each in first.events if isinstance(each, Incident)]
@@ -379,9 +379,37 @@ def test_wave_of_silence_is_first_treated_as_a_network_fault() -> None:
     assert {} == waiting.start
     assert NOW + timedelta(seconds=900) == waiting.wake_at
     after = decide(waiting.record, nodes, after=900)
-    assert {} == after.start
-    gone = [silent(0, says="gone"), *nodes[1:]]
-    assert ["n000"] == [each.node for each in decide(after.record, gone, after=1200).start.values()]
+    assert ["replace"] == [each.kind for each in after.start.values()]
+    gone = [nodes[0], silent(1, says="gone"), *nodes[2:]]
+    assert ["n001"] == [each.node for each in decide(after.record, gone, after=1200).start.values()]
+
+
+@pytest.mark.parametrize(
+    ("after", "begun"),
+    [(899, []), (900, ["n000"]), (1799, []), (1800, ["n001"]), (2699, []), (2700, ["n002"])],
+)
+def test_silent_nodes_are_probed_one_for_each_hold(after: float, begun: list[str]) -> None:
+    """Ten of twenty whose instances run stayed out until a person acted."""
+    nodes = [silent(i, after=i / 10) if i < 12 else node(i) for i in range(20)]
+    record, found = decide(pool(20), nodes, after=5).record, None
+    for moment in (*range(900, int(after), 900), after):
+        left = [each for each in nodes if not found or each.node not in begun_by(found)]
+        found = decide(msgspec.structs.replace(record, open={}), left, after=moment)
+        nodes, record = left, found.record
+    assert found is not None
+    assert begun_by(found) == begun
+
+
+def begun_by(found: PoolPlan) -> list[str]:
+    """Return the nodes whose repair a decision begins."""
+    return [each.node for each in found.start.values() if each.kind == "replace"]
+
+
+def test_a_silence_of_a_whole_pool_is_not_probed() -> None:
+    """A release of the agent, or a link: no repair of a node would help."""
+    nodes = [silent(i) for i in range(20)]
+    first = decide(pool(20), nodes, after=5)
+    assert {} == decide(first.record, nodes, after=9000).start
 
 
 def test_returned_nodes_of_a_wave_are_left_alone() -> None:

@@ -306,10 +306,10 @@ def _begin_confirmed(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -
         return actions
     for node in actions.left:
         health = snapshot.health.get(node.node)
-        if not incidents.may_remediate(actions.record, node, health, now):
+        free = incidents.may_begin(actions.record, node, health, now)
+        if not free or _refusal(actions, node):
             continue
-        if _refusal(actions, node):
-            continue
+        actions = replace(actions, record=incidents.probed(actions.record, node, health, now))
         return _begin_one(snapshot, actions, node, now)[1]
     return actions
 

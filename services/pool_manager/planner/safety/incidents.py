@@ -16,7 +16,7 @@ import msgspec
 
 from schemas.breaker_state import OpenIncident
 from schemas.duration import format_duration
-from schemas.fault_signature import SILENCE, in_words
+from schemas.fault_signature import SILENCE, in_words, shared
 from schemas.health_records import HealthRecord
 from schemas.node_records import NodeRecord
 from schemas.pool_events import INCIDENT_NAMED_MAX, Incident, PoolEvent
@@ -66,7 +66,7 @@ def observe(
             reason = OVER if kept is None else LET_GO
             events.append(_event(record, each, what, "closed", reason, revision, now))
         if kept is not None:
-            incidents[what] = kept
+            incidents[what] = _with_others(kept, nodes)
     racks_own = {each.node.node for each in of_racks}
     others = tuple(each for each in unhealthy if each.node.node not in racks_own)
     waves = find(record.spec.health.incident, nodes, others, incidents, now)
@@ -116,7 +116,76 @@ def may_remediate(
     if since is None or is_confirmed(node, health):
         return True
     unhealthy = UnhealthyNode(node=node, what=what, since=since)
-    return not any(belongs(unhealthy, key, each) for key, each in held.items())
+    return all(
+        _may_be_probed(node, each) for key, each in held.items() if belongs(unhealthy, key, each)
+    )
+
+
+def may_begin(
+    record: PoolRecord, node: NodeRecord, health: HealthRecord | None, now: datetime
+) -> bool:
+    """Return whether a node's repair may begin: of silent ones one for each hold of their incident.
+
+    Their provider says that their instances run, and they may have work: a person has time to say
+    more before the next.
+    """
+    if not may_remediate(record, node, health, now):
+        return False
+    waits = (_next_probe(record, record.incidents[what]) for what in _probed(record, node, health))
+    return all(at is None or now >= at for at in waits)
+
+
+def probed(
+    record: PoolRecord, node: NodeRecord, health: HealthRecord | None, now: datetime
+) -> PoolRecord:
+    """Return the record once a node's repair begins."""
+    changed = {
+        what: msgspec.structs.replace(record.incidents[what], probed_at=now)
+        for what in _probed(record, node, health)
+    }
+    incidents = {**record.incidents, **changed}
+    return msgspec.structs.replace(record, incidents=incidents) if changed else record
+
+
+def _probed(record: PoolRecord, node: NodeRecord, health: HealthRecord | None) -> list[str]:
+    """Name the incidents of which a node's repair would show whether it helps."""
+    what, since = fault_signature(node), unhealthy_since(node)
+    if what != SILENCE or since is None or is_confirmed(node, health):
+        return []
+    unhealthy = UnhealthyNode(node=node, what=what, since=since)
+    return [key for key, each in holding(record).items() if belongs(unhealthy, key, each)]
+
+
+def _may_be_probed(node: NodeRecord, incident: OpenIncident) -> bool:
+    """Whether a repair alone shows how a silent node is: its provider says that it runs.
+
+    Where none is heard the cause is a link or a release of the agent, and no repair would help.
+    """
+    silent = fault_signature(node) == SILENCE and node.provider_state == "present"
+    return silent and incident.others_heard
+
+
+def _with_others(incident: OpenIncident, nodes: Nodes) -> OpenIncident:
+    """Return a silence with whether others that have the same in common are heard."""
+    if incident.kind != SILENCE:
+        return incident
+    alike = [
+        node
+        for node in nodes
+        if node.state == "active"
+        if incident.scope == "pool" or shared(node, incident.scope) == incident.within
+    ]
+    silent, beats = ({node.region for node in alike if node.lost is lost} for lost in (True, False))
+    heard = silent <= beats
+    if heard == incident.others_heard:
+        return incident
+    return msgspec.structs.replace(incident, others_heard=heard)
+
+
+def _next_probe(record: PoolRecord, incident: OpenIncident) -> datetime | None:
+    if incident.probed_at is None:
+        return None
+    return incident.probed_at + timedelta(seconds=record.spec.health.incident.hold)
 
 
 def released(record: PoolRecord) -> PoolRecord:
@@ -131,11 +200,12 @@ def released(record: PoolRecord) -> PoolRecord:
 def next_end(record: PoolRecord, now: datetime) -> datetime | None:
     """When the next incident stops holding its nodes back."""
     ends = (
-        until(record, each)
+        at
         for each in record.incidents.values()
         if each.hold_ended_at is None and not each.as_unit
+        for at in (until(record, each), _next_probe(record, each))
     )
-    return min((end for end in ends if end > now), default=None)
+    return min((end for end in ends if end is not None and end > now), default=None)
 
 
 def describe_incident(what: str, incident: OpenIncident) -> str:
