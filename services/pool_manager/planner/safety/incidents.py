@@ -1,4 +1,4 @@
-"""Which of a pool's unhealthy nodes are one incident, and for how long that holds them back. Pure.
+"""Finds which unhealthy nodes are one incident, and for how long that holds them back. Pure.
 
 Many nodes that fall unhealthy of one cause at once (`waves`) are one incident: a bad driver, a dead
 switch, a job that breaks GPUs, a broker that was away. Replacing each would cost the pool and
@@ -40,7 +40,7 @@ LET_GO: Final = "an operator closed the breaker: the budget alone decides"
 
 @dataclass(frozen=True, slots=True)
 class ObservedIncidents:
-    """What a look at a pool's incidents came to."""
+    """Holds what a look at a pool's incidents came to."""
 
     record: PoolRecord
     events: tuple[PoolEvent, ...] = ()
@@ -85,7 +85,7 @@ def observe(
 
 
 def until(record: PoolRecord, incident: OpenIncident) -> datetime:
-    """When an incident stops holding its nodes back."""
+    """Return when an incident stops holding its nodes back."""
     return incident.since + timedelta(seconds=record.spec.health.incident.hold)
 
 
@@ -104,7 +104,7 @@ def holding(record: PoolRecord) -> dict[str, OpenIncident]:
 def may_remediate(
     record: PoolRecord, node: NodeRecord, health: HealthRecord | None, now: datetime
 ) -> bool:
-    """Whether a node may be remediated though incidents are open.
+    """Return whether a node may be remediated though incidents are open.
 
     Once their hold has passed, one that belongs to none of them may, and one whose own evidence
     confirms its fault.
@@ -198,7 +198,7 @@ def released(record: PoolRecord) -> PoolRecord:
 
 
 def next_end(record: PoolRecord, now: datetime) -> datetime | None:
-    """When the next incident stops holding its nodes back."""
+    """Return when the next incident stops holding its nodes back."""
     ends = (
         at
         for each in record.incidents.values()
@@ -209,7 +209,7 @@ def next_end(record: PoolRecord, now: datetime) -> datetime | None:
 
 
 def describe_incident(what: str, incident: OpenIncident) -> str:
-    """An incident in words: `300 nodes with XID 79`, `6 nodes in rack r12`."""
+    """Return an incident in words: `300 nodes with XID 79`, `6 nodes in rack r12`."""
     match incident.scope:
         case _ if incident.as_unit:
             shared = f"of rack {incident.within} with faults of its fabric"

@@ -1,0 +1,35 @@
+"""Silent nodes whose instances run are repaired one for each hold."""
+
+import msgspec
+import pytest
+
+from services.pool_manager.planner.pool_snapshot import PoolPlan
+from tests.pool_manager.test_incidents import decide, node, pool, silent
+
+
+@pytest.mark.parametrize(
+    ("after", "begun"),
+    [(899, []), (900, ["n000"]), (1799, []), (1800, ["n001"]), (2699, []), (2700, ["n002"])],
+)
+def test_silent_nodes_are_probed_one_for_each_hold(after: float, begun: list[str]) -> None:
+    """Ten of twenty whose instances run stayed out until a person acted."""
+    nodes = [silent(i, after=i / 10) if i < 12 else node(i) for i in range(20)]
+    record, found = decide(pool(20), nodes, after=5).record, None
+    for moment in (*range(900, int(after), 900), after):
+        left = [each for each in nodes if not found or each.node not in begun_by(found)]
+        found = decide(msgspec.structs.replace(record, open={}), left, after=moment)
+        nodes, record = left, found.record
+    assert found is not None
+    assert begun_by(found) == begun
+
+
+def begun_by(found: PoolPlan) -> list[str]:
+    """Return the nodes whose repair a decision begins."""
+    return [each.node for each in found.start.values() if each.kind == "replace"]
+
+
+def test_a_silence_of_a_whole_pool_is_not_probed() -> None:
+    """A release of the agent, or a link: no repair of a node would help."""
+    nodes = [silent(i) for i in range(20)]
+    first = decide(pool(20), nodes, after=5)
+    assert {} == decide(first.record, nodes, after=9000).start
