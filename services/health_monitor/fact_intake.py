@@ -61,11 +61,15 @@ class FactIntake:
 
     async def run(self) -> None:
         """Make room for ever, first of all for what an earlier process left."""
+        failed = False
         while True:
             try:
                 await self.make_room()
+                failed = False
             except BusError as error:
-                log.info("no room is made in %s: %s", INTAKE.name, error)
+                if not failed:
+                    log.info("no room is made in %s: %s", INTAKE.name, error)
+                failed = True
                 self._arrived.set()
             await race(self._arrived.wait(), self._clock.sleep(LOOK_SECONDS))
             await self._clock.sleep(INTERVAL_SECONDS)

@@ -39,6 +39,7 @@ def observed(record: PoolRecord, nodes: Nodes, now: datetime) -> PoolRecord:
     announced = [
         (node, notice.deadline)
         for node in nodes.needs_attention
+        if node.notices
         if (notice := retirement(node)) is not None and notice.deadline is not None
     ]
     if not announced and not record.capacity_ends:

@@ -16,6 +16,8 @@ def capacity_ends(
 ) -> FoundCondition | None:
     """Return what is published of nodes that end with their capacity."""
     del now
+    if not record.capacity_ends:
+        return None
     nodes = [
         (node.node, found[1].deadline)
         for node in snapshot.nodes.needs_attention
