@@ -13,7 +13,7 @@ once, so where copies stop its leader has to step down.
 import asyncio
 import logging
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from schemas.messages import Invalid, Message, UnknownType
 from schemas.stored_messages import decode_stored
@@ -99,10 +99,27 @@ class FactIntake:
         if first != self._missing[0]:
             self._missing, self._patience = (first, now), STALLED
         stalled = now - self._missing[1] >= self._patience
-        if stalled and self._lease is not None and self._lease.held:
-            log.warning(
-                "%s does not copy %s, whose fact %s waits: its leader steps down",
-                *(EVENTS.name, INTAKE.name, first),
-            )
-            self._missing, self._patience = (first, now), min(3 * self._patience, STALLED_MAX)
-            await self._bus.admin(f"STREAM.LEADER.STEPDOWN.{EVENTS.name}", {})
+        if not stalled or self._lease is None or not self._lease.held:
+            return
+        successor = _successor(await self._bus.admin(f"STREAM.INFO.{EVENTS.name}", {}))
+        if not successor:
+            return  # an election now would leave the stream without a leader for long
+        log.warning(
+            "%s does not copy %s, whose fact %s waits: its leader steps down for %s",
+            *(EVENTS.name, INTAKE.name, first, successor),
+        )
+        self._missing, self._patience = (first, now), min(3 * self._patience, STALLED_MAX)
+        await self._bus.admin(
+            f"STREAM.LEADER.STEPDOWN.{EVENTS.name}", {"placement": {"preferred": successor}}
+        )
+
+
+def _successor(info: dict[str, Any]) -> str:
+    """Return the server that has all of a stream and was heard last; empty: none has."""
+    replicas = (info.get("cluster") or {}).get("replicas") or ()
+    whole = [
+        each
+        for each in replicas
+        if each.get("current") and not each.get("offline") and not each.get("lag")
+    ]
+    return min(whole, key=lambda each: each["active"])["name"] if whole else ""
