@@ -197,8 +197,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """New nodes refused at admission, consecutively."""
     avoid: dict[str, UtcTime] = {}
     """Zone -> until when it is the last choice, because a node from there was refused."""
-    capacity_ends: dict[str, CapacityEnd] = {}
-    """Place and minute -> an end that the provider announced of nodes there."""
+    capacity_ends: tuple[CapacityEnd, ...] = ()
+    """Ends of nodes that the provider announced, the nearest first."""
     applied: str = ""
     """The last request that created or changed it; empty: the configuration."""
     removing: str = ""

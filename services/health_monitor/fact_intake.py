@@ -12,8 +12,8 @@ once, so where copies stop its leader has to step down.
 
 import asyncio
 import logging
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
 
 from schemas.messages import Invalid, Message, UnknownType
 from schemas.stored_messages import decode_stored
@@ -29,13 +29,32 @@ log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 0.5
 """Between two times that room is made."""
-LOOK_SECONDS: Final = 0.5
-"""Without a fact for so long, what waits is looked for: no event says that a fact is not copied."""
+LOOK_SECONDS: Final = 10.0
+"""Without a fact for so long, what a process that ended or another replica left is looked for."""
+STALL_LOOK_SECONDS: Final = 0.5
+"""The same on several servers, where copies may stop: no event says that a fact is not copied."""
 STALLED: Final = timedelta(seconds=1)
 """Without a copy for so long while a fact waits, the copy begins again; one takes milliseconds."""
 STALLED_MAX: Final = timedelta(minutes=1)
 """Each time that it was without effect the next wait is three times as long, up to this."""
-NEVER: Final = datetime.min.replace(tzinfo=UTC)
+
+
+class MissingFact(NamedTuple):
+    """Records the first fact that EVENTS lacks, and how long it is waited for. Pure."""
+
+    sequence: int
+    """In INTAKE."""
+    since: datetime
+    """When it was seen to be missing, or the copy was begun again."""
+    patience: timedelta = STALLED
+
+    def is_stalled(self, now: datetime) -> bool:
+        """Return whether it has been waited for long enough."""
+        return now - self.since >= self.patience
+
+    def begun_again(self, now: datetime) -> "MissingFact":
+        """Return what is waited for once the copy has begun again."""
+        return MissingFact(self.sequence, now, min(3 * self.patience, STALLED_MAX))
 
 
 class FactIntake:
@@ -48,9 +67,8 @@ class FactIntake:
         self._lease = lease
         self._copied = NOTHING
         self._arrived = asyncio.Event()
-        self._missing: tuple[int, datetime] = (0, NEVER)
-        """Sequence of the first fact that EVENTS lacks, and when it was seen to or begun again."""
-        self._patience = STALLED
+        self._replicated = False
+        self._missing: MissingFact | None = None
 
     def decode(self, stored: Stored) -> Message | UnknownType | Invalid:
         """Decode a message of EVENTS, and note where it came from."""
@@ -71,7 +89,8 @@ class FactIntake:
                     log.info("no room is made in %s: %s", INTAKE.name, error)
                 failed = True
                 self._arrived.set()
-            await race(self._arrived.wait(), self._clock.sleep(LOOK_SECONDS))
+            look = STALL_LOOK_SECONDS if self._replicated else LOOK_SECONDS
+            await race(self._arrived.wait(), self._clock.sleep(look))
             await self._clock.sleep(INTERVAL_SECONDS)
 
     async def make_room(self) -> None:
@@ -80,6 +99,7 @@ class FactIntake:
         What was copied from an earlier stream of the name says nothing about this one.
         """
         info = await self._bus.admin(f"STREAM.INFO.{INTAKE.name}", {})
+        self._replicated = info["config"].get("num_replicas", 1) > 1
         if not info["state"]["messages"]:
             self._arrived.clear()
             return
@@ -90,31 +110,31 @@ class FactIntake:
         if copied.is_of(info):
             first = copied.sequence + 1
             await self._bus.admin(f"STREAM.PURGE.{INTAKE.name}", {"seq": first})
-        if first <= int(info["state"]["last_seq"]) and info["config"].get("num_replicas", 1) > 1:
+        if self._replicated and first <= int(info["state"]["last_seq"]):
             await self._begin_again(first)
 
     async def _begin_again(self, first: int) -> None:
         """Have another server begin the copy, where the same fact was missing a while ago."""
         now = self._clock.now()
-        if first != self._missing[0]:
-            self._missing, self._patience = (first, now), STALLED
-        stalled = now - self._missing[1] >= self._patience
-        if not stalled or self._lease is None or not self._lease.held:
+        if self._missing is None or self._missing.sequence != first:
+            self._missing = MissingFact(first, now)
+        acts = self._lease is not None and self._lease.held
+        if not acts or not self._missing.is_stalled(now):
             return
-        successor = _successor(await self._bus.admin(f"STREAM.INFO.{EVENTS.name}", {}))
+        successor = successor_of(await self._bus.admin(f"STREAM.INFO.{EVENTS.name}", {}))
         if not successor:
             return  # an election now would leave the stream without a leader for long
         log.warning(
             "%s does not copy %s, whose fact %s waits: its leader steps down for %s",
             *(EVENTS.name, INTAKE.name, first, successor),
         )
-        self._missing, self._patience = (first, now), min(3 * self._patience, STALLED_MAX)
+        self._missing = self._missing.begun_again(now)
         await self._bus.admin(
             f"STREAM.LEADER.STEPDOWN.{EVENTS.name}", {"placement": {"preferred": successor}}
         )
 
 
-def _successor(info: dict[str, Any]) -> str:
+def successor_of(info: dict[str, Any]) -> str:
     """Return the server that has all of a stream and was heard last; empty: none has."""
     replicas = (info.get("cluster") or {}).get("replicas") or ()
     whole = [

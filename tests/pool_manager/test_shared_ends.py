@@ -31,24 +31,24 @@ def block(**changes: Any) -> PoolRecord:
     return pool(2, spec=spec(market="reserved", zones=("z1",), **changes))
 
 
-def known(shared: bool = True, since: Any = NOW - HOUR) -> dict[str, CapacityEnd]:
+def known(shared: bool = True, since: Any = NOW - HOUR) -> tuple[CapacityEnd, ...]:
     """Return the end as a pool's record has it."""
-    return {"k": CapacityEnd(place=PLACE, at=END, since=since, shared=shared)}
+    return (CapacityEnd(place=PLACE, at=END, since=since, shared=shared),)
 
 
 @pytest.mark.parametrize(
     ("nodes", "before", "shared"),
     [
-        ([ending("a"), ending("b")], {}, [True]),
-        ([ending("a"), ending("b", END + MINUTE)], {}, [True]),
-        ([ending("a")], {}, [False]),
-        ([ending("a"), node("b", market="reserved", zone="z1")], {}, [False]),
-        ([ending("a", market="on-demand"), ending("b", market="on-demand")], {}, [False]),
-        ([ending("a"), ending("b", END + HOUR)], {}, [False, False]),
+        ([ending("a"), ending("b")], (), [True]),
+        ([ending("a"), ending("b", END + MINUTE)], (), [True]),
+        ([ending("a")], (), [False]),
+        ([ending("a"), node("b", market="reserved", zone="z1")], (), [False]),
+        ([ending("a", market="on-demand"), ending("b", market="on-demand")], (), [False]),
+        ([ending("a"), ending("b", END + HOUR)], (), [False, False]),
         ([ending("a", admitted_at=NOW - MINUTE)], known(shared=False), [True]),
         ([ending("a", admitted_at=NOW - 2 * HOUR)], known(shared=False), [False]),
         ([node("a")], known(), [True]),
-        ([ending("a", health="unhealthy", health_kind="xid", health_at=NOW)], {}, []),
+        ([ending("a", health="unhealthy", health_kind="xid", health_at=NOW)], (), []),
     ],
     ids=[
         "a whole block",
@@ -64,17 +64,17 @@ def known(shared: bool = True, since: Any = NOW - HOUR) -> dict[str, CapacityEnd
     ],
 )
 def test_what_shares_an_end(
-    nodes: list[NodeRecord], before: dict[str, CapacityEnd], shared: list[bool]
+    nodes: list[NodeRecord], before: tuple[CapacityEnd, ...], shared: list[bool]
 ) -> None:
     """A node that was launched after an end was known, and has it, shows that the place has it."""
     found = observed(pool(2, capacity_ends=before), Nodes(nodes), NOW)
-    assert [each.shared for each in found.capacity_ends.values()] == shared
+    assert [each.shared for each in found.capacity_ends] == shared
 
 
 def test_ends_are_forgotten_once_they_have_passed_and_are_bounded() -> None:
     """The record grows with no number of announcements."""
-    past = {"k": CapacityEnd(place=PLACE, at=NOW, since=NOW - HOUR, shared=True)}
-    assert observed(pool(2, capacity_ends=past), Nodes(), NOW).capacity_ends == {}
+    past = (CapacityEnd(place=PLACE, at=NOW, since=NOW - HOUR, shared=True),)
+    assert observed(pool(2, capacity_ends=past), Nodes(), NOW).capacity_ends == ()
     many = [ending(f"n{hours}", NOW + hours * HOUR) for hours in range(1, 2 * ENDS_MAX)]
     assert len(observed(pool(2), Nodes(many), NOW).capacity_ends) == ENDS_MAX
 

@@ -147,10 +147,11 @@ class Autoscaling:
         if change is None:
             if silent:
                 advice = unanswered("source", kind, silent, now, again)
-            if record.unserved != stored[0].unserved or record.growth != stored[0].growth:
-                await self._store.save_pool(record, revision)
+            if record == stored[0]:
+                await self._note(pool, advice)
+            else:
+                await self._store.save_pool(with_advice(record, advice) or record, revision)
                 await self._reconcile(pool)
-            await self._note(pool, advice)
             self._decisions.log(kind, state, recommended, None, advice)
             return
         # Its event is kept in the record, and published by the reconciler.

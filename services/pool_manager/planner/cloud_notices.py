@@ -103,13 +103,13 @@ def current_notice(node: NodeRecord) -> tuple[str, CloudNotice] | None:
     return first_notice(node, lambda each: each.effect in TAKING)
 
 
-def retirement(node: NodeRecord) -> CloudNotice | None:
-    """The notice of a node that only a retirement at a known time takes; None: it has none."""
+def retires_at(node: NodeRecord) -> datetime | None:
+    """Return when the cloud takes a node that only a retirement takes; None: none, or not known."""
     found = current_notice(node)
     well = node.health != "unhealthy" or node.health_kind in ANNOUNCED
     if found is None or found[1].effect != "retire" or not well or node.lost or node.spare:
         return None
-    return found[1] if found[1].deadline is not None else None
+    return found[1].deadline
 
 
 def taken_reason(node: NodeRecord) -> str:

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from schemas.node_records import CloudNotice, NodeRecord
+from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices, rack_units
-from services.pool_manager.planner.cloud_notices import retirement
 from services.pool_manager.planner.disruption_budget import limit
 from services.pool_manager.planner.idle_nodes import is_idle
 from services.pool_manager.planner.node_counts import busy
@@ -27,9 +26,9 @@ USES_READ_MAX: Final = 100
 
 
 def retired_at(nodes: Iterable[NodeRecord]) -> list[datetime]:
-    """When the cloud takes those of a pool's nodes that it retires, earliest first."""
-    found = (retirement(node) for node in nodes if node.notices)
-    return sorted(each.deadline for each in found if each is not None and each.deadline)
+    """Return when the cloud takes those of a pool's nodes that it retires, earliest first."""
+    found = (cloud_notices.retires_at(node) for node in nodes if node.notices)
+    return sorted(at for at in found if at is not None)
 
 
 def waits_until(
@@ -40,10 +39,10 @@ def waits_until(
     now: datetime,
 ) -> datetime | None:
     """Until when at most a retirement waits, beside those at `times`; None: it does not wait."""
-    notice = retirement(node)
-    if notice is None or (node.cordoned and not node.sole_notice):
+    at = cloud_notices.retires_at(node)
+    if at is None or (node.cordoned and not node.sole_notice):
         return None  # it has no work to wait for, or leaves for another reason
-    latest = _latest_at(notice, record, times)
+    latest = _latest_at(at, record, times)
     served = maintenance_windows.opening(record.spec.windows, "service", now) is not None
     if now >= latest or served or is_idle(node, use, now):
         return None
@@ -72,11 +71,10 @@ def next_moment(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) 
     return min((each for each in waits if each is not None), default=None)
 
 
-def _latest_at(notice: CloudNotice, record: PoolRecord, times: Sequence[datetime]) -> datetime:
+def _latest_at(at: datetime, record: PoolRecord, times: Sequence[datetime]) -> datetime:
     """When it must begin, where so many at a time as the budget allows are taken by then."""
-    assert notice.deadline is not None
-    together = bisect_right(times, notice.deadline)
+    together = bisect_right(times, at)
     desired = rack_units.units(record, record.desired)
     at_once = max(1, limit(record.spec.budget.max_unavailable, desired))
     rounds = max(1, math.ceil(together / at_once))
-    return notice.deadline - rounds * cloud_notices.needed(record.spec)
+    return at - rounds * cloud_notices.needed(record.spec)

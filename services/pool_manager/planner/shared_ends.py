@@ -5,15 +5,15 @@ it. A node that the cloud retires alone looks the same: its successor shows the 
 or more reserved nodes that all end at once none is replaced to find out.
 """
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_records import CapacityEnd, PoolRecord
-from schemas.settings import PoolSpec
-from services.pool_manager.planner.cloud_notices import current_notice, retirement
+from services.pool_manager.planner.cloud_notices import current_notice, retires_at
 from services.pool_manager.planner.node_counts import Nodes
 from services.settings.provider_choices import choice_of
 
@@ -37,34 +37,31 @@ def _place(market: str, zone: str) -> str:
 def observed(record: PoolRecord, nodes: Nodes, now: datetime) -> PoolRecord:
     """Return the pool's record with the ends that are announced, and whether others share them."""
     announced = [
-        (node, notice.deadline)
+        (node, at)
         for node in nodes.needs_attention
-        if node.notices
-        if (notice := retirement(node)) is not None and notice.deadline is not None
+        if node.notices and (at := retires_at(node)) is not None
     ]
     if not announced and not record.capacity_ends:
         return record
-    ends = {key: each for key, each in record.capacity_ends.items() if each.at > now}
-    members: dict[str, list[NodeRecord]] = {}
-    for node, at in announced:
-        place = place_of(node)
-        key = _key(ends, place, at)
-        ends.setdefault(key, CapacityEnd(place=place, at=at, since=now))
-        members.setdefault(key, []).append(node)
-    for key, ending in members.items():
-        if not ends[key].shared and _is_shared(nodes, ends[key], ending):
-            ends[key] = msgspec.structs.replace(ends[key], shared=True)
-    kept = dict(sorted(ends.items(), key=lambda each: each[1].at)[:ENDS_MAX])
-    if kept == record.capacity_ends:
-        return record
-    return msgspec.structs.replace(record, capacity_ends=kept)
+    ends = [each for each in record.capacity_ends if each.at > now]
+    room = len(ends) + ENDS_MAX
+    for node, at in sorted(announced, key=lambda each: each[1]):
+        if len(ends) < room and _end_of(ends, node, at) is None:
+            ends.append(CapacityEnd(place=place_of(node), at=at, since=now))
+    for number, end in enumerate(ends):
+        ending = [node for node, at in announced if _end_of([end], node, at)]
+        if not end.shared and _is_shared(nodes, end, ending):
+            ends[number] = replace(end, shared=True)
+    kept = tuple(sorted(ends, key=lambda each: each.at)[:ENDS_MAX])
+    return record if kept == record.capacity_ends else replace(record, capacity_ends=kept)
 
 
-def _key(ends: dict[str, CapacityEnd], place: str, at: datetime) -> str:
-    same = (
-        key for key, each in ends.items() if each.place == place and abs(each.at - at) <= SAME_END
+def _end_of(ends: Iterable[CapacityEnd], node: NodeRecord, at: datetime) -> CapacityEnd | None:
+    """Return the end of a node's place that is at that time."""
+    place = place_of(node)
+    return next(
+        (each for each in ends if each.place == place and abs(each.at - at) <= SAME_END), None
     )
-    return next(same, f"{place} {at:%Y-%m-%dT%H:%M}")
 
 
 def _is_shared(nodes: Nodes, end: CapacityEnd, ending: list[NodeRecord]) -> bool:
@@ -87,24 +84,24 @@ def stays_until(node: NodeRecord, record: PoolRecord) -> tuple[str, CloudNotice]
     Where the pool may launch elsewhere each node is replaced once: what was launched after the end
     was known had no other place.
     """
-    notice = retirement(node) if node.notices and record.capacity_ends else None
-    found = current_notice(node) if notice is not None else None
-    if found is None or found[1].deadline is None:
-        return None
-    end = record.capacity_ends.get(
-        _key(record.capacity_ends, place_of(node), found[1].deadline), None
-    )
+    at = retires_at(node) if node.notices and record.capacity_ends else None
+    end = _end_of(record.capacity_ends, node, at) if at is not None else None
     if end is None or not end.shared:
         return None
     came_after = node.admitted_at is not None and node.admitted_at > end.since
-    return found if came_after or not has_other_places(record.spec, record) else None
+    return current_notice(node) if came_after or not _has_other_places(record) else None
 
 
-def has_other_places(spec: PoolSpec, record: PoolRecord) -> bool:
-    """Return whether the pool may launch where no shared end is known."""
-    ended = {each.place for each in record.capacity_ends.values() if each.shared}
+def _has_other_places(record: PoolRecord) -> bool:
+    """Whether the pool may launch where no shared end is known."""
+    ended = shared_places(record)
     return any(
         _place(offer.market, zone) not in ended
-        for offer in choice_of(spec).offers
+        for offer in choice_of(record.spec).offers
         for zone in offer.zones or ("",)
     )
+
+
+def shared_places(record: PoolRecord) -> set[str]:
+    """Return the places where everything ends."""
+    return {each.place for each in record.capacity_ends if each.shared}

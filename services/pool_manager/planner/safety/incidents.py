@@ -109,16 +109,9 @@ def may_remediate(
     Once their hold has passed, one that belongs to none of them may, and one whose own evidence
     confirms its fault.
     """
-    held = holding(record)
-    if any(now < until(record, each) for each in held.values()):
+    if any(now < until(record, each) for each in holding(record).values()):
         return False
-    what, since = fault_signature(node), unhealthy_since(node)
-    if since is None or is_confirmed(node, health):
-        return True
-    unhealthy = UnhealthyNode(node=node, what=what, since=since)
-    return all(
-        _may_be_probed(node, each) for key, each in held.items() if belongs(unhealthy, key, each)
-    )
+    return all(_may_be_probed(node, each) for each in _unconfirmed(record, node, health).values())
 
 
 def may_begin(
@@ -131,7 +124,7 @@ def may_begin(
     """
     if not may_remediate(record, node, health, now):
         return False
-    waits = (_next_probe(record, record.incidents[what]) for what in _probed(record, node, health))
+    waits = (_next_probe(record, each) for each in _unconfirmed(record, node, health).values())
     return all(at is None or now >= at for at in waits)
 
 
@@ -140,20 +133,22 @@ def probed(
 ) -> PoolRecord:
     """Return the record once a node's repair begins."""
     changed = {
-        what: msgspec.structs.replace(record.incidents[what], probed_at=now)
-        for what in _probed(record, node, health)
+        what: msgspec.structs.replace(each, probed_at=now)
+        for what, each in _unconfirmed(record, node, health).items()
     }
     incidents = {**record.incidents, **changed}
     return msgspec.structs.replace(record, incidents=incidents) if changed else record
 
 
-def _probed(record: PoolRecord, node: NodeRecord, health: HealthRecord | None) -> list[str]:
-    """Name the incidents of which a node's repair would show whether it helps."""
+def _unconfirmed(
+    record: PoolRecord, node: NodeRecord, health: HealthRecord | None
+) -> dict[str, OpenIncident]:
+    """Return the incidents that a node belongs to without evidence of its own."""
     what, since = fault_signature(node), unhealthy_since(node)
-    if what != SILENCE or since is None or is_confirmed(node, health):
-        return []
+    if since is None or is_confirmed(node, health):
+        return {}
     unhealthy = UnhealthyNode(node=node, what=what, since=since)
-    return [key for key, each in holding(record).items() if belongs(unhealthy, key, each)]
+    return {key: each for key, each in holding(record).items() if belongs(unhealthy, key, each)}
 
 
 def _may_be_probed(node: NodeRecord, incident: OpenIncident) -> bool:
