@@ -31,9 +31,9 @@ class OpenIncident(Record, frozen=True, kw_only=True):
     """A fault of a rack's fabric: the rack is replaced as one, and nothing else is held back."""
     hold_ended_at: UtcTime | None = None
     """When its hold expired: nodes unhealthy before then do not open it again."""
-    others_heard: bool = False
-    """Of a silence: other nodes that have the same in common are heard, in each region of silent
-    ones, so that links work."""
+    heard_since: UtcTime | None = None
+    """Of a silence: since when other nodes that have the same in common are heard, in each region
+    of silent ones, so that links work; absent while none is."""
     probed_at: UtcTime | None = None
     """When one of its silent nodes was last repaired to see whether that helps."""
 

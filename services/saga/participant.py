@@ -56,6 +56,8 @@ REASON_CHARS_MAX: Final = 2_000
 APPEND_TRIES_MAX: Final = 10
 LOOK_AGAIN_SECONDS: Final = 0.5
 WATCH_BACK_SECONDS: Final = 60.0
+LATE: Final = "late"
+"""In the key of an order that puts right what an action did after its saga had gone on."""
 """How far back the watch begins: the moment between a command and the watch must not be missed."""
 STOPPED_REASON: Final = "stopped, because the saga is being unwound"
 
@@ -107,11 +109,18 @@ class Command:
     """More than one: an earlier try was cut short, and may have come into effect."""
     prepared: Any = None
     """What the participant's `prepare` returned."""
+    late: bool = False
+    """Set where the saga has gone on, and what the action may have done is put right."""
 
     @property
     def key(self) -> str:
-        """What makes the action idempotent."""
-        return f"{self.saga}/{self.step}"
+        """What makes the action idempotent.
+
+        What is put right has a key of its own for each delivery: a receiver that drops a key which
+        it knows would drop the order that undoes the one before.
+        """
+        step = f"{self.saga}/{self.step}"
+        return f"{step}/{LATE}-{self.deliveries}" if self.late else step
 
     def inputs_as(self, kind: type[I]) -> I:
         """Decode the step's inputs; StepFailure where they do not fit."""
@@ -240,7 +249,7 @@ class Participant:
         )
         if open_command is None:
             if command.deliveries > 1:
-                await self._align(command)
+                await self._align(replace(command, late=True))
             return
         command = replace(command, prepared=prepared)
         if open_command.stopped and stop is not None:
@@ -248,7 +257,7 @@ class Participant:
         command = replace(command, revision=open_command.sequence)
         result = await self._perform(action, command, stop)
         if result is not None and not await self._answer(result, open_command.sequence, undo=undo):
-            await self._align(command)
+            await self._align(replace(command, late=True))
 
     async def _open_command(
         self, saga: str, step: str, sequence: int, *, undo: bool

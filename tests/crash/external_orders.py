@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
+from services.saga.participant import LATE
 from services.saga.saga_state import SagaState
 
 Kind = Literal["lost", "doubled", "leaked"]
@@ -21,6 +22,8 @@ OF_THE_NEW: Final[Mapping[str, str]] = {"reserve": "cordon", "open": "uncordon"}
 """Step -> the order that it sends to the workload system, for the saga's old and new node."""
 GPU_STEPS: Final = ("uncordon", "promote")
 """They also return the GPUs that no record has cordoned, where the workload system has GPUs."""
+PUTS_RIGHT: Final = ("cordon", "uncordon", "cordon_gpus")
+"""Orders by which a node's record is followed after an order that may have come too late."""
 IN_PLACE_STEPS: Final = ("reset", "reboot")
 
 
@@ -38,11 +41,23 @@ def unmatched_orders(
                     may.add(("cordon_gpus", order[1], f"{order[2]}/gpus"))
                 if "succeeded" in status:
                     must.add(order)
-    were = {(*about, key) for about, keys in heard.items() for key in keys}
+    steps = {f"{state.saga}/{step}" for state, places in logs for step, _ in places}
+    were = {
+        (event, node, key)
+        for (event, node), keys in heard.items()
+        for key in keys
+        if not _puts_right(event, key, steps)
+    }
     for event, node, key in sorted(must - were):
         yield "lost", f"the workload system never received {event} {node} ({key})"
     for event, node, key in sorted(were - may):
         yield "doubled", f"the workload system received {event} {node} for no step ({key})"
+
+
+def _puts_right(event: str, key: str, steps: Collection[str]) -> bool:
+    """Return whether an order follows a node's record after one that may have come too late."""
+    step, late, _ = key.partition(f"/{LATE}-")
+    return bool(late) and event in PUTS_RIGHT and step in steps
 
 
 def _order(state: SagaState, step: str, status: str) -> tuple[str, str, str] | None:

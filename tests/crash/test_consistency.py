@@ -180,6 +180,14 @@ CASES = [
 ]
 
 
+def test_an_order_after_a_late_one_needs_no_step_of_its_own() -> None:
+    """A delivery whose saga has gone on orders what the node's record says, under its own key."""
+    late = {("cordon", OLD): {*WELL.orders["cordon", OLD], f"{SAGA}/drain/late-2"}}
+    assert not differences(changed(orders={**WELL.orders, **late}))
+    never = {("drain", OLD): {*WELL.orders["drain", OLD], f"{SAGA}/drain/late-2"}}
+    assert differences(changed(orders={**WELL.orders, **never}))
+
+
 @pytest.mark.parametrize(("kind", "what", "fields"), CASES, ids=[case[1] for case in CASES])
 def test_each_deviation_is_found(kind: str, what: str, fields: dict[str, Any]) -> None:
     """Each deviation is found, under its kind."""

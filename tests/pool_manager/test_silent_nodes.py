@@ -33,3 +33,15 @@ def test_a_silence_of_a_whole_pool_is_not_probed() -> None:
     nodes = [silent(i) for i in range(20)]
     first = decide(pool(20), nodes, after=5)
     assert {} == decide(first.record, nodes, after=9000).start
+
+
+@pytest.mark.parametrize(
+    ("after", "begun"), [(3600.0, []), (4499.0, []), (4500.0, ["n002"])], ids=str
+)
+def test_after_a_cut_the_last_have_a_hold_to_connect_again(after: float, begun: list[str]) -> None:
+    """Agents come back within seconds of each other; the hold was over long before."""
+    away = [silent(i) for i in range(20)]
+    record = decide(pool(20), away, after=5).record
+    back = [node(i) if i < 2 else silent(i) for i in range(20)]
+    record = decide(record, back, after=3600).record
+    assert begun_by(decide(record, back, after=after)) == begun

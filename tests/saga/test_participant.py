@@ -181,7 +181,7 @@ async def test_what_takes_effect_after_its_saga_has_gone_on_is_put_right(
         did.append("cordoned")
 
     async def align(command: Command) -> None:
-        did.append(f"aligned after {command.step}")
+        did.append(f"aligned as {command.key}")
         done.set()
 
     participant = Participant(bus, SystemClock(), {"cordon": order}, {}, align=align)
@@ -197,4 +197,4 @@ async def test_what_takes_effect_after_its_saga_has_gone_on_is_put_right(
     await eventually(settled)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert did == ["cordoned", "aligned after cordon"][: 1 + goes_on]
+    assert did == ["cordoned", "aligned as drain-n1-1/cordon/late-1"][: 1 + goes_on]

@@ -66,7 +66,7 @@ def observe(
             reason = OVER if kept is None else LET_GO
             events.append(_event(record, each, what, "closed", reason, revision, now))
         if kept is not None:
-            incidents[what] = _with_others(kept, nodes)
+            incidents[what] = _with_others(kept, nodes, now)
     racks_own = {each.node.node for each in of_racks}
     others = tuple(each for each in unhealthy if each.node.node not in racks_own)
     waves = find(record.spec.health.incident, nodes, others, incidents, now)
@@ -75,7 +75,8 @@ def observe(
     known = msgspec.structs.replace(record, incidents=incidents | of_waves)
     slow = slow_waves.find(known, len(nodes), unhealthy, health, now)
     for wave in (*waves, *slow):
-        opened = incidents[wave.what] = _opened(wave, now)
+        opened = _opened(wave, now)
+        opened = incidents[wave.what] = _with_others(opened, nodes, opened.since)
         named = tuple(each.node.node for each in wave.members)
         reason = _opened_reason(record, wave, opened)
         events.append(_event(record, opened, wave.what, "opened", reason, revision, now, named))
@@ -125,7 +126,7 @@ def may_begin(
     if not may_remediate(record, node, health, now):
         return False
     waits = (_next_probe(record, each) for each in _unconfirmed(record, node, health).values())
-    return all(at is None or now >= at for at in waits)
+    return all(at is not None and now >= at for at in waits)
 
 
 def probed(
@@ -157,11 +158,11 @@ def _may_be_probed(node: NodeRecord, incident: OpenIncident) -> bool:
     Where none is heard the cause is a link or a release of the agent, and no repair would help.
     """
     silent = fault_signature(node) == SILENCE and node.provider_state == "present"
-    return silent and incident.others_heard
+    return silent and incident.heard_since is not None
 
 
-def _with_others(incident: OpenIncident, nodes: Nodes) -> OpenIncident:
-    """Return a silence with whether others that have the same in common are heard."""
+def _with_others(incident: OpenIncident, nodes: Nodes, now: datetime) -> OpenIncident:
+    """Return a silence with since when others that have the same in common are heard."""
     if incident.kind != SILENCE:
         return incident
     alike = [
@@ -172,15 +173,20 @@ def _with_others(incident: OpenIncident, nodes: Nodes) -> OpenIncident:
     ]
     silent, beats = ({node.region for node in alike if node.lost is lost} for lost in (True, False))
     heard = silent <= beats
-    if heard == incident.others_heard:
+    if heard is (incident.heard_since is not None):
         return incident
-    return msgspec.structs.replace(incident, others_heard=heard)
+    return msgspec.structs.replace(incident, heard_since=now if heard else None)
 
 
 def _next_probe(record: PoolRecord, incident: OpenIncident) -> datetime | None:
-    if incident.probed_at is None:
+    """Return from when a silent node may be repaired; None: while no other is heard.
+
+    After a cut the others are heard first, and the rest need time to connect again.
+    """
+    if incident.heard_since is None:
         return None
-    return incident.probed_at + timedelta(seconds=record.spec.health.incident.hold)
+    last = max(incident.heard_since, incident.probed_at or incident.heard_since)
+    return last + timedelta(seconds=record.spec.health.incident.hold)
 
 
 def released(record: PoolRecord) -> PoolRecord:
