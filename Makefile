@@ -131,7 +131,7 @@ nightly: $(STAMP) ## What takes too long for every day: ten thousand seeds, the 
 bench: $(STAMP) ## Measure everything beside its floor, print a table, write benchmarks/latest.json
 	@$(BIN)/python -m benchmarks
 
-bench-quick: $(STAMP) ## Measure the hot paths in three minutes; a quarter slower than committed, twice, fails
+bench-quick: $(STAMP) ## Measure the hot paths in three minutes; a quarter above the worst committed round, twice, fails
 	@$(BIN)/python -m benchmarks --quick
 
 # --- releases ------------------------------------------------------------------------------------

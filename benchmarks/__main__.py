@@ -139,7 +139,7 @@ def _arguments() -> argparse.Namespace:
         "--quick",
         action="store_true",
         help="measure the hot paths for three minutes; exit with 1 "
-        "if a ratio is a quarter worse than the committed one, twice",
+        "if a ratio is a quarter above that of the worst committed round, twice",
     )
     parser.add_argument(
         "--only", action="append", help="measure this part; the file keeps the other figures"

@@ -5,18 +5,20 @@ logic between. Times of two machines differ by two and more, so the ratio of a f
 is what is kept and compared.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, Final, NamedTuple
 
 WORSE_MIN: Final = 1.25
-"""A ratio that has grown by this factor is worse."""
+"""A ratio that is this many times the worst of the committed rounds is worse."""
 FLOOR_WORSE_MIN: Final = 1.15
 """A floor that has grown by this factor, the machine's own speed taken out, is a defect."""
 RATES: Final = ("per_second", "per_cpu_second")
 """Ends of the names of figures of which more is better."""
 FLOOR: Final = "_floor"
 RATIO: Final = "_ratio"
+WORST: Final = "_ratio_worst"
+"""Of the rounds of one measurement: two rounds of one program differ by a third and more."""
 DIGITS: Final = 4
 """Significant ones, of figures and ratios."""
 QUICK: Final = (
@@ -52,10 +54,17 @@ def beside_floor(name: str, measured: float, floor: float) -> dict[str, float]:
     return {name: measured, f"{name}{FLOOR}": floor, f"{name}{RATIO}": rounded(ratio)}
 
 
+def worst(name: str, rounds: Iterable[tuple[float, float]]) -> dict[str, float]:
+    """Return the worst ratio of rounds, each a figure and its floor."""
+    ratios = (beside_floor(name, *each)[f"{name}{RATIO}"] for each in rounds)
+    return {f"{name}{WORST}": max(ratios)}
+
+
 def medians(rounds: Sequence[tuple[Figures, Figures]]) -> dict[str, float]:
     """Return the medians of rounds, each of which measured the figures and then their floors.
 
-    A figure that has no floor in the rounds is returned alone.
+    A figure that has no floor in the rounds is returned alone. Of several rounds the worst ratio
+    is returned, too.
     """
     found: dict[str, float] = {}
     for name in rounds[0][0]:
@@ -63,6 +72,8 @@ def medians(rounds: Sequence[tuple[Figures, Figures]]) -> dict[str, float]:
         if name in rounds[0][1]:
             floor = rounded(median(floors[name] for _, floors in rounds))
             found |= beside_floor(name, measured, floor)
+            if len(rounds) > 1:
+                found |= worst(name, [(each[name], floors[name]) for each, floors in rounds])
         else:
             found[name] = measured
     return found
@@ -82,11 +93,15 @@ class Verdict(NamedTuple):
     ratio: float
     committed: float | None
     """None: the committed figures lack it."""
+    worst: float | None = None
+    """Ratio of the worst committed round; None: there was one round."""
 
     @property
     def worse(self) -> bool:
-        """Return whether the ratio has grown by a quarter."""
-        return self.committed is not None and self.ratio >= WORSE_MIN * self.committed
+        """Return whether the ratio is a quarter above that of the worst committed round."""
+        if self.committed is None:
+            return False
+        return self.ratio >= WORSE_MIN * max(self.committed, self.worst or 0.0)
 
     @property
     def text(self) -> str:
@@ -103,6 +118,7 @@ def verdicts(figures: Figures, committed: Figures) -> list[Verdict]:
         Verdict(
             *(each, figures[each], figures[f"{each}{FLOOR}"], figures[f"{each}{RATIO}"]),
             committed.get(f"{each}{RATIO}"),
+            committed.get(f"{each}{WORST}"),
         )
         for each in names
     ]

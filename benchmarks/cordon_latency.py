@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from benchmarks import relays
-from benchmarks.comparison import beside_floor
+from benchmarks.comparison import beside_floor, worst
 from benchmarks.machine import percentile
 from benchmarks.served import Effort, connect
 from schemas import subjects
@@ -313,8 +313,8 @@ async def measure(effort: Effort, faults: int, agents: int) -> dict[str, Any]:
                 await asyncio.wait(tasks)
     latencies = [cordoned - written for _, written, cordoned in runs]
     return {
-        **_beside_floor("kmsg_to_cordon_ms_p50", latencies, floors, 50),
-        **_beside_floor("kmsg_to_cordon_ms_p99", latencies, floors, 99),
+        **_beside_floor("kmsg_to_cordon_ms_p50", latencies, floors, 50, faults),
+        **_beside_floor("kmsg_to_cordon_ms_p99", latencies, floors, 99, faults),
         "kmsg_to_cordon_ms_max": round(1000 * max(latencies), 2),
         "faults": len(latencies),
         "hops_ms": _hops(timelines),
@@ -323,10 +323,14 @@ async def measure(effort: Effort, faults: int, agents: int) -> dict[str, Any]:
 
 
 def _beside_floor(
-    name: str, latencies: list[float], floors: list[float], percent: float
+    name: str, latencies: list[float], floors: list[float], percent: float, each_round: int
 ) -> dict[str, float]:
-    taken, floor = (round(1000 * percentile(each, percent), 2) for each in (latencies, floors))
-    return beside_floor(name, taken, floor)
+    def at(times: list[float]) -> float:
+        return round(1000 * percentile(times, percent), 2)
+
+    rounds = (slice(i, i + each_round) for i in range(0, len(latencies), each_round))
+    pairs = ((at(latencies[each]), at(floors[each])) for each in rounds)
+    return beside_floor(name, at(latencies), at(floors)) | worst(name, pairs)
 
 
 async def _timelines(bus: NatsBus, runs: list[tuple[str, float, float]]) -> list[dict[str, float]]:
