@@ -37,6 +37,9 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     """Offerings that refused the launch, the last one at the end: an instance that is found late
     may be of any of them."""
     provider_id: Identifier = ""
+    former_ids: tuple[Identifier, ...] = ()
+    """Earlier values of `provider_id`, the last one at the end: its provider may list it by one of
+    them again."""
     region: Identifier = ""
     zone: Identifier = ""
     address: Address = ""

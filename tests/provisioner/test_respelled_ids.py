@@ -185,6 +185,7 @@ async def test_a_launch_that_is_answered_with_an_unknown_id_keeps_its_node(bus: 
     await sweeping(bus, provider, reports).sweep()
     assert (await recorded(bus)).provider_id == "fake-000001"
     assert [each.previous for each in await corrections(bus)] == ["i-unknown"]
+    assert (await recorded(bus)).former_ids == ("i-unknown",)
     assert (reports.kinds, real.calls("terminate")) == ([], [])
 
 

@@ -120,6 +120,22 @@ def test_an_order_means_the_ids_that_it_names(
     assert (provider_id in order_of(going, "fake", (one,)).provider_ids) is expected
 
 
+@pytest.mark.parametrize(
+    ("provider_id", "name", "expected"),
+    [("i-1", "web-1", True), ("i-1", "web-2", False), ("i-2", "web-1", False)],
+)
+def test_an_order_means_the_machine_under_an_earlier_id(
+    provider_id: str, name: str, expected: bool
+) -> None:
+    """Its provider listed it by another ID when the order was given, and does no more."""
+    going = mark_terminating(
+        record("running", provider_id="arn:i-1", former_ids=("i-1",)), NOW, SAGA
+    )
+    one = instance(provider_id, name=name)
+    assert is_ordered(going, one) is expected
+    assert (provider_id in order_of(going, "fake", (one,)).provider_ids) is expected
+
+
 def test_a_successor_of_the_same_name_is_another() -> None:
     """A machine that others make has no fleet, so a removal finds it by its ID alone."""
     made = launch()

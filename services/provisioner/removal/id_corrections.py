@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 WINDOW: Final = timedelta(minutes=10)
 CORRECTED_MAX: Final = 1
 """Nodes whose IDs are corrected within the window before the provider's answers have changed."""
+FORMER_IDS_MAX: Final = 4
+"""Kept of each record."""
 OBSERVER: Final = "instance IDs"
 
 Report = Callable[[str, Iterable[CurrentFailure]], None]
@@ -52,7 +54,17 @@ class IdCorrections:
         def decide(found: InstanceRecord | None) -> InstanceRecord | None:
             if found is None or (found.state, found.provider_id) != ("running", seen.provider_id):
                 return None
-            return replace(found, provider_id=listed.provider_id, provider=action.provider)
+            former = tuple(
+                each
+                for each in (*found.former_ids, found.provider_id)
+                if each not in ("", listed.provider_id)
+            )
+            return replace(
+                found,
+                provider_id=listed.provider_id,
+                provider=action.provider,
+                former_ids=former[-FORMER_IDS_MAX:],
+            )
 
         event = InstanceIdCorrected(
             id=f"corrected-{action.key}-{seen.provider_id}-{listed.provider_id}",

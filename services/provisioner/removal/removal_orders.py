@@ -30,8 +30,9 @@ person renews it, and the next try succeeds."""
 def is_ordered(record: InstanceRecord, instance: Instance) -> bool:
     """Return whether the order of a record, perhaps carried out already, means an instance.
 
-    It means the IDs that it names. That of a launch in doubt knows none and means all that carries
-    its token; what has the name of another node is never meant.
+    It means the IDs that it names, and under the node's name those by which its record knew it
+    before. That of a launch in doubt knows none and means all that carries its token; what has the
+    name of another node is never meant.
     """
     if is_of_other_node(record, instance):
         return False
@@ -40,7 +41,8 @@ def is_ordered(record: InstanceRecord, instance: Instance) -> bool:
     if by_launch and mine and instance.fleet == record.launch.fleet:
         # Not every provider lists tokens.
         return instance.token in ("", record.token) or instance.provider_id in record.ordered
-    return instance.provider_id in (record.ordered or (record.provider_id,))
+    former = record.former_ids if mine else ()
+    return instance.provider_id in (*(record.ordered or (record.provider_id,)), *former)
 
 
 def is_late(record: InstanceRecord, instance: Instance) -> bool:
