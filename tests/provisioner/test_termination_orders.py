@@ -127,7 +127,7 @@ def test_an_order_means_the_ids_that_it_names(
 def test_an_order_means_the_machine_under_an_earlier_id(
     provider_id: str, name: str, expected: bool
 ) -> None:
-    """Its provider listed it by another ID when the order was given, and does no more."""
+    """The provider listed it by another ID when the order was given, and does no more."""
     going = mark_terminating(
         record("running", provider_id="arn:i-1", former_ids=("i-1",)), NOW, SAGA
     )
