@@ -22,9 +22,11 @@ from services.pool_manager.pool_store import Store
 from services.pool_manager.saga_effects import SagaEffects
 from services.pool_manager.saga_interventions import has_ended
 from services.primitives.clock import Clock
+from services.primitives.errors import Conflict
 from services.runtime.event_publisher import publish_event
 from services.saga.coordinator import Coordinator
 from services.saga.saga_log import decode_entry
+from services.saga.saga_state import SagaState
 
 log = logging.getLogger(__name__)
 
@@ -51,13 +53,30 @@ class SagaAuditor:
 
     async def audit_saga(self, pool: str, saga: str, opened: OpenSaga) -> None:
         """Bring an open saga on; where its log is lost, shortened or ended, the records follow."""
+        node = self._store.nodes.records.get(node_key(pool, opened.node))
         state = await self._coordinator.advance(saga, fresh=True)
+        if state is not None:
+            state = await self._with_recorded_end(state, node)
         names = (opened.node, opened.new_node, opened.promotes)
         ahead = await self._rewind(pool, saga, names, state.sequence if state else 0)
         if state is None:
             await self._restart(pool, saga)
         elif state.ended or ahead:
             await self._project(saga)
+
+    async def _with_recorded_end(self, state: SagaState, node: NodeRecord | None) -> SagaState:
+        """Bring a saga on past a termination whose end its log has lost."""
+        end = saga_audit.recorded_end(state, node, self._clock.now())
+        if end is None:
+            return state
+        log.warning(
+            "the end of a termination is lost; its node is gone", extra={"saga": state.saga}
+        )
+        try:
+            await self._coordinator.intervene(state, end)
+        except Conflict:
+            return state  # it has gone on
+        return await self._coordinator.advance(state.saga, fresh=True) or state
 
     async def audit_logs(self) -> None:
         """Remove what is left of the logs of sagas that have ended, where SAGAS has lost its end.

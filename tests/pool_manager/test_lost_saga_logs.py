@@ -40,7 +40,7 @@ POOL = PoolRecord(
 
 
 def node(name: str, state: Any, **changes: Any) -> NodeRecord:
-    """A node of the pool."""
+    """Return a node of the pool."""
     return NodeRecord(pool="p", node=name, state=state, **changes)
 
 
@@ -60,14 +60,14 @@ def node(name: str, state: Any, **changes: Any) -> NodeRecord:
 def test_what_follows_an_open_saga_without_a_log(
     opened: OpenSaga, states: dict[str, Any], expected: dict[str, str]
 ) -> None:
-    """It begins again, or what is left of it does; no step is performed on a node that is gone."""
+    """The saga begins again, or what is left of it; no step is performed on a node that is gone."""
     found = {name: node(name, state) for name, state in states.items()}
     made = saga_audit.restarted("saga", opened, found)
     assert expected == {saga: each.kind for saga, each in made.items()}
 
 
 def test_a_saga_that_is_not_begun_again_ends_the_alerts_about_its_node() -> None:
-    """Without its log it will never say that the node was replaced."""
+    """The saga, without its log, will never say that the node was replaced."""
     new = saga_audit.completion("n2", spare=False, since=NOW)
     event = saga_audit.abandoned("p", "replace-n1-1", REPLACE, new, NOW)
     assert event.then == "scale-up-n2"
@@ -100,6 +100,30 @@ def log_of(saga: str, params: SagaParams) -> SagaState:
 
 
 @pytest.mark.parametrize(
+    ("record", "step", "found"),
+    [
+        (node("n1", "terminated", saga="replace-n1-1"), "terminate", True),
+        (node("n1", "leaving", saga="replace-n1-1"), "terminate", False),
+        (node("n1", "terminated", saga="drain-n1-2"), "terminate", False),
+        (node("n1", "terminated", saga="replace-n1-1"), "drain", False),
+        (None, "terminate", False),
+    ],
+)
+def test_a_termination_that_a_record_has_seen_has_ended(
+    record: NodeRecord | None, step: str, *, found: bool
+) -> None:
+    """The log was cut below its end, and its participant, which has answered, says no more."""
+    params = SagaParams(pool="p", node="n1", new_node="n2")
+    about: dict[str, Any] = {"time": NOW, "saga": "replace-n1-1"}
+    state = fold(None, SagaStarted(id="s", kind="replace", params=params, **about), 11, {})
+    state = fold(state, StepStarted(id="c", step=step, **about), 12, {})
+    end = saga_audit.recorded_end(state, record, NOW)
+    assert (end is not None) is found
+    if end is not None:
+        assert fold(state, end, 13, {}).step("terminate").status == "succeeded"
+
+
+@pytest.mark.parametrize(
     ("record", "ended"),
     [
         (node("n1", "active", sagas=2), True),
@@ -112,7 +136,7 @@ def log_of(saga: str, params: SagaParams) -> SagaState:
 def test_which_sagas_ended_by_their_nodes_records(
     record: NodeRecord | None, *, ended: bool
 ) -> None:
-    """What ended does not change the record again, even one that has forgotten the log."""
+    """A saga that ended does not change the record again, even one that has forgotten the log."""
     state = log_of("replace-n1-1", SagaParams(pool="p", node="n1", new_node="n2"))
     assert saga_audit.has_ended(state, record, None) is ended
     if ended:
@@ -141,7 +165,7 @@ def test_which_launches_ended_by_their_nodes_records(
 
 
 def test_a_node_that_is_gone_stays_gone_when_its_log_is_cut() -> None:
-    """Its replacement goes on; in the record nothing is left of the node that could fall silent."""
+    """The replacement goes on; in the record nothing is left of the node that could fall silent."""
     gone = node("n1", "terminated", saga="replace-n1-1", cordoned=True)
     state = log_of("replace-n1-1", SagaParams(pool="p", node="n1", new_node="n2"))
     after = leaving_node(gone, state)
@@ -185,7 +209,7 @@ async def test_what_is_left_of_an_ended_sagas_log_does_nothing_and_is_removed(
 async def test_a_replacement_whose_log_is_purged_begins_again_and_ends(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Within the duplicate window: its first entry is stored again, and its node is replaced."""
+    """The duplicate window still lasts: its first entry is stored again, and its node is replaced."""
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
         peers.hold["drain"] = asyncio.Event()

@@ -15,11 +15,13 @@ from schemas.fault_signature import RACK
 from schemas.node_records import NodeRecord
 from schemas.pool_events import SagaCancelled
 from schemas.pool_records import OpenSaga, PoolRecord
+from schemas.saga_log_entries import StepSucceeded
 from schemas.saga_params import traits_of
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.saga_projection import ARRIVING, has_come, has_left
 from services.pool_manager.planner.sizing.open_sagas import saga_id
 from services.pool_manager.sagas import DEFINITIONS
+from services.pool_manager.sagas.saga_steps import TERMINATE
 from services.saga.saga_state import SagaState
 
 LOST: Final = "its log is lost"
@@ -96,6 +98,24 @@ def counted_in_rates(sagas: Iterable[SagaState]) -> list[tuple[datetime, SagaKin
             decision = f"{each.started_at} {params.reason}" if whole else each.saga
             began[decision] = (each.started_at, each.kind)
     return list(began.values())
+
+
+def recorded_end(state: SagaState, node: NodeRecord | None, now: datetime) -> StepSucceeded | None:
+    """Return the end of a node's termination that its record has seen and a cut log lacks.
+
+    Its participant has answered, and does nothing more; the step would wait for its deadline.
+    """
+    if state.ended or state.step(TERMINATE.name).status != "started":
+        return None
+    if node is None or (node.state, node.saga) != ("terminated", state.saga):
+        return None
+    return StepSucceeded(
+        id=f"{state.saga}.{TERMINATE.name}.recorded",
+        time=now,
+        cause=state.last_id,
+        saga=state.saga,
+        step=TERMINATE.name,
+    )
 
 
 def is_stranded(record: NodeRecord, pool: PoolRecord) -> bool:
