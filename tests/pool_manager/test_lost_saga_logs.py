@@ -209,7 +209,7 @@ async def test_what_is_left_of_an_ended_sagas_log_does_nothing_and_is_removed(
 async def test_a_replacement_whose_log_is_purged_begins_again_and_ends(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """The duplicate window still lasts: its first entry is stored again, and its node is replaced."""
+    """The duplicate window lasts: its first entry is stored again, and its node replaced."""
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
         peers.hold["drain"] = asyncio.Event()
