@@ -19,7 +19,7 @@ DISRUPTS = ("drain", "replace", "reset-gpu", "reboot")
 
 
 def pool(max_unavailable: int = 1, **changes: object) -> PoolRecord:
-    """A pool of three."""
+    """Return a pool of three."""
     budget = BudgetSpec(max_unavailable=max_unavailable)
     spec = PoolSpec(provider="p", instance_type="t", min_nodes=1, max_nodes=9, budget=budget)
     record = PoolRecord(name="training", spec=spec, desired=3)
@@ -27,14 +27,14 @@ def pool(max_unavailable: int = 1, **changes: object) -> PoolRecord:
 
 
 def node(name: str, *, cordoned: bool = False) -> NodeRecord:
-    """A node in service."""
+    """Return a node in service."""
     return NodeRecord(
         pool="training", node=name, state="active", health="healthy", cordoned=cordoned
     )
 
 
 def answered(verb: str, record: PoolRecord, *nodes: NodeRecord) -> PoolEvent:
-    """The answer to a request about n1."""
+    """Return the answer to a request about n1."""
     asked = QueuedRequest(
         id="request-1", sequence=1, time=NOW, pool="training", verb=verb, payload=b'{"node": "n1"}'
     )

@@ -1,4 +1,4 @@
-"""What people ask of pools: accepted or refused with a reason. Pure.
+"""Accepts what people ask of pools, or refuses it with a reason. Pure.
 
 A request is a work-queue message without envelope; its id is the stream sequence it lies under, so
 a redelivery decides the same and answers under the same event id.
