@@ -42,8 +42,10 @@ class NodeWorkAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Those on which all of them say that nothing runs."""
     absent: tuple[Token, ...] = ()
     """Others on which nothing runs or is placed: a system does not know them, or drained them."""
+    busy: tuple[Token, ...] = ()
+    """Others on which a system says that something runs."""
     unknown: str = ""
-    """Why nothing is known of the others, or of some of them; empty: they have work."""
+    """Why nothing is known of the others; empty: they have work, named as busy or not."""
 
 
 class JobNodesQuery(

@@ -42,7 +42,7 @@ REFUSALS: Final[Mapping[str, RefusalMeaning]] = {
     ),
     "budget-exhausted": _M(
         "As many nodes are out of service as `budget.max_unavailable` allows.",
-        "wait until some are back, or raise it",
+        "wait until some are back, raise it, or `navarch cordon` the node first and ask again",
     ),
     "not-active": _M("The node is not in service.", "`navarch why NODE` says what it waits for"),
     "wrong-state": _M(

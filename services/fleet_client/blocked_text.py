@@ -46,9 +46,12 @@ def _retirement_lines(node: NodeRecord, pool: PoolRecord, now: datetime) -> list
     if latest is None:
         return []
     why, at = cloud_notices.taken_reason(node), f"{latest.astimezone():%m-%d %H:%M}"
+    leaves = "once it has no work"
+    if coming := retirements.window_before(latest, pool, now):
+        leaves = f"in the window {coming.window.name}, from {coming.start.astimezone():%m-%d %H:%M}"
     line = (
-        f"It is to be retired ({why}): it leaves once it has no work, in a service window, or at "
-        f"{at} at last. At once: navarch replace {node.node}"
+        f"It is to be retired ({why}): it leaves {leaves}, or at {at} at last. "
+        f"At once: navarch replace {node.node}"
     )
     return [line]
 

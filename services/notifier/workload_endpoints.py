@@ -9,7 +9,8 @@ import logging
 import secrets
 from collections import defaultdict
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import msgspec
 
@@ -87,8 +88,8 @@ class NodeWorkEndpoint:
 
     async def idle(self, query: NodeWorkQuery) -> NodeWorkAnswer:
         """The nodes on which every workload system of the pool says that nothing runs."""
-        idle, unknown = set(query.nodes), list[str]()
-        free = set(query.nodes)
+        idle, free, busy = set(query.nodes), set(query.nodes), set[str]()
+        unknown: list[str] = []
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 systems = [
@@ -100,15 +101,19 @@ class NodeWorkEndpoint:
                 reading = (self._read(query.pool, each) for each in asked)
                 references = await asyncio.gather(*reading)
                 for each in systems:
-                    found, drained, why = await _ask(each, references)
-                    idle &= found
-                    free &= found | drained
-                    unknown += [why] if why else []
+                    found = await _ask(each, references)
+                    idle &= found.idle
+                    free &= found.idle | found.drained
+                    busy |= found.busy
+                    unknown += [found.unknown] if found.unknown else []
         except Exception as error:  # noqa: BLE001 - a notifier may be a third party's code
-            reason = str(error) or f"no answer within {ANSWER_SECONDS_MAX:g} s"
-            return NodeWorkAnswer(unknown=reason)
+            idle = free = set()
+            unknown = [str(error) or f"no answer within {ANSWER_SECONDS_MAX:g} s"]
         return NodeWorkAnswer(
-            idle=tuple(sorted(idle)), absent=tuple(sorted(free - idle)), unknown="; ".join(unknown)
+            idle=tuple(sorted(idle)),
+            absent=tuple(sorted(free - idle)),
+            busy=tuple(sorted(busy)),
+            unknown="; ".join(unknown),
         )
 
     async def _read(self, pool: str, node: str) -> NodeReference:
@@ -116,34 +121,50 @@ class NodeWorkEndpoint:
             return await read_reference(self._bus, pool, node)
 
 
-async def _ask(
-    notifier: Notifier, nodes: Sequence[NodeReference]
-) -> tuple[set[str], set[str], str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """Holds what one workload system says of nodes."""
+
+    idle: frozenset[str] = frozenset()
+    drained: frozenset[str] = frozenset()
+    """They get no work."""
+    busy: frozenset[str] = frozenset()
+    unknown: str = ""
+    """Why nothing is known of some."""
+
+
+async def _ask(notifier: Notifier, nodes: Sequence[NodeReference]) -> _Said:
     """The nodes that have no work, those that get none, and why nothing is known of some.
 
     One in service of which it is said that no work will be placed there is not known to the
     workload system, or another has cordoned it.
     """
     if not isinstance(notifier, RunningWorkReporter) or not notifier.reports_running:
-        return set(), set(), f"{notifier.name} does not say what runs on a node in service"
+        return _Said(unknown=f"{notifier.name} does not say what runs on a node in service")
     answers = await notifier.workloads(nodes)
-    idle: set[str] = set()
-    drained: set[str] = set()
-    unsure: list[str] = []
+    sorted_out: dict[str, set[str]] = defaultdict(set)
     for each in nodes:
-        match answers.get(each.node):
-            case NodeWorkload(drained=False, running=(), total=0, unsure=False):
-                idle.add(each.node)
-            case NodeWorkload(drained=True):
-                drained.add(each.node)
-            case NodeWorkload(unsure=False):
-                pass
-            case NodeWorkload() | StepFailure() | None:
-                unsure.append(each.node)
-    if not (unknown := sorted({*drained, *unsure})):
-        return idle, drained, ""
-    named = first_of(unknown, NAMED_MAX)
-    return idle, drained, f"{notifier.name} does not know what runs on {named}"
+        sorted_out[_work_of(answers.get(each.node))].add(each.node)
+    named = first_of(sorted(sorted_out["drained"] | sorted_out["unknown"]), NAMED_MAX)
+    return _Said(
+        idle=frozenset(sorted_out["idle"]),
+        drained=frozenset(sorted_out["drained"]),
+        busy=frozenset(sorted_out["busy"]),
+        unknown=f"{notifier.name} does not know what runs on {named}" if named else "",
+    )
+
+
+def _work_of(answer: WorkloadAnswer | None) -> Literal["idle", "drained", "busy", "unknown"]:
+    match answer:
+        case NodeWorkload(drained=False, running=(), total=0, unsure=False):
+            return "idle"
+        case NodeWorkload(drained=True):
+            return "drained"
+        case NodeWorkload(running=running, total=total, unsure=unsure):
+            # What is not sure is whether there is more.
+            return "busy" if running or total or not unsure else "unknown"
+        case _:
+            return "unknown"
 
 
 class JobNodesEndpoint:

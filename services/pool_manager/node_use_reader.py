@@ -38,7 +38,7 @@ _answer: Final = msgspec.json.Decoder(NodeWorkAnswer)
 
 @dataclass(frozen=True, slots=True)
 class FoundWork:
-    """What the workload system says of nodes."""
+    """Hold what the workload system says of nodes."""
 
     idle: frozenset[str]
     """Nothing runs there."""
@@ -99,7 +99,7 @@ class NodeUseReader:
         return use
 
     async def work(self, pool: str, nodes: Sequence[str], seconds: float) -> FoundWork:
-        """On which of the nodes something runs, as far as it is answered within `seconds`."""
+        """Say on which of the nodes something runs, as far as it is answered within `seconds`."""
         idle, busy, absent, unknown = set[str](), set[str](), set[str](), ""
         end = self._clock.monotonic() + seconds
         for first in range(0, len(nodes), NODES_MAX):
@@ -112,8 +112,9 @@ class NodeUseReader:
                 return FoundWork(frozenset(idle), frozenset(busy), reason, unanswered=True)
             idle.update(set(answer.idle).intersection(some))
             absent.update(set(answer.absent).intersection(some))
-            if not answer.unknown:
-                busy.update(set(some).difference(answer.idle))
+            # A notifier of the release before names none that are busy.
+            named = answer.busy if answer.unknown else set(some).difference(answer.idle)
+            busy.update(set(named).intersection(some))
             unknown = unknown or answer.unknown
         return FoundWork(frozenset(idle), frozenset(busy), unknown, frozenset(absent))
 

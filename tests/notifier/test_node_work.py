@@ -1,4 +1,4 @@
-"""Which nodes in service have no work, as every workload system of their pool says now."""
+"""A node in service has no work where every workload system of its pool says so now."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -8,7 +8,7 @@ import pytest
 
 from schemas.messages import encode
 from schemas.node_records import NodeRecord, node_key
-from schemas.node_work import NodeWorkQuery
+from schemas.node_work import NodeWorkAnswer, NodeWorkQuery
 from schemas.settings import PoolSpec
 from schemas.topology import NODES
 from services.bus.memory.memory_bus import MemoryBus
@@ -33,6 +33,7 @@ from services.primitives.clock import SystemClock
 JOB = NodeWorkload(drained=False, running=(RunningWork(id="4711"),), total=1)
 NOTHING = NodeWorkload(drained=False)
 UNSURE = NodeWorkload(drained=False, unsure=True)
+PARTLY = NodeWorkload(drained=False, running=(RunningWork(id="4711"),), total=1, unsure=True)
 UNKNOWN = NodeWorkload(drained=True, detail="Slurm knows no node b")
 QUERY = NodeWorkQuery(pool="training", nodes=("a", "b"))
 
@@ -56,7 +57,7 @@ class Systems:
 
 @asynccontextmanager
 async def fleet_of(*records: NodeRecord) -> AsyncIterator[Bus]:
-    """A bus with the topology and these nodes."""
+    """Yield a bus with the topology and these nodes."""
     server = MemoryServer(SystemClock())
     connected = MemoryBus(server, PerfectLink())
     await set_up(connected, SystemClock(), replicas=1)
@@ -69,24 +70,29 @@ async def fleet_of(*records: NodeRecord) -> AsyncIterator[Bus]:
 
 @pytest.fixture
 async def bus() -> AsyncIterator[Bus]:
-    """A fleet of two nodes."""
+    """Yield a fleet of two nodes."""
     nodes = [NodeRecord(pool="training", node=name, state="active") for name in QUERY.nodes]
     async with fleet_of(*nodes) as found:
         yield found
 
 
 async def answered(bus: Bus, *systems: object) -> tuple[tuple[str, ...], str]:
-    """What the notifier answers about both nodes of a pool with these workload systems."""
+    """Return the idle of both nodes of a pool with these systems, and why others are not."""
+    found = await asked(bus, *systems)
+    return found.idle, found.unknown
+
+
+async def asked(bus: Bus, *systems: object) -> NodeWorkAnswer:
+    """Return what the notifier answers about both nodes of a pool with these systems."""
     named: dict[str, Notifier] = {str(number): each for number, each in enumerate(systems)}  # type: ignore[misc]
     spec = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=2, notifiers=(*named,))
     noop = NoopNotifier(options=NoopNotifier.Options(), clock=SystemClock())
     notifiers = PoolNotifiers(noop, named, {"training": spec}, bus)
-    found = await NodeWorkEndpoint(notifiers, bus).idle(QUERY)
-    return found.idle, found.unknown
+    return await NodeWorkEndpoint(notifiers, bus).idle(QUERY)
 
 
 async def test_without_a_workload_system_all_are_idle(bus: Bus) -> None:
-    """Their agents decide alone."""
+    """The agents decide alone."""
     assert await answered(bus) == (("a", "b"), "")
 
 
@@ -113,6 +119,29 @@ async def test_only_a_known_node_without_work_is_idle(
     assert found[0] == idle
     assert unknown in found[1]
     assert bool(unknown) is bool(found[1])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "busy"),
+    [
+        ({"a": JOB, "b": UNKNOWN}, None, ("a",)),
+        ({"a": JOB, "b": UNSURE}, None, ("a",)),
+        ({"a": JOB}, None, ("a",)),
+        ({"a": PARTLY, "b": NOTHING}, None, ("a",)),
+        ({"a": UNSURE, "b": NOTHING}, None, ()),
+        ({"a": JOB, "b": JOB}, None, ("a", "b")),
+        ({"a": UNKNOWN, "b": NOTHING}, {"a": JOB, "b": NOTHING}, ("a",)),
+    ],
+)
+async def test_a_node_that_is_not_known_hides_no_work_of_another(
+    bus: Bus,
+    first: dict[str, WorkloadAnswer],
+    second: dict[str, WorkloadAnswer] | None,
+    busy: tuple[str, ...],
+) -> None:
+    """One `unknown` for the whole question made every node with a job an unknown one."""
+    systems = [Systems(first), *([] if second is None else [Systems(second)])]
+    assert (await asked(bus, *systems)).busy == busy
 
 
 async def test_every_workload_system_of_a_pool_must_say_so(bus: Bus) -> None:

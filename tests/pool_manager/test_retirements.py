@@ -60,6 +60,9 @@ def begun(*nodes: NodeRecord, use: NodeUse | None = None, **changes: Any) -> lis
         (retiring(gangs=("4711",)), IDLE, {}, False),
         (retiring(), BUSY, {"windows": (SERVICE,)}, True),
         (retiring(), BUSY, {"windows": (TONIGHT,)}, False),
+        (retiring(), IDLE, {"windows": (TONIGHT,)}, False),
+        (retiring(hours=9), IDLE, {"windows": (TONIGHT,)}, True),  # none opens in time
+        (retiring(hours=9), BUSY, {"windows": (TONIGHT,)}, False),
         (retiring(hours=1.3), BUSY, {}, True),
         (retiring(health="unhealthy", health_kind="xid", health_at=NOW), BUSY, {}, True),
         (retiring(health="unhealthy", health_kind="maintenance", health_at=NOW), BUSY, {}, False),
@@ -70,12 +73,12 @@ def begun(*nodes: NodeRecord, use: NodeUse | None = None, **changes: Any) -> lis
 def test_it_leaves_when_that_costs_no_work(
     case: NodeRecord, use: NodeUse | None, changes: dict[str, Any], leaves: bool
 ) -> None:
-    """Also where it must leave for another reason; what is not known counts as work."""
+    """A node without work leaves, or one that must; unknown counts as work."""
     assert (begun(case, use=use, **changes) == ["a"]) is leaves
 
 
 def test_a_notice_without_a_time_is_not_waited_for() -> None:
-    """It may take effect at any moment."""
+    """The notice may take effect at any moment."""
     case = retiring()
     notice = msgspec.structs.replace(case.notices["n"], deadline=None)
     assert begun(msgspec.structs.replace(case, notices={"n": notice}), use=BUSY) == ["a"]
@@ -92,7 +95,7 @@ def test_of_many_the_first_begin_earlier(count: int, rounds: int) -> None:
 
 
 def test_the_use_of_those_that_leave_first_is_asked_for() -> None:
-    """A bounded number, in every decision."""
+    """Every decision asks for a bounded number."""
     many = [retiring(f"a{number:03}", hours=200 - number) for number in range(150)]
     record = pool(150, spec=spec(budget=BudgetSpec(max_unavailable=150)))
     asked = retirements.asked_about(record, many, NOW)
@@ -104,16 +107,26 @@ def test_the_use_of_those_that_leave_anyway_is_not_asked_for() -> None:
     record = pool(10, spec=spec())
     drains = {"s": OpenSaga(kind="replace", node="a", since=NOW)}
     served = pool(10, spec=spec(windows=(SERVICE,)))
+    tonight = pool(10, spec=spec(windows=(TONIGHT,)))
     cases = [(record, 48), (served, 48), (record, 1), (pool(10, open=drains), 48)]
+    cases += [(tonight, 48), (tonight, 9)]
     asked = [retirements.asked_about(each, [retiring(hours=hours)], NOW) for each, hours in cases]
-    assert asked == [["a"], [], [], []]
+    assert asked == [["a"], [], [], [], [], ["a"]]
 
 
 def test_why_says_until_when_it_waits() -> None:
-    """And how to end that."""
+    """The line also says how to end that."""
     record = pool(1, spec=spec())
     [line] = node_blocks(retiring(), record, NOW)
     latest: datetime = NOW + 48 * HOUR - NEEDED
     assert f"at {latest.astimezone():%m-%d %H:%M} at last" in line
     assert line.endswith("navarch replace a")
     assert node_blocks(retiring(hours=1), record, NOW) == ()
+
+
+def test_why_says_in_which_window_it_leaves() -> None:
+    """A pool with service windows has what can wait done in them."""
+    [line] = node_blocks(retiring(), pool(1, spec=spec(windows=(TONIGHT,))), NOW)
+    opens = (NOW + 10 * HOUR).astimezone()
+    assert f"it leaves in the window night, from {opens:%m-%d %H:%M}, or at " in line
+    assert line.endswith("At once: navarch replace a")

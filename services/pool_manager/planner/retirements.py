@@ -1,6 +1,7 @@
-"""When a node leaves that its cloud retires in days: once it costs no work, or in time. Pure.
+"""Decides when a node leaves that its cloud retires in days: at a quiet time, or at last. Pure.
 
-It leaves in a service window of its pool, or as soon as it has no work. At last it leaves when its
+It leaves in a service window of its pool, as what is renewed does; where none opens in time, as
+soon as it has no work. At last it leaves when its
 drain and its successor's launch must begin to be done before the cloud takes it; where many are
 announced for one time they begin earlier, as the budget takes a few of them at a time. A job that
 runs on then is asked for a checkpoint and drained, like any other.
@@ -20,6 +21,7 @@ from services.pool_manager.planner.idle_nodes import is_idle
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import NodeUse
 from services.pool_manager.planner.safety import maintenance_windows
+from services.pool_manager.planner.safety.maintenance_windows import Opening
 
 USES_READ_MAX: Final = 100
 """Nodes of one decision whose use is read, those first that leave first."""
@@ -38,19 +40,27 @@ def waits_until(
     use: Mapping[str, NodeUse] | None,
     now: datetime,
 ) -> datetime | None:
-    """Until when at most a retirement waits, beside those at `times`; None: it does not wait."""
+    """Return until when at most a retirement waits, beside those at `times`; None: not at all."""
     at = cloud_notices.retires_at(node)
     if at is None or (node.cordoned and not node.sole_notice):
         return None  # it has no work to wait for, or leaves for another reason
     latest = _latest_at(at, record, times)
     served = maintenance_windows.opening(record.spec.windows, "service", now) is not None
-    if now >= latest or served or is_idle(node, use, now):
+    if now >= latest or served:
+        return None
+    if is_idle(node, use, now) and window_before(latest, record, now) is None:
         return None
     return latest
 
 
+def window_before(latest: datetime, record: PoolRecord, now: datetime) -> Opening | None:
+    """Return the next service window of the pool, where it opens before a retirement must begin."""
+    coming = maintenance_windows.next_opening(record.spec.windows, "service", now)
+    return coming if coming is not None and coming.start < latest else None
+
+
 def asked_about(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> list[str]:
-    """The nodes whose use decides whether they leave, those first that leave first."""
+    """Return the nodes whose use decides whether they leave, those first that leave first."""
     nodes, taken = tuple(nodes), busy(record)
     times = retired_at(nodes)
     found = [
@@ -59,12 +69,13 @@ def asked_about(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) 
         if node.notices
         and node.node not in taken
         and (latest := waits_until(node, record, times, None, now)) is not None
+        and window_before(latest, record, now) is None
     ]
     return [name for _, name in sorted(found)[:USES_READ_MAX]]
 
 
 def next_moment(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> datetime | None:
-    """When the next retirement must begin at last."""
+    """Return when the next retirement must begin at last."""
     nodes = tuple(nodes)
     times = retired_at(nodes)
     waits = (waits_until(node, record, times, None, now) for node in nodes if node.notices)

@@ -1,4 +1,4 @@
-"""What people ask of pools: accepted or refused with a reason. Pure.
+"""Accepts what people ask of pools, or refuses it with a reason. Pure.
 
 A request is a work-queue message without envelope; its id is the stream sequence it lies under, so
 a redelivery decides the same and answers under the same event id.
@@ -26,14 +26,8 @@ from schemas.operator_requests import (
 from schemas.pool_events import RequestAccepted, Scaled
 from schemas.pool_records import RECORD_BYTES_MAX, OpenSaga, PoolRecord
 from schemas.saga_log_entries import SagaEntry
-from services.pool_manager.planner import rack_units
-from services.pool_manager.planner.disruption_budget import limit, with_begun
-from services.pool_manager.planner.node_counts import (
-    is_gone,
-    stays_out,
-    takes_out_no_more,
-    unavailable,
-)
+from services.pool_manager.planner.disruption_budget import with_begun
+from services.pool_manager.planner.node_counts import stays_out
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.safety.breaker_requests import change_breaker
@@ -42,6 +36,7 @@ from services.pool_manager.planner.sizing.on_demand_floor import with_markets
 from services.pool_manager.planner.sizing.open_sagas import open_for
 from services.pool_manager.planner.sizing.spares import substitute
 from services.pool_manager.requests import request_ordering
+from services.pool_manager.requests.budget_refusal import check_budget
 from services.pool_manager.requests.name_requests import request_names
 from services.pool_manager.requests.request_replies import (
     QueuedRequest,
@@ -398,19 +393,7 @@ def _check(verb: str, node: NodeRecord, snapshot: PoolSnapshot, now: datetime) -
         raise RefusedError("not-active", f"{node.node} is {node.state}, not active")
     if kept := eligibility.refusal(verb, node, snapshot.record, now):
         raise RefusedError(*kept)
-    record = snapshot.record
-    out = takes_out_no_more(record, snapshot.nodes, node)
-    takes_out = ON_REQUEST[verb].disrupts and not out and not is_gone(node)
-    wanted = rack_units.units(record, record.desired)
-    allowed = limit(record.spec.budget.max_unavailable, wanted)
-    spent = unavailable(record, snapshot.nodes)
-    if takes_out and spent >= allowed:
-        raise RefusedError(
-            "budget-exhausted",
-            f"{spent} of {wanted} {rack_units.called(record)} are out of service and {allowed} may "
-            "be; "
-            "wait, or raise budget.max_unavailable",
-        )
+    check_budget(verb, node, snapshot, now)
 
 
 def _open_saga(record: PoolRecord, node: NodeRecord) -> tuple[str, OpenSaga] | None:
