@@ -1,11 +1,7 @@
 """`navarch plugins new`: each package passes its kind's suite as it is written."""
 
-import os
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
-from typing import Final
 
 import pytest
 from typer.testing import CliRunner
@@ -15,30 +11,12 @@ from services.cli.app import app
 from services.cli.plugin_options import taken_names
 from services.cli.plugin_package import KIND_NAMES, check_name, package_files
 from services.primitives.errors import NavarchError
-
-ROOT: Final = Path(__file__).resolve().parents[2]
+from tests.support.plugin_suite import suite
 
 
 def new(*arguments: str) -> None:
     """Run the command in this process."""
     CliRunner().invoke(app, ["plugins", "new", *arguments], catch_exceptions=False)
-
-
-def suite(package: Path) -> str:
-    """Run a package's tests as its author does; return what pytest says at its end."""
-    environment = {**os.environ, "PYTHONPATH": f"{package}:{ROOT}"}
-    environment.pop("PYTEST_ADDOPTS", None)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=package,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize("kind", KIND_NAMES)
