@@ -49,6 +49,7 @@ RUN_BY: Final = {
     "navarch nats-config push": "tests/cli/test_credentials_page.py",
     "navarch nats-config region": "tests/cli/test_region_files.py",
     "navarch nats-config rotate": "tests/cli/test_credentials_page.py",
+    "navarch plugins new": "tests/plugins/test_plugin_package.py",
     "navarch slurm resume": "tests/cli/test_slurm_power_commands.py",
     "navarch slurm suspend": "tests/cli/test_slurm_power_commands.py",
     "navarch simulator run": "tests/cli/test_scenarios.py",

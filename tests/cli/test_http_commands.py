@@ -151,7 +151,7 @@ LOCAL = {
     *("nats-config pods", "nats-config push", "nats-config region", "nats-config rotate"),
     *("nats-config user add", "nats-config user list", "nats-config user revoke"),
     *("nats-config user renew", "nats-context"),
-    *("plugins list", "plugins enable", "plugins disable"),
+    *("plugins new", "plugins list", "plugins enable", "plugins disable"),
     *("nats-config write", "simulator fleet", "simulator fuzz", "simulator interactive"),
     *("simulator run", "simulator validate", "slurm resume"),
 }

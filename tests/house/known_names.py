@@ -13,7 +13,17 @@ from typing import Final
 from tests.house.modules import ROOT, modules
 from tests.house.test_dead_declarations import GENERATED
 
-CODE: Final = ("agent", "benchmarks", "deploy", "docs", "navarch", "schemas", "services", "tests")
+CODE: Final = (
+    "agent",
+    "benchmarks",
+    "deploy",
+    "docs",
+    "examples",
+    "navarch",
+    "schemas",
+    "services",
+    "tests",
+)
 DATA: Final = (
     *("pyproject.toml", "Makefile", "constraints.txt", ".ci/run", "config/**/*.yaml"),
     *("compose/**/*.y*ml", "deploy/**/*.*", "services/gateway/dashboard/*.js"),

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from tests.house.modules import ROOT
 
-FOLDERS: Final = ("agent", "benchmarks", "schemas", "services", "tests")
+FOLDERS: Final = ("agent", "benchmarks", "examples", "schemas", "services", "tests")
 PASSAGE_LINES: Final = 6
 GIT_SECONDS: Final = 60
 SUM: Final = "all"

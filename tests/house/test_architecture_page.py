@@ -25,7 +25,8 @@ def test_every_path_that_a_page_cites_exists(page: str) -> None:
     """Paths in the text and in the tables are real."""
     text = (ROOT / page).read_text(encoding="utf-8")
     cited = re.findall(
-        r"`((?:agent|schemas|services|config|docs|tests|benchmarks|compose|deploy)/[\w/.-]*)`", text
+        r"`((?:agent|schemas|services|config|docs|tests|benchmarks|examples|compose|deploy)/[\w/.-]*)`",
+        text,
     )
     assert len(cited) > 5
     assert [each for each in cited if not (ROOT / each).exists()] == []

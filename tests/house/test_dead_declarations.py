@@ -10,7 +10,7 @@ from schemas.operations import CHANGES
 from tests.house.modules import ROOT, modules
 
 PRODUCT: Final = ("agent", "schemas", "services")
-USERS: Final = (*PRODUCT, "tests", "benchmarks", "deploy", "docs")
+USERS: Final = (*PRODUCT, "tests", "benchmarks", "deploy", "docs", "examples")
 NAMING_FILES: Final = ("pyproject.toml", "docs/*.md", "config/**/*.yaml", "deploy/**/*.yaml")
 """They name plugins, and options that are read by their names."""
 GENERATED: Final = frozenset({"docs/configuration.md", "docs/events.md", "docs/metrics.md"})

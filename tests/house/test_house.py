@@ -12,7 +12,7 @@ import typer
 from services.cli.app import app
 from tests.house.modules import ROOT, modules
 
-CODE: Final = ("schemas", "agent", "services", "benchmarks")
+CODE: Final = ("schemas", "agent", "services", "benchmarks", "examples")
 MODULE_LINES_MAX: Final = 450
 FUNCTION_LINES_MAX: Final = 70
 

@@ -16,6 +16,7 @@ SEARCHED: Final = (
         "services",
         "tests",
         "benchmarks",
+        "examples",
         "config",
         "compose",
         "deploy",

@@ -177,3 +177,11 @@ def test_a_plugin_is_typed_and_conforms(installed: Installed) -> None:
     plugin.write_text(PLUGIN)
     suite = ("-m", "pytest", "-q", "-o", "asyncio_mode=auto", "test_acme.py")
     assert " passed" in run(python, *suite, where=place)
+
+
+def test_a_new_plugin_conforms(installed: Installed) -> None:
+    """The wheel has the texts of `navarch plugins new`, and what they import."""
+    place = installed.away / "new"
+    command = ("plugins", "new", "provider", "acme", "--directory", str(place))
+    run(installed.programs / "navarch", *command, where=installed.away)
+    assert " passed" in run(installed.programs / "python", "-m", "pytest", "-q", where=place)

@@ -1,5 +1,6 @@
-"""`navarch plugins list|disable|enable`: the plugins of a fleet, and how they do."""
+"""`navarch plugins new|list|disable|enable`: the plugins of a fleet, and how they do."""
 
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -21,6 +22,37 @@ HEADERS = (
 )
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 ERROR_CHARS_MAX = 60
+
+
+@commands.command("new")
+def new(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="provider, scheduler, notifier, authenticator, alert-channel, autoscaler, "
+            "metrics-source, remediator or health-check.",
+            show_default=False,
+        ),
+    ],
+    name: Name,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--directory", help="A new directory; default: navarch-NAME."),
+    ] = None,
+) -> None:
+    """Write the package of a new plugin.
+
+    With a plugin that works, and a test that runs the conformance suite of its kind.
+    """
+    from services.cli import plugin_package  # noqa: PLC0415 - keeps the other commands quick
+    from services.cli.plugin_options import taken_names  # noqa: PLC0415
+
+    wanted = plugin_package.kind_named(kind)
+    plugin_package.check_name(name, wanted, taken_names(wanted.group))
+    place = directory or Path(f"navarch-{name}")
+    plugin_package.write_package(plugin_package.package_files(wanted, name), place)
+    console.write(f"{place}: the {wanted.name} {name}; test it there by `pytest`, see README.md")
 
 
 @commands.command("list")
