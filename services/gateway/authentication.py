@@ -19,7 +19,7 @@ from services.gateway.authenticators.chain import AuthenticatorChain
 from services.gateway.caller_rate import CallerRate
 from services.gateway.gateway_start import LOOPBACK
 from services.gateway.problems import ProblemError
-from services.runtime.process_http import PEER_CERTIFICATE
+from services.runtime.http_protocol import PEER_CERTIFICATE
 
 Connection = ASGIConnection[Any, Any, Any, Any]
 ROLE: Final = "role"

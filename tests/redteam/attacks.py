@@ -209,4 +209,12 @@ ATTACKS: Final = (
             ),
         ),
     ),
+    Attack(
+        14,
+        "A request with a length and chunks carries a second one past a proxy.",
+        _of(
+            "redteam/test_request_smuggling",
+            "test_a_body_with_two_ends_is_refused",
+        ),
+    ),
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.runtime import process_http
+from services.runtime import http_protocol
 from services.runtime.process_http import WebServer
 
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -40,7 +40,7 @@ async def test_a_connection_without_a_request_ends(
     sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """4,096 of them had the gateway answer all others with 503, for ever; an answer goes on."""
-    monkeypatch.setattr(process_http, "HEAD_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS_MAX", 0.3)
     async with serving() as port, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
