@@ -1,13 +1,17 @@
 """The HTTP/1.1 protocol of every server ends slow requests, and refuses those with two ends."""
 
 import asyncio
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from services.runtime.connection_slots import ConnectionSlots
+
 PEER_CERTIFICATE: Final = "navarch-peer-certificate"
 """Key in a request's state: what `ssl.SSLSocket.getpeercert()` says; empty without one."""
+KNOW_CALLER: Final = "navarch-know-caller"
+"""Key in a request's state: what to call once its caller is authenticated; False: no room."""
 HEAD_SECONDS_MAX: Final = 10.0
 """From the connection, or from a request's first byte, to the end of its head."""
 LENGTH: Final = b"content-length"
@@ -38,13 +42,25 @@ class PromptH11Protocol(H11Protocol):
 
     _late: asyncio.TimerHandle | None = None
 
+    def __init__(self, *more: Any, slots: "Slots") -> None:
+        """Serve one connection, which `slots` may end for another."""
+        super().__init__(*more)
+        self._slots = slots
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request."""
         super().connection_made(transport)
         self.conn = OneEndConnection(h11.SERVER)
         peer = transport.get_extra_info("peercert") or {}
-        self.app_state = {**self.app_state, PEER_CERTIFICATE: peer}
+        self.app_state = {
+            **self.app_state,
+            PEER_CERTIFICATE: peer,
+            KNOW_CALLER: lambda: self._slots.know(self),
+        }
         self._wait()
+        if (other := self._slots.add(self, self.client[0] if self.client else "")) is not None:
+            # One that does not read would never be done with what it is sent.
+            other.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Wait on for the rest, but no longer."""
@@ -57,6 +73,7 @@ class PromptH11Protocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing."""
         self._cancel()
+        self._slots.remove(self)
         super().connection_lost(exc)
 
     def _is_answering(self) -> bool:
@@ -74,3 +91,6 @@ class PromptH11Protocol(H11Protocol):
         self._late = None
         if not self._is_answering():
             self.transport.close()
+
+
+Slots: TypeAlias = ConnectionSlots[PromptH11Protocol]

@@ -1,11 +1,13 @@
 """The endpoint answers over HTTP whether a process is alive and ready, and with its metrics."""
 
+import asyncio
 import contextlib
 import errno
+import resource
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
 from prometheus_client import CollectorRegistry
@@ -15,9 +17,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from schemas.settings import HttpSettings
-from services.runtime.http_protocol import PromptH11Protocol
+from services.runtime.connection_slots import KNOWN_MAX, STRANGERS_MAX, ConnectionSlots
+from services.runtime.http_protocol import HEAD_SECONDS_MAX, PromptH11Protocol, Slots
 from services.runtime.metric_exposition import exposition
 from services.settings.plugin_loader import setting_error
+
+FILES_WANTED: Final = KNOWN_MAX + STRANGERS_MAX + 1_024
+"""How many files a process with a server may have open: its connections, and the rest."""
 
 
 class WebServer(uvicorn.Server):
@@ -25,21 +31,38 @@ class WebServer(uvicorn.Server):
 
     def __init__(self, app: Any, **more: Any) -> None:
         """Serve `app`; `more`: further settings of uvicorn."""
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=PromptH11Protocol,
-                log_config=None,
-                lifespan="off",
-                access_log=False,
-                **more,
-            )
-        )
+        fixed: dict[str, Any] = {"log_config": None, "lifespan": "off", "access_log": False}
+        super().__init__(uvicorn.Config(app, http="h11", **fixed, **more))
+        self._slots: Slots = ConnectionSlots()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen as uvicorn does, with slots, and with the time of a head for a TLS handshake."""
+        allow_open_files()
+        config, loop = self.config, asyncio.get_running_loop()
+
+        def protocol() -> PromptH11Protocol:
+            return PromptH11Protocol(config, self.server_state, {}, loop, slots=self._slots)
+
+        tls: dict[str, Any] = {"ssl": config.ssl, "ssl_handshake_timeout": HEAD_SECONDS_MAX}
+        options = tls if config.ssl else {}
+        self.servers = [
+            await loop.create_server(protocol, sock=each, backlog=config.backlog, **options)
+            for each in sockets or []
+        ]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the process."""
         yield
+
+
+def allow_open_files() -> None:
+    """Raise this process's limit of open files to what the slots need, or as far as it may."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_WANTED if most == resource.RLIM_INFINITY else min(FILES_WANTED, most)
+    if now != resource.RLIM_INFINITY and now < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def check_port(settings: HttpSettings, file: Path | None) -> None:
