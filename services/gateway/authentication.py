@@ -19,7 +19,8 @@ from services.gateway.authenticators.chain import AuthenticatorChain
 from services.gateway.caller_rate import CallerRate
 from services.gateway.gateway_start import LOOPBACK
 from services.gateway.problems import ProblemError
-from services.runtime.process_http import PEER_CERTIFICATE
+from services.runtime.connection_slots import KNOWN_MAX
+from services.runtime.http_protocol import KNOW_CALLER, PEER_CERTIFICATE
 
 Connection = ASGIConnection[Any, Any, Any, Any]
 ROLE: Final = "role"
@@ -54,6 +55,7 @@ class Access:
             )
             error.headers["Retry-After"] = str(ceil(wait))
             raise error
+        require_room(connection)
         return found
 
     async def _principal(self, connection: Connection) -> Principal:
@@ -73,6 +75,18 @@ def presented(connection: Connection) -> Presented:
         address=str((scope.get("client") or ("", 0))[0]),
         certificate=peer_certificate(scope.get("state", {}).get(PEER_CERTIFICATE) or {}),
     )
+
+
+def require_room(connection: Connection) -> None:
+    """Count the connection as an authenticated caller's; ProblemError if they are too many."""
+    scope: Any = connection.scope
+    know = scope.get("state", {}).get(KNOW_CALLER)
+    if know is not None and not know():
+        raise ProblemError(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            f"authenticated callers have {KNOWN_MAX:,} connections open",
+            "close event streams that no one reads, or run another gateway",
+        )
 
 
 def refuse_foreign_page(connection: Connection) -> None:

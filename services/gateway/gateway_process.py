@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STOP_SECONDS_MAX: Final = 5
-CONNECTIONS_MAX: Final = 4_096
 ID_BYTES: Final = 12
 KEY_BYTES: Final = 32
 
@@ -126,7 +125,6 @@ async def _serve(
         app,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=CONNECTIONS_MAX,
         timeout_graceful_shutdown=STOP_SECONDS_MAX,
         **tls_options(settings),
     )

@@ -1,8 +1,9 @@
-"""Readiness, liveness and metrics of a process over HTTP, and limits on connections."""
+"""The endpoint answers over HTTP whether a process is alive and ready, and with its metrics."""
 
 import asyncio
 import contextlib
 import errno
+import resource
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -14,80 +15,54 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from schemas.settings import HttpSettings
+from services.runtime.connection_slots import KNOWN_MAX, STRANGERS_MAX, ConnectionSlots
+from services.runtime.http_protocol import HEAD_SECONDS_MAX, PromptH11Protocol, Slots
 from services.runtime.metric_exposition import exposition
 from services.settings.plugin_loader import setting_error
 
-PEER_CERTIFICATE: Final = "navarch-peer-certificate"
-"""Key in a request's state: what `ssl.SSLSocket.getpeercert()` says; empty without one."""
-HEAD_SECONDS_MAX: Final = 10.0
-"""From the connection, or from a request's first byte, to the end of its head."""
-
-
-class PromptH11Protocol(H11Protocol):
-    """HTTP/1.1 with that limit; an answer that is under way, as an event stream, has none."""
-
-    _late: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request."""
-        super().connection_made(transport)
-        peer = transport.get_extra_info("peercert") or {}
-        self.app_state = {**self.app_state, PEER_CERTIFICATE: peer}
-        self._wait()
-
-    def data_received(self, data: bytes) -> None:
-        """Wait on for the rest, but no longer."""
-        super().data_received(data)
-        if self._is_answering():
-            self._cancel()
-        elif self._late is None:
-            self._wait()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing."""
-        self._cancel()
-        super().connection_lost(exc)
-
-    def _is_answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
-    def _wait(self) -> None:
-        self._late = self.loop.call_later(HEAD_SECONDS_MAX, self._end)
-
-    def _cancel(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
-
-    def _end(self) -> None:
-        self._late = None
-        if not self._is_answering():
-            self.transport.close()
+FILES_WANTED: Final = KNOWN_MAX + STRANGERS_MAX + 1_024
+"""How many files a process with a server may have open: its connections, and the rest."""
 
 
 class WebServer(uvicorn.Server):
-    """One among the other works of a process."""
+    """The server runs among the other works of a process."""
 
     def __init__(self, app: Any, **more: Any) -> None:
         """Serve `app`; `more`: further settings of uvicorn."""
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=PromptH11Protocol,
-                log_config=None,
-                lifespan="off",
-                access_log=False,
-                **more,
-            )
-        )
+        fixed: dict[str, Any] = {"log_config": None, "lifespan": "off", "access_log": False}
+        super().__init__(uvicorn.Config(app, http="h11", **fixed, **more))
+        self._slots: Slots = ConnectionSlots()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen as uvicorn does, with slots, and with the time of a head for a TLS handshake."""
+        allow_open_files()
+        config, loop = self.config, asyncio.get_running_loop()
+
+        def protocol() -> PromptH11Protocol:
+            return PromptH11Protocol(config, self.server_state, {}, loop, slots=self._slots)
+
+        tls: dict[str, Any] = {"ssl": config.ssl, "ssl_handshake_timeout": HEAD_SECONDS_MAX}
+        options = tls if config.ssl else {}
+        self.servers = [
+            await loop.create_server(protocol, sock=each, backlog=config.backlog, **options)
+            for each in sockets or []
+        ]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the process."""
         yield
+
+
+def allow_open_files() -> None:
+    """Raise this process's limit of open files to what the slots need, or as far as it may."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_WANTED if most == resource.RLIM_INFINITY else min(FILES_WANTED, most)
+    if now != resource.RLIM_INFINITY and now < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def check_port(settings: HttpSettings, file: Path | None) -> None:
@@ -104,7 +79,7 @@ def check_port(settings: HttpSettings, file: Path | None) -> None:
 
 
 class HttpEndpoint:
-    """`/livez`, `/readyz` (and `/healthz`), `/metrics`."""
+    """The endpoint answers `/livez`, `/readyz` (and `/healthz`) and `/metrics`."""
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
-"""Who may ask the gateway what: every route with every role, from its own description."""
+"""The gateway answers each caller as its role is: every route, from its own description."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -24,6 +25,7 @@ from services.gateway.caller_rate import CallerRate
 from services.gateway.gateway_start import gateway_settings, require_tokens
 from services.primitives.clock import SystemClock
 from services.primitives.errors import ConfigurationError
+from services.runtime.http_protocol import KNOW_CALLER
 from tests.gateway.conftest import Gateway, MakeGateway
 
 NOW = datetime(2026, 11, 23, 9, tzinfo=UTC)
@@ -34,7 +36,7 @@ PROBLEM = "application/problem+json"
 
 
 async def described(gateway: Gateway) -> list[tuple[str, str]]:
-    """Method and path of every route, with names in place."""
+    """Return method and path of every route, with names in place."""
     paths = (await gateway.client().get("/api/v1/openapi.json")).json()["paths"]
     names = {"{name}": "training-1", "{saga}": "drain-training-1-1", "{service}": "notifier"}
     found = []
@@ -95,7 +97,7 @@ async def test_health_and_metrics_need_no_token(gateway: Gateway) -> None:
 
 
 async def test_an_expired_token_is_named(gateway: Gateway) -> None:
-    """Its owner learns what to do; a stranger learns nothing."""
+    """The owner learns what to do; a stranger learns nothing."""
     said = [
         (await gateway.client(token).get("/api/v1/pools")).json()["detail"]
         for token in ("expired-token", "guess")
@@ -105,7 +107,7 @@ async def test_an_expired_token_is_named(gateway: Gateway) -> None:
 
 
 async def test_a_token_of_some_pools_sees_those_alone(gateway: Gateway) -> None:
-    """What belongs to another pool is as if it was not there."""
+    """A pool's caller sees nothing that belongs to another pool."""
     client = gateway.client("scoped-token")
 
     async def get(path: str) -> httpx.Response:
@@ -166,7 +168,7 @@ async def test_without_tokens_pages_of_other_sites_are_refused(
 def test_the_token_of_the_environment_is_an_administrators(
     environment: dict[str, str], problem: str
 ) -> None:
-    """As it always was; one that can be guessed is refused."""
+    """The variable is one token more; one that can be guessed is refused."""
     if problem:
         with pytest.raises(ConfigurationError, match=f"NAVARCH_AUTH_TOKEN: {problem}"):
             gateway_settings(Settings(), environment)
@@ -196,7 +198,7 @@ def test_no_token_is_needed_on_an_open_bus_of_this_machine_alone(
 
 @given(st.binary(min_size=32, max_size=32), st.text(max_size=40), st.booleans())
 def test_a_token_is_its_owners_alone(random: bytes, other: str, expired: bool) -> None:
-    """And of no one once it has expired; whatever is presented, nothing else raises."""
+    """A token is of no caller once it has expired; whatever is presented, nothing else raises."""
     token = new_token(lambda _: random)
     end = NOW + timedelta(seconds=-1 if expired else 1)
     tokens = with_variable({"ada": TokenSpec(sha256=digest(token), expires=end)}, "x" * 20)
@@ -214,7 +216,7 @@ def test_a_token_is_its_owners_alone(random: bytes, other: str, expired: bool) -
 def test_a_caller_gets_its_rate_and_its_burst_and_no_more(
     gaps: list[float], per_minute: int
 ) -> None:
-    """In any time there are at most as many requests as the rate allows in it, and a burst."""
+    """A caller has at most as many requests in any time as the rate allows in it, and a burst."""
     rate, now, taken = CallerRate(per_minute), 0.0, 0
     for gap in gaps:
         now += gap
@@ -238,8 +240,39 @@ async def test_methods_that_a_caller_invents_are_one_series(
     assert 'method="other",route="/mcp",status="401"} 50.0' in text
 
 
+@pytest.mark.parametrize(
+    ("token", "room", "status", "asked"),
+    [
+        ("viewer-token", True, 200, 1),
+        ("viewer-token", False, 503, 1),
+        ("guess", True, 401, 0),
+        ("", False, 401, 0),
+    ],
+)
+async def test_only_a_caller_who_is_known_takes_a_reserved_slot(
+    gateway: Gateway, token: str, room: bool, status: int, asked: int
+) -> None:
+    """A caller beyond them is refused with a remedy; a guess takes none."""
+    taken: list[bool] = []
+
+    def know() -> bool:
+        taken.append(room)
+        return room
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        scope["state"] = {KNOW_CALLER: know}
+        await gateway.app(scope, receive, send)
+
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://x", headers=headers) as each:
+        answer = await each.get("/api/v1/pools")
+    assert (answer.status_code, len(taken)) == (status, asked)
+    assert status != 503 or "event streams" in answer.json()["remedy"]
+
+
 async def test_requests_without_a_token_are_counted(make_gateway: MakeGateway) -> None:
-    """They leave no event, so this is where guesses of tokens are seen."""
+    """A refusal leaves no event, so this is where guesses of tokens are seen."""
     gateway = make_gateway(per_minute=6)
     for token in ("", "guess", "viewer-token", "viewer-token"):
         await gateway.client(token).get("/api/v1/pools")

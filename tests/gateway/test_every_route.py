@@ -9,7 +9,7 @@ import pytest
 
 from services.gateway.authenticators.certificate_authenticator import CertificateAuthenticator
 from services.gateway.authenticators.oidc_authenticator import OidcAuthenticator
-from services.runtime.process_http import PEER_CERTIFICATE
+from services.runtime.http_protocol import PEER_CERTIFICATE
 from tests.gateway.authenticator_sites import ROLES, CertificateSite, OidcSite
 from tests.gateway.conftest import Gateway, MakeGateway, Manager
 from tests.gateway.oidc_issuer import OidcIssuer, oidc_issuer

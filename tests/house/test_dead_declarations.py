@@ -19,7 +19,8 @@ OVERRIDES: Final = frozenset(
         # nats-py calls them
         *("_parse_header_lines", "_connect_command", "_connect_to_server", "_process_err"),
         "max_chunk_size",  # the same
-        "capture_signals",  # uvicorn
+        *("capture_signals", "startup"),  # uvicorn
+        "next_event",  # h11
         "format_commands",  # typer
         *("_run_once", "_timer_handle_cancelled"),  # asyncio
         *("connection_made", "data_received", "connection_lost"),  # asyncio, of a protocol

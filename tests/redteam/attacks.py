@@ -209,4 +209,29 @@ ATTACKS: Final = (
             ),
         ),
     ),
+    Attack(
+        14,
+        "A request with a length and chunks carries a second one past a proxy.",
+        _of(
+            "redteam/test_request_smuggling",
+            "test_a_body_with_two_ends_is_refused",
+        ),
+    ),
+    Attack(
+        15,
+        "Unfinished requests without a token have the gateway refuse all callers, and its probes.",
+        (
+            *_of(
+                "redteam/test_gateway_flood",
+                "test_callers_are_answered_under_a_flood",
+                "test_the_oldest_connection_of_a_stranger_ends",
+                "test_known_callers_have_slots_of_their_own",
+            ),
+            *_of(
+                "redteam/test_slow_clients",
+                "test_a_connection_without_a_request_ends",
+                "test_a_handshake_that_never_comes_ends",
+            ),
+        ),
+    ),
 )

@@ -4,12 +4,14 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from services.runtime import process_http
+from services.runtime import http_protocol, process_http
 from services.runtime.process_http import WebServer
+from tests.support.self_signed import self_signed
 
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -25,10 +27,10 @@ async def slow(scope: Any, _receive: Any, send: Any) -> None:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[int]:
+async def serving(**more: str) -> AsyncIterator[int]:
     """A server as the gateway's and the services' are."""
     listening = socket.create_server(("127.0.0.1", 0))
-    server = WebServer(slow)
+    server = WebServer(slow, **more)
     running = asyncio.create_task(server.serve(sockets=[listening]))
     yield listening.getsockname()[1]
     server.should_exit = True
@@ -40,7 +42,7 @@ async def test_a_connection_without_a_request_ends(
     sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """4,096 of them had the gateway answer all others with 503, for ever; an answer goes on."""
-    monkeypatch.setattr(process_http, "HEAD_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS_MAX", 0.3)
     async with serving() as port, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
@@ -51,3 +53,16 @@ async def test_a_connection_without_a_request_ends(
         writer.close()
 
     assert b"x" not in rest
+
+
+async def test_a_handshake_that_never_comes_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection has no slot before it; the library would wait for a minute."""
+    monkeypatch.setattr(process_http, "HEAD_SECONDS_MAX", 0.3)
+    identity = tmp_path / "identity.pem"
+    identity.write_text("".join(self_signed()))
+    async with serving(ssl_certfile=str(identity)) as port, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await reader.read() == b""
+        writer.close()

@@ -1,0 +1,74 @@
+"""The slots decide which connection of a server ends, so that strangers block no caller. Pure."""
+
+from collections.abc import Hashable
+from ipaddress import IPv6Network
+from typing import Final, Generic, TypeVar
+
+C = TypeVar("C", bound=Hashable)
+STRANGERS_MAX: Final = 4_096
+"""How many connections may be open on which no caller was authenticated."""
+STRANGERS_OF_ADDRESS_MAX: Final = 1_024
+"""How many of them may be of one address."""
+KNOWN_MAX: Final = 4_096
+"""How many connections of authenticated callers may be open; no stranger takes their slots."""
+SITE_BITS: Final = 64
+"""One machine has all IPv6 addresses that share so many first bits."""
+
+
+class ConnectionSlots(Generic[C]):
+    """The slots hold what is open: of strangers the newest connections, and of known callers all.
+
+    Every connection is let in, a probe's too; a stranger's oldest one goes where there are too
+    many. An honest caller is answered, or is known, before so many others have come after it.
+    """
+
+    def __init__(
+        self,
+        strangers_max: int = STRANGERS_MAX,
+        of_address_max: int = STRANGERS_OF_ADDRESS_MAX,
+        known_max: int = KNOWN_MAX,
+    ) -> None:
+        self._strangers_max = strangers_max
+        self._of_address_max = of_address_max
+        self._known_max = known_max
+        self._strangers: dict[C, str] = {}
+        self._at: dict[str, dict[C, None]] = {}
+        self._known: set[C] = set()
+
+    def add(self, connection: C, address: str) -> C | None:
+        """Take a new connection; return the one that must end for it, if there is one."""
+        place = site(address)
+        at = self._at.setdefault(place, {})
+        at[connection] = None
+        self._strangers[connection] = place
+        if len(at) > self._of_address_max:
+            oldest = next(iter(at))
+        elif len(self._strangers) > self._strangers_max:
+            oldest = next(iter(self._strangers))
+        else:
+            return None
+        self.remove(oldest)
+        return oldest
+
+    def know(self, connection: C) -> bool:
+        """Count a connection to those of authenticated callers; False: there is no room."""
+        if connection in self._strangers and len(self._known) < self._known_max:
+            self.remove(connection)
+            self._known.add(connection)
+        return connection in self._known
+
+    def remove(self, connection: C) -> None:
+        """Forget a connection that has ended, or has to."""
+        self._known.discard(connection)
+        place = self._strangers.pop(connection, None)
+        if place is not None:
+            del self._at[place][connection]
+            if not self._at[place]:
+                del self._at[place]
+
+
+def site(address: str) -> str:
+    """Return what is one for all addresses of one machine. Pure."""
+    if ":" not in address:
+        return address
+    return str(IPv6Network((address.partition("%")[0], SITE_BITS), strict=False))
