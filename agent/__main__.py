@@ -131,6 +131,7 @@ def _inject(options: argparse.Namespace) -> int:
 
 async def _diagnose(config: AgentConfig, options: argparse.Namespace) -> int:
     from agent import operator_tools  # noqa: PLC0415
+    from services.operator_text.condition_text import condition_line  # noqa: PLC0415
 
     request = DiagnoseRequest(
         checks=tuple(options.checks),
@@ -147,6 +148,8 @@ async def _diagnose(config: AgentConfig, options: argparse.Namespace) -> int:
     if found.refused:
         print(f"refused: {found.refused}")  # noqa: T201
     _print_checks(found.checks)
+    for each in found.conditions:
+        print(condition_line(each))  # noqa: T201
     return 0 if found.ok else 1
 
 

@@ -116,6 +116,8 @@ class GpuMonitor:
         self._opened = False
         self.links_awaited = False
         """NVLinks and fabric are still coming up after the boot."""
+        self.driver_awaited = False
+        """The driver still has its time to be loaded after the boot."""
         self._links_due_at = 0.0
         self._released = False
         self._use: GpuUse | None = None
@@ -218,6 +220,7 @@ class GpuMonitor:
                 expected=self._expected,
                 nvlinks=self._nvlinks,
                 best=self._best,
+                driver_awaited=self.driver_awaited,
                 links_due=not self.links_awaited and now >= self._links_due_at,
             )
             self._observe(read_gpus(view))

@@ -127,6 +127,7 @@ class NodeMonitor:
         self._links_until = now + self._config.interconnect_wait
         self._driver_until = now + self._config.driver_wait
         self._gpus.links_awaited = not self.tested
+        self._gpus.driver_awaited = self._config.driver_wait > 0
         await self._boot_check()
         try:
             await self._sample_loop()
@@ -248,6 +249,7 @@ class NodeMonitor:
         now = self._clock.monotonic()
         until = self._driver_until if DRIVER in failed else self._links_until
         self._links_awaited = bool(failed) and failed <= AWAITED | {DRIVER} and now < until
+        self._gpus.driver_awaited = self._links_awaited and now < self._driver_until
         if self._links_awaited:
             if DRIVER in failed:
                 log.info("waiting for the driver: %s", self._gpus.problem)

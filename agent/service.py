@@ -175,6 +175,7 @@ class Agent:
             busy=lambda: self._gpus.busy,
             cordoned=self._record.cordoned,
             look=lambda: self._monitor.look(),  # noqa: PLW0108 - made after this
+            conditions=lambda: self._conditions.list,
             plugins=self._outside.plugins,
             on_failure=self._reporter.finding,
         )

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from schemas.duration import Duration, decode_hook
+from schemas.instance_type_catalogue import DRIVER_WAIT
 from schemas.names import InvalidNameError, node_token, pool_name, token
 from services.primitives.errors import ConfigurationError
 
@@ -68,7 +69,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     interconnect_wait: Duration = Duration(90)
     """How long NVLinks, fabric and RDMA devices may take to come up before the boot check fails:
     the fabric manager is started beside the agent."""
-    driver_wait: Duration = Duration(600)
+    driver_wait: Duration = DRIVER_WAIT
     """How long the driver may take to be loaded before the boot checks fail: some images install
     it after the agent has started."""
     heartbeat_interval: Duration = Duration(10)

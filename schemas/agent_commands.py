@@ -4,6 +4,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from schemas.held_conditions import ConditionView
 from schemas.node_events import CheckResult
 from schemas.value_limits import UtcTime
 
@@ -33,6 +34,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[CheckResult, ...] = ()
     refused: str = ""
     """Why no test was run; empty: tests were run."""
+    conditions: tuple[ConditionView, ...] = ()
+    """Everything that holds on the node now, and what cannot be read there."""
 
 
 class ResetRequest(

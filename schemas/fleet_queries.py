@@ -7,6 +7,7 @@ import msgspec
 
 from schemas.autoscaling_advice import AutoscalingAdvice
 from schemas.fleet_events import FailureKind, StoreCause
+from schemas.held_conditions import ConditionView
 from schemas.value_limits import Int, Token
 
 
@@ -43,17 +44,6 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = ""
     code: Int = 0
     since: str = ""
-
-
-class ConditionView(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a state of a node that holds for as long as its agent sees it."""
-
-    name: str
-    gpu_index: Int = -1
-    since: str = ""
-    unknown: bool = False
-    """It cannot be read since then."""
-    message: str = ""
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ what holds. All three carry the boot and the agent's counter, which only grows, 
 statements that pass each other the newer one is known.
 """
 
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -52,6 +53,36 @@ class ConditionList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     held: tuple[HeldCondition, ...] = ()
     left_out: Int = 0
     """Entries that had no room."""
+
+
+class ConditionView(msgspec.Struct, frozen=True, kw_only=True):
+    """Describes a state of a node that holds for as long as its agent sees it."""
+
+    name: str
+    gpu_index: Int = -1
+    since: str = ""
+    unknown: bool = False
+    """It cannot be read since then."""
+    message: str = ""
+
+
+def condition_views(listed: ConditionList | None) -> tuple[ConditionView, ...]:
+    """Return a list as people see it."""
+    return tuple(
+        ConditionView(
+            name=each.name,
+            gpu_index=each.gpu,
+            since=_moment(each.since),
+            unknown=each.unknown,
+            message=each.message,
+        )
+        for each in (listed.held if listed is not None else ())
+    )
+
+
+def _moment(seconds: float) -> str:
+    at = datetime.fromtimestamp(seconds, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def begin_id(pool: str, node: str, boot_id: str, held: HeldCondition) -> str:

@@ -3,12 +3,15 @@
 `config/instance-types.yaml` is one; `instance_types:` of a configuration extends or corrects it.
 """
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
+from schemas.duration import Duration
 from schemas.placement_settings import RackNodes
 
+DRIVER_WAIT: Final = Duration(600)
+"""Of a type that states no time of its own, and of an agent without the setting."""
 Price = Annotated[float, msgspec.Meta(ge=0, le=100_000)]
 
 
@@ -32,6 +35,9 @@ class TypeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     rdma_devices: Annotated[int, msgspec.Meta(ge=0, le=256)] = 0
     """RDMA devices (EFA, InfiniBand) of a node whose launch joins the fabric; 0: not known, and
     its agent checks none."""
+    driver_wait: Duration = DRIVER_WAIT
+    """How long the driver of a new node may take to be loaded before its boot checks fail: less
+    than `launch_timeout` of each pool that launches the type."""
     rack_nodes: RackNodes = 0
     """Nodes of a rack with one NVLink fabric, of which the type is a part; 0: it is a node by
     itself."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from schemas.enums import RECOVERY_ACTION_CODE, Action, FaultKind
+from schemas.instance_type_catalogue import DRIVER_WAIT
 
 ReaderName = Literal["nvml", "rdma"]
 Scope = Literal["gpu", "host"]
@@ -45,7 +46,7 @@ CONDITIONS: Final = (
         of_reader=True,
         kind="probe_failed",
         subcode="not_loaded",
-        begins_seconds=600.0,  # `driver_wait` in its place
+        begins_seconds=DRIVER_WAIT,  # `driver_wait` in its place
         remedy="reboot",
         words="the driver is not loaded",
     ),

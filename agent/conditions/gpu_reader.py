@@ -78,6 +78,8 @@ class NvmlView:
     nvlinks: int | None = None
     """Of each GPU; None: by its model, or what it has had."""
     best: Mapping[str, Best]
+    driver_awaited: bool = False
+    """The driver still has its time to be loaded after the boot."""
     links_due: bool = True
     """NVLinks and fabric have had their time to come up."""
 
@@ -85,7 +87,7 @@ class NvmlView:
 def read_gpus(view: NvmlView) -> Observed:
     """Return what holds, and what cannot be read."""
     if view.outage is not None:
-        return _outage(view.outage, opened=view.opened)
+        return _outage(view.outage, opened=view.opened, awaited=view.driver_awaited)
     if view.inventory is None or view.sample is None:
         return Observed("nvml", {}, {-1: "NVML has not answered yet"})
     seen: dict[Key, Seen] = {}
@@ -132,21 +134,20 @@ def fabric_problems(mask: int) -> list[str]:
     return found
 
 
-def _outage(outage: NvmlOutage, *, opened: bool) -> Observed:
+def _outage(outage: NvmlOutage, *, opened: bool, awaited: bool) -> Observed:
     metrics: dict[str, Reading] = {"nvml_code": outage.code} if outage.code else {}
+    why = f"waiting for the driver: {outage.text}" if awaited else outage.text
     if outage.hangs:
         found = Seen(outage.text, {}, outage.reading)
         place = outage.index
         seen = {("driver-hangs", place): found, ("driver-hung", place): found}
-        return Observed("nvml", seen, {-1: outage.text})
+        return Observed("nvml", seen, {-1: why})
     found = Seen(outage.text, metrics)
     seen = {("driver-gone", -1): found} if opened else {}
-    why = outage.text
     if outage.code == MISMATCH:
         seen["driver-mismatch", -1] = found
     elif outage.code in NOT_LOADED:
         seen["driver-not-loaded", -1] = found
-        why = f"waiting for the driver: {outage.text}"
     else:
         seen["driver-failing", -1] = found
     return Observed("nvml", seen, {-1: why})

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from agent.faults.fault_builder import GpuMap
 from agent.maintenance.diagnostics.findings import CheckParameters
 from agent.maintenance.diagnostics.health_check_plugins import PluginRunner
@@ -24,6 +26,7 @@ from agent.maintenance.diagnostics.tool_runner import ToolHung, run_tool
 from agent.observations import CheckFinding
 from agent.settings import AgentConfig
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
+from schemas.held_conditions import ConditionList, condition_views
 from schemas.node_events import CheckResult
 from services.primitives.clock import Clock
 
@@ -49,6 +52,8 @@ class DiagnosticsDependencies:
     """Whether this node is cordoned; None: unknown."""
     look: Callable[[], Awaitable[tuple[CheckResult, ...]]]
     """The boot checks."""
+    conditions: Callable[[], ConditionList]
+    """What holds on this host."""
     plugins: Sequence[PluginRunner]
     on_failure: Callable[[CheckFinding], None]
 
@@ -87,7 +92,12 @@ class DiagnosticsRunner:
     # --- on command -----------------------------------------------------------------------------
 
     async def answer(self, request: DiagnoseRequest) -> Diagnosis:
-        """Run the requested tests, one after the other."""
+        """Run the requested tests, one after the other; say what holds afterwards."""
+        found = await self._tested(request)
+        held = condition_views(self._dependencies.conditions())
+        return msgspec.structs.replace(found, conditions=held)
+
+    async def _tested(self, request: DiagnoseRequest) -> Diagnosis:
         parameters = self._parameters(request.level, request.seconds, request.gbps_min)
         known = {BOOT, "memory", *self._checks, *self._plugins}
         unknown = [name for name in request.checks if name not in known]

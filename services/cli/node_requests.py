@@ -17,6 +17,7 @@ from schemas.stored_messages import decode_stored
 from services.cli import console
 from services.cli.fleet_connection import FleetAccess, NodeAccess
 from services.fleet_client.fleet_client import PAGE_NODES, NodeRequests, require_accepted
+from services.operator_text.condition_text import condition_line
 from services.operator_text.quantities import first_of
 from services.operator_text.safe_text import escape, escape_line
 from services.primitives.errors import AnswerError, NavarchError
@@ -142,8 +143,7 @@ async def request_nodes(
 def still_held(node: NodeView) -> list[str]:
     """Return what an uncordon does not change: it is judged again at once."""
     return [
-        f"{node.id}: {each.name}{f' on GPU {each.gpu_index}' if each.gpu_index >= 0 else ''} holds "
-        f"since {each.since} ({each.message}), and is judged again at once"
+        f"{node.id}: {condition_line(each)}; it is judged again at once"
         for each in node.conditions
         if not each.unknown
     ]

@@ -8,14 +8,15 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from schemas import subjects
+from schemas.health_records import HealthRecord
 from schemas.messages import decoder
 from schemas.names import TOKEN
 from schemas.node_events import Repaired
-from schemas.node_records import NodeRecord
+from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import BreakerOpened, Incident, PoolEvent
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.stored_messages import decode_stored
-from schemas.topology import EVENTS, EVIDENCE, NODES, POOLS
+from schemas.topology import EVENTS, EVIDENCE, HEALTH, NODES, POOLS
 from services.bus.port import Bus, Stored
 from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.node_timeline import sagas_about
@@ -27,6 +28,7 @@ from services.saga.saga_state import SagaState
 
 _nodes = decoder(NodeRecord)
 _pools = decoder(PoolRecord)
+_health = decoder(HealthRecord)
 
 
 async def why(fleet: FleetClient, name: str, at: datetime | None = None) -> WhyAnswer:
@@ -50,8 +52,9 @@ async def why(fleet: FleetClient, name: str, at: datetime | None = None) -> WhyA
 
 
 async def _node(fleet: FleetClient, node: NodeRecord, at: datetime) -> WhyAnswer:
-    pool, history, objects, facts = await asyncio.gather(
+    pool, health, history, objects, facts = await asyncio.gather(
         fleet.bus.get(POOLS, pool_key(node.pool)),
+        fleet.bus.get(HEALTH, node_key(node.pool, node.node)),
         fleet.node_history(node.node),
         fleet.bus.objects(EVIDENCE),
         fleet.bus.read(EVENTS.name, subjects.pool_events_of(node.pool)),
@@ -62,7 +65,10 @@ async def _node(fleet: FleetClient, node: NodeRecord, at: datetime) -> WhyAnswer
     held = [each for each in facts if _names_waiting_node(each, node.node)]
     found = [state for state in states if state is not None]
     kept = any(each.metadata.get("node") == node.node for each in objects)
-    return why_node(node, record, [*history, *held], found, has_evidence=kept, at=at)
+    seen = _health.decode(health.value).conditions if health else None
+    return why_node(
+        node, record, [*history, *held], found, conditions=seen, has_evidence=kept, at=at
+    )
 
 
 def _tree(stored: Iterable[Stored], saga: str) -> list[Stored]:

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from schemas.breaker_state import Breaker
+from schemas.held_conditions import ConditionList, condition_views
 from schemas.node_events import WorkRemains
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
@@ -21,6 +22,7 @@ from services.fleet_client.advice_text import advice_sentence
 from services.fleet_client.history_text import HistoryLine, history_lines
 from services.fleet_client.saga_progress import Progress, progress
 from services.fleet_client.why_answer import WhyAnswer
+from services.operator_text.condition_text import condition_line
 from services.operator_text.quantities import local_time
 from services.operator_text.safe_text import escape_line
 from services.operator_text.workload_words import state_words, work_words
@@ -43,12 +45,14 @@ def why_node(
     stored: Iterable[Stored],
     sagas: Sequence[SagaState],
     *,
+    conditions: ConditionList | None = None,
     has_evidence: bool = False,
     at: datetime | None = None,
 ) -> WhyAnswer:
     """Explain a node; `stored`: its events, its pool's events about it, its sagas' entries.
 
-    `has_evidence`: whether evidence of it is stored; `at`: now, for how long what lasts.
+    `conditions`: what its agent sees; `has_evidence`: whether evidence of it is stored; `at`: now,
+    for how long what lasts.
     """
     stored = tuple(stored)
     lines = history_lines(stored)
@@ -73,7 +77,7 @@ def why_node(
             about=node.node,
             kind="node",
             summary=f"{node.node} in pool {node.pool} is {', '.join(words)}.",
-            now=(*_workload_lines(node), *(now or (IDLE,))),
+            now=(*_workload_lines(node), *(now or (IDLE,)), *_condition_lines(node, conditions)),
             next=then,
             evidence=f"navarch evidence {node.node}" if has_evidence else "",
         ),
@@ -138,6 +142,14 @@ def _workload_lines(node: NodeRecord) -> tuple[str, ...]:
     if node.workload is None or node.state == "terminated":
         return ()
     return (f"{state_words(node.workload)}.",)
+
+
+def _condition_lines(node: NodeRecord, listed: ConditionList | None) -> tuple[str, ...]:
+    """What holds on the node and what cannot be read there, as its agent last said."""
+    if node.state == "terminated":
+        return ()
+    seen = (condition_line(each, silent=node.lost) for each in condition_views(listed))
+    return tuple(f"{each}." for each in seen)
 
 
 def _manual_remedies(node: NodeRecord) -> str:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -11,7 +11,6 @@ import msgspec
 from schemas import subjects
 from schemas.fleet_budget import FleetBudgetRecord
 from schemas.fleet_queries import (
-    ConditionView,
     FleetBudgetView,
     GpuView,
     HealthEvent,
@@ -22,6 +21,7 @@ from schemas.fleet_queries import (
     Query,
 )
 from schemas.health_records import HealthRecord
+from schemas.held_conditions import condition_views
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
 from schemas.settings import FleetBudgetSpec, Settings
@@ -93,7 +93,7 @@ def node_view(
         registered_at=_moment(record.registered_at),
         last_change=_moment(record.changed_at),
         gpus=tuple(_gpus(record, health)) if detailed else (),
-        conditions=_conditions(health) if detailed else (),
+        conditions=condition_views(health.conditions) if detailed and health else (),
         health_events=_health_events(health),
     )
 
@@ -121,20 +121,6 @@ def _gpus(record: NodeRecord, health: HealthRecord | None) -> Iterator[GpuView]:
                 since=_moment(found.since),
             )
         yield view
-
-
-def _conditions(health: HealthRecord | None) -> tuple[ConditionView, ...]:
-    listed = health.conditions.held if health is not None and health.conditions else ()
-    return tuple(
-        ConditionView(
-            name=each.name,
-            gpu_index=each.gpu,
-            since=_moment(datetime.fromtimestamp(each.since, UTC)),
-            unknown=each.unknown,
-            message=each.message,
-        )
-        for each in listed
-    )
 
 
 def _health(record: NodeRecord, health: HealthRecord | None) -> str:

@@ -21,8 +21,8 @@ from services.provisioner.bootstrap.enrollment_endpoint import EnrollmentEndpoin
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.host_reports.report_poller import NoticeQueueReader, ReportPoller
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.launch.fabric_devices import FabricDevices
 from services.provisioner.launch.gang_barrier import GangBarrier
+from services.provisioner.launch.type_settings import TypeSettings
 from services.provisioner.offerings.offering_allocator import OfferingAllocator
 from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
 from services.provisioner.offerings.offering_queries import answer_offerings
@@ -173,9 +173,9 @@ def assemble(
         bus, clock, store, offerings, scorer, schedulers, placements, settings.spend_cap
     )
     gangs = GangBarrier(clock, store, offerings, placements)
-    fabric = FabricDevices(providers, scorer.catalogue)
+    of_type = TypeSettings(providers, scorer.catalogue)
     steps = SagaStepHandlers(
-        *(bus, clock, store, providers, limits, _templates(settings, file, fabric)),
+        *(bus, clock, store, providers, limits, _templates(settings, file, of_type)),
         *(allocator, gangs, offerings, context.replica, settings.providers),
     )
 
@@ -225,11 +225,11 @@ def assemble(
     )
 
 
-def _templates(settings: Settings, file: Path | None, fabric: FabricDevices) -> BootstrapTemplates:
+def _templates(settings: Settings, file: Path | None, of_type: TypeSettings) -> BootstrapTemplates:
     """The templates of a configuration, whose paths are relative to its file."""
     directory = file.parent if file else Path()
     files = host_files(settings)
-    return BootstrapTemplates(settings.nats, settings.agent, directory, files, fabric.of)
+    return BootstrapTemplates(settings.nats, settings.agent, directory, files, of_type.of)
 
 
 def observes(settings: Settings, pool: str) -> bool:

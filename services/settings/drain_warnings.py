@@ -5,10 +5,9 @@ from typing import Final
 
 from schemas.settings import NOTIFIER_PLUGINS, PoolSpec, Settings
 from services.primitives.errors import ConfigurationError
+from services.settings.offering_warnings import SIMULATED_PROVIDERS
 from services.settings.plugin_loader import plugin_class
 
-SIMULATED_PROVIDERS: Final = frozenset({"fake", "local"})
-"""Provider types whose nodes run no work of anyone."""
 CHECKPOINT_SETTINGS: Final = {"webhook": "checkpoint_url", "kubernetes": "checkpoint_pods"}
 """Notifier type -> the setting without which it asks for no checkpoint."""
 

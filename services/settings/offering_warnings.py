@@ -1,4 +1,4 @@
-"""Warns of what a pool asks for and probably will not get: offerings, bounds of a schedule.
+"""Warns of what a pool asks for and probably will not get: offerings, time, bounds of a schedule.
 
 Pure.
 """
@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any, Final
 
-from schemas.instance_type_catalogue import InstanceTypes
+from schemas.duration import Duration, format_duration
+from schemas.instance_type_catalogue import DRIVER_WAIT, InstanceTypes
 from schemas.launch_offers import Offer
 from schemas.settings import PluginSettings, PoolSpec, Settings
+from services.primitives.errors import ConfigurationError
 from services.settings.provider_choices import choices_of
 
 OTHERS: Final = "*"
+SIMULATED_PROVIDERS: Final = frozenset({"fake", "local"})
+"""Provider types whose nodes run no work of anyone, and load no driver."""
 NEEDS_ZONES: Final = frozenset({"gcp"})
 RESERVATION: Final = {
     "aws": "capacity_reservation",
@@ -64,6 +68,49 @@ def offering_warnings(settings: Settings, types: InstanceTypes) -> Iterator[str]
             found[_zone_warning(spec, offer, kind)] = None
             found[_reservation_warning(offer, configured)] = None
         yield from (f"pool {name}: {warning}" for warning in found if warning)
+
+
+def driver_warnings(settings: Settings, types: InstanceTypes) -> Iterator[ConfigurationError]:
+    """Yield one warning for each pool whose launches end before its nodes' drivers are given up."""
+    for name, spec in settings.pools.items():
+        launched = choices_of(spec) if spec.nodes == "launched" else ()
+        waits = [
+            wait
+            for choice in launched
+            for offer in choice.offers
+            for wait in _driver_waits(offer, _kind_of(settings, offer), types)
+        ]
+        if not waits or (longest := max(waits))[0] < spec.launch_timeout:
+            continue
+        seconds, provider, kind = longest
+        yield ConfigurationError(
+            f"{format_duration(spec.launch_timeout)} does not exceed the `driver_wait` of "
+            f"{format_duration(seconds)} that nodes of {kind} have, so a launch ends before its "
+            "boot checks say that the driver is missing; raise it above that, or lower "
+            f"`driver_wait` under `instance_types: types: {provider}: {kind}:`",
+            key=f"pools.{name}.launch_timeout",
+        )
+
+
+def _driver_waits(
+    offer: Offer, kind: str, types: InstanceTypes
+) -> Iterator[tuple[Duration, str, str]]:
+    """Each type that an offer means: the time of its driver, the key that has it, its name."""
+    if kind in SIMULATED_PROVIDERS:
+        return
+    meant = types.abstract.get(offer.instance_type, {})
+    for name in meant.get(offer.provider) or meant.get(kind) or (offer.instance_type,):
+        for key in (offer.provider, kind):
+            known = types.types.get(key, {})
+            if spec := known.get(name, known.get(OTHERS)):
+                yield spec.driver_wait, key, name
+                break
+        else:
+            yield DRIVER_WAIT, kind, name
+
+
+def _kind_of(settings: Settings, offer: Offer) -> str:
+    return settings.providers.get(offer.provider, PluginSettings(type="")).type
 
 
 def _type_warning(offer: Offer, kind: str, types: InstanceTypes) -> str:

@@ -121,6 +121,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "TypeSpec.gpus": 8,
     "TypeSpec.gpu": "H100",
     "TypeSpec.rdma_devices": 32,
+    "TypeSpec.driver_wait": "15m",
     "rack_nodes": 18,
     "gpu_memory_gb": 80.0,
     "memory_gb": 2048.0,

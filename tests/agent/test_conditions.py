@@ -1,5 +1,6 @@
 """The engine of conditions: what holds is what is seen, over noise, losses and restarts."""
 
+import dataclasses
 from datetime import timedelta
 from typing import Any, Final
 
@@ -191,6 +192,22 @@ def test_the_default_policy_rates_a_condition_as_the_agent_does():
         )
         assert judged.result == ("unhealthy" if each.severe else "degraded"), each.name
         assert judged.action == each.remedy, each.name
+
+
+@pytest.mark.parametrize(
+    ("outage_of", "awaited", "why"),
+    [
+        ({"code": 9}, True, "waiting for the driver: x"),
+        ({"code": 9}, False, "x"),
+        ({"code": 18}, True, "waiting for the driver: x"),
+        ({"hangs": True}, True, "waiting for the driver: x"),
+        ({"hangs": True}, False, "x"),
+    ],
+)
+def test_a_driver_is_waited_for_only_while_it_has_its_time(outage_of, awaited: bool, why: str):
+    """The text of the unknown says so while the boot checks wait, and only then."""
+    looked = dataclasses.replace(outage("x", **outage_of), driver_awaited=awaited)
+    assert read_gpus(looked).unread == {-1: why}
 
 
 def test_what_cannot_be_read_is_unknown_since_and_why():

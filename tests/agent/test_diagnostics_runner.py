@@ -50,6 +50,14 @@ async def test_what_is_asked_for_is_run_and_answered(bed: Bed):
     assert bed.asked("all_reduce_perf") == ["-b 8M -e 1G -f 2 -g 2"]
 
 
+@pytest.mark.parametrize("names", [("boot",), ("smile",)])
+async def test_each_answer_has_what_holds_and_what_is_unknown(bed: Bed, names: tuple[str, ...]):
+    """Also where no test was run: a node whose driver hangs must not look as if all were well."""
+    found = await answer(bed.make(), *names)
+    seen = [(each.name, each.gpu_index, each.unknown) for each in found.conditions]
+    assert seen == [("pcie-width", 3, False), ("nvml", -1, True)]
+
+
 REFUSALS: list[tuple[tuple[str, ...], int, bool | None, str]] = [
     (("nccl",), 1, False, "nccl: needs the GPUs for itself; cordon this node first"),
     (("dcgm", "burn"), 2, False, "dcgm, burn: needs the GPUs for itself"),
@@ -275,6 +283,10 @@ async def test_the_command_asks_the_nodes_own_agent(
     assert "ok    gpus-visible  4 GPUs are visible" in capsys.readouterr().out
     assert await asyncio.to_thread(run, ["diagnose", "smile"]) == 1
     assert capsys.readouterr().out.startswith("refused: no check named smile")
+    host.order("fail * 16 1")
+    await events(bus, host.node, 3)
+    assert await asyncio.to_thread(run, ["diagnose", "boot"]) == 1
+    assert "gpu-recovery on GPU 1 holds since " in capsys.readouterr().out
 
 
 async def test_an_agent_that_ends_takes_its_tools_with_it(

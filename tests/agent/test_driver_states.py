@@ -2,8 +2,13 @@
 
 import asyncio
 
+import msgspec
+
 from agent.faults.kernel_log_scanner import KernelLogScanner
 from agent.observations import KernelLogLine
+from schemas import subjects
+from schemas.node_events import Telemetry
+from schemas.topology import TELEMETRY
 from services.bus.nats.nats_bus import NatsBus
 from tests.agent.conftest import AgentHost, contents, events
 
@@ -29,6 +34,26 @@ async def test_a_driver_that_never_loads_is_named(host: AgentHost, bus: NatsBus)
     checks = next(each["checks"] for each in found if "checks" in each)
     assert [each["name"] for each in checks if not each["ok"]] == ["driver"]
     assert [each["condition"] for each in found if "kind" in each] == ["driver-not-loaded"]
+
+
+async def test_samples_say_that_the_driver_is_waited_for_while_it_lasts(
+    host: AgentHost, bus: NatsBus
+):
+    """Once its time is over the samples name the condition, and what is unknown no longer waits."""
+    host.order("fail nvmlInit 9")
+    await host.start(NAVARCH_DRIVER_WAIT="3s", NAVARCH_TELEMETRY_INTERVAL="1s")
+    said: list[str] = []
+    subject = subjects.telemetry("training", host.node)
+    async with asyncio.timeout(30):
+        async for stored in bus.follow(TELEMETRY.name, [subject], "last_per_subject"):
+            sample = msgspec.json.decode(stored.data, type=Telemetry)
+            listed = sample.conditions.held if sample.conditions else ()
+            said += [each.message for each in listed if each.unknown]
+            if said and not said[-1].startswith("waiting for the driver: "):
+                break
+    assert said[0].startswith("waiting for the driver: ")
+    assert said[0].endswith(said[-1])
+    assert [each.name for each in listed if not each.unknown] == ["driver-not-loaded"]
 
 
 async def test_a_restart_while_the_driver_fails_keeps_the_gpus(host: AgentHost, bus: NatsBus):

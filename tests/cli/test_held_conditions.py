@@ -1,13 +1,22 @@
-"""Conditions of a node, as `navarch get` and `navarch uncordon` show them."""
+"""Conditions of a node, as `navarch get`, `why`, `diagnose` and `uncordon` show them."""
 
-from schemas.fleet_queries import ConditionView, NodeView
+import msgspec
+import pytest
+
+from schemas.fleet_queries import NodeView
+from schemas.held_conditions import ConditionList, ConditionView, HeldCondition
+from schemas.node_records import NodeRecord
 from services.cli.node_requests import still_held
 from services.cli.text.tables import node_page
+from services.fleet_client.why_text import why_node
+from services.operator_text.condition_text import condition_line
+from services.operator_text.quantities import local_time_text
 
 HELD = ConditionView(
     name="pcie-width", gpu_index=3, since="2026-11-21T01:00:00Z", message="8 lanes of 16"
 )
 UNREAD = ConditionView(name="nvml", since="2026-11-21T02:00:00Z", unknown=True, message="hangs")
+SILENT = "whether it holds now is unknown, as the agent is silent"
 NODE = NodeView(id="n-1", pool="p", status="active", health="degraded", conditions=(HELD, UNREAD))
 
 
@@ -16,14 +25,59 @@ def test_the_page_of_a_node_has_what_holds_and_what_is_unknown():
     page = node_page(NODE, colour=False)
     assert "pcie-width" in page
     assert "8 lanes of 16" in page
-    rows = [line.split() for line in page.splitlines()]
-    assert any("nvml" in row and "unknown" in row for row in rows)
-    assert any("pcie-width" in row and "3" in row and "holds" in row for row in rows)
+    assert condition_line(HELD) in page
+    assert condition_line(UNREAD) in page
     healthy = NodeView(id="n-2", pool="p", status="active", health="healthy")
-    assert "condition" not in node_page(healthy, colour=False)
+    assert "condition" not in node_page(healthy, colour=False).lower()
+
+
+@pytest.mark.parametrize(
+    ("view", "silent", "words"),
+    [
+        (HELD, False, "pcie-width on GPU 3 holds since {}: 8 lanes of 16"),
+        (
+            HELD,
+            True,
+            f"pcie-width on GPU 3 held since {{}}: 8 lanes of 16; {SILENT}",
+        ),
+        (UNREAD, False, "nvml is unknown since {}, as it cannot be read: hangs"),
+        (UNREAD, True, "nvml is unknown since {}, as it cannot be read: hangs"),
+        (
+            msgspec.structs.replace(HELD, gpu_index=0, message="a\n\x1b[31m"),
+            False,
+            "pcie-width on GPU 0 holds since {}: a\\n\\u001b[31m",
+        ),
+    ],
+)
+def test_a_condition_has_its_state_and_since_when(view: ConditionView, silent: bool, words: str):
+    """The unknown is never shown as in order, and nothing in a message is obeyed."""
+    assert condition_line(view, silent=silent) == words.format(local_time_text(view.since))
+
+
+@pytest.mark.parametrize(
+    ("state", "lost", "words"),
+    [
+        ("active", False, ["pcie-width on GPU 3 holds", "nvml is unknown"]),
+        ("active", True, ["pcie-width on GPU 3 held", "nvml is unknown"]),
+        ("terminated", False, []),
+    ],
+)
+def test_why_has_the_conditions_after_what_is_in_progress(state, lost, words):
+    """A node that is judged healthy shows what cannot be read as well."""
+    node = NodeRecord(pool="p", node="n-1", state=state, health="healthy", lost=lost)
+    listed = ConditionList(
+        boot_id="b",
+        counter=7,
+        held=(
+            HeldCondition(name="pcie-width", gpu=3, since=1.0, counter=7, message="8 of 16"),
+            HeldCondition(name="nvml", since=2.0, unknown=True, message="hangs"),
+        ),
+    )
+    said = why_node(node, None, [], [], conditions=listed).now[1:]
+    assert [line.partition(" since ")[0] for line in said] == words
 
 
 def test_an_uncordon_says_what_still_holds():
     """The operator learns before the request what brings the verdict back."""
     (text,) = still_held(NODE)
-    assert text.startswith("n-1: pcie-width on GPU 3 holds since 2026-11-21T01:00:00Z")
+    assert text.startswith("n-1: pcie-width on GPU 3 holds since ")

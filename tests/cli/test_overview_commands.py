@@ -12,6 +12,7 @@ import pytest
 
 from schemas import subjects
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
+from schemas.held_conditions import ConditionView
 from schemas.messages import encode
 from schemas.node_events import CheckResult
 from schemas.node_records import NodeRecord, node_key
@@ -87,6 +88,11 @@ def test_version_has_a_row_for_every_service() -> None:
             Diagnosis(ok=False, checks=(CheckResult(name="dcgm", ok=False, detail="ECC\x1b[31m"),)),
             3,
             "ECC\\u001b[31m",
+        ),
+        (
+            Diagnosis(ok=True, conditions=(ConditionView(name="nvml", unknown=True),)),
+            0,
+            "nvml is unknown since",
         ),
         (Diagnosis(ok=False, refused="a job has the GPUs"), 1, "was not tested: a job has the"),
     ],

@@ -9,6 +9,8 @@ import pytest
 
 from schemas import subjects
 from schemas.breaker_state import Breaker
+from schemas.health_records import HealthRecord
+from schemas.held_conditions import ConditionList, HeldCondition
 from schemas.messages import Message, encode
 from schemas.node_events import FACTS as NODE_FACTS
 from schemas.node_events import Fault, NodeEvent, Verdict
@@ -33,7 +35,7 @@ from schemas.saga_log_entries import (
 )
 from schemas.saga_params import SagaParams
 from schemas.settings import HealthSpec, PoolSpec
-from schemas.topology import NODES, POOLS
+from schemas.topology import HEALTH, NODES, POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Stored
@@ -389,7 +391,10 @@ async def test_an_unknown_name_is_an_error_that_names_the_lists(replacing: NatsB
 
 async def test_the_commands_print_text_and_json(replacing: NatsBus, server: EmbeddedServer) -> None:
     """`saga list`, `saga show` and `why`, as text and as JSON."""
-    assert replacing.connected
+    unread = HeldCondition(name="nvml", since=1.0, unknown=True, message="a call hangs")
+    seen = ConditionList(boot_id="b", counter=1, held=(unread,))
+    health = HealthRecord(pool="training", node="n1", since=NOW, conditions=seen)
+    await replacing.create(HEALTH, node_key("training", "n1"), encode(health))
     _, listed, _ = await navarch("saga", "list", url=server.url)
     _, shown, _ = await navarch("saga", "show", SAGA, url=server.url)
     _, as_json, _ = await navarch("saga", "show", SAGA, "-o", "json", url=server.url)
@@ -401,5 +406,6 @@ async def test_the_commands_print_text_and_json(replacing: NatsBus, server: Embe
     assert "it leaves the old node cordoned" in shown
     assert 4 == len(json.loads(as_json)["log"])
     assert "Now:   It waits for the work on n1 to leave" in out
+    assert "Now:   nvml is unknown since" in out
     assert 1 == code
     assert "there is no saga 'n9'" in err

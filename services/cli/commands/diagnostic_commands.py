@@ -16,6 +16,7 @@ from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.live_names import complete_node
 from services.cli.node_requests import find_node
 from services.cli.text.log_text import log_lines, statements
+from services.operator_text.condition_text import condition_line
 from services.primitives.errors import NavarchError
 
 HEADERS = ("check", "", "what was found")
@@ -68,6 +69,8 @@ async def diagnose(
             (each.name, "ok" if each.ok else "failed", each.detail or "-") for each in found.checks
         ]
         console.write_table(HEADERS, rows, f"{view.id}: no test was run.")
+        for held in found.conditions:
+            console.write(condition_line(held))
     if not found.ok:
         raise typer.Exit(FAILED)
 

@@ -15,6 +15,7 @@ from schemas.fleet_queries import CurrentFailure, GpuView, NodeView, PoolView
 from services.fleet_client.advice_text import advice_sentence, is_notable
 from services.fleet_client.fleet_status import SAGAS_ASKED_MAX
 from services.fleet_client.node_timeline import TimelineRow
+from services.operator_text.condition_text import condition_line
 from services.operator_text.event_text import EventDescription
 from services.operator_text.quantities import local_time_text
 from services.operator_text.safe_text import escape, escape_line
@@ -307,17 +308,8 @@ def node_page(node: NodeView, *, colour: bool) -> str:
         parts.append(generic_table([_identity(gpu) for gpu in node.gpus], colour=colour))
         parts += _unhealthy_gpus(node, colour=colour)
     if node.conditions:
-        held = [
-            (
-                local_time_text(each.since),
-                each.name,
-                str(each.gpu_index) if each.gpu_index >= 0 else "-",
-                "unknown" if each.unknown else "holds",
-                each.message,
-            )
-            for each in node.conditions
-        ]
-        parts.append(columns(("since", "condition", "gpu", "now", "message"), held, colour=colour))
+        held = (condition_line(each, silent=node.lost) for each in node.conditions)
+        parts.append("\n".join(["CONDITIONS", *held]))
     if node.health_events:
         rows = [
             (

@@ -43,19 +43,19 @@ class BootstrapTemplates:
         agent: AgentSettings,
         directory: Path,
         host_files: frozenset[str] = frozenset(),
-        rdma_devices: Callable[[InstanceRecord], int] | None = None,
+        of_type: Callable[[InstanceRecord], dict[str, str]] = lambda _: {},
     ) -> None:
         """`directory`: the base of templates' relative paths.
 
         `host_files`: the files of this host that the configuration names. A launch is received over
         the bus and may name no others.
-        `rdma_devices`: how many a node must have up at boot; None: that is not known of any.
+        `of_type`: the agent's settings that follow from a node's instance type.
         """
         self._nats = nats
         self._agent = agent
         self._directory = directory
         self._host_files = host_files
-        self._rdma_devices = rdma_devices
+        self._of_type = of_type
 
     def require_configured(self, file: str, setting: str) -> None:
         """Refuse a file of this host that its configuration does not name."""
@@ -161,8 +161,7 @@ class BootstrapTemplates:
         }
         if record.launch.gpu_count:
             lines["GPU_COUNT"] = str(record.launch.gpu_count)
-        if self._rdma_devices is not None and (devices := self._rdma_devices(record)):
-            lines["RDMA_DEVICES"] = str(devices)
+        lines |= self._of_type(record)
         if self._nats.tls_ca_file:
             lines["NATS_TLS_CA_FILE"] = AUTHORITY_FILE
         if secured:

@@ -1,4 +1,4 @@
-"""Where a launch asks for the fabric, its node's agent is given how many devices must be up."""
+"""Agents get what follows from their type: RDMA devices, and the time of the driver."""
 
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ import yaml
 
 from agent.faults.boot_checks import rdma_check
 from agent.settings import load
+from schemas.duration import Duration, parse_duration
 from schemas.instance_records import InstanceRecord
 from schemas.instance_type_catalogue import InstanceTypes, TypeSpec
 from schemas.launch_offers import Choice, Offer, Offering
@@ -16,7 +17,7 @@ from schemas.saga_log_entries import StepSucceeded
 from services.bus.nats.nats_bus import NatsBus
 from services.provisioner.conformance import environment
 from services.provisioner.instances.instance_decisions import intended_record
-from services.provisioner.launch.fabric_devices import FabricDevices
+from services.provisioner.launch.type_settings import TypeSettings
 from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
 from services.provisioner.provider_client.provider import (
     Environment,
@@ -56,7 +57,7 @@ def azure(where: Path, **options: Any) -> AzureProvider:
 
 
 def named(name: str, where: Path) -> Environment:
-    """A provider's environment."""
+    """Return the environment of a provider with this name."""
     return msgspec.structs.replace(environment(where), name=name)
 
 
@@ -95,16 +96,41 @@ async def test_the_options_ask_for_the_fabric_and_the_catalogue_counts_its_devic
     kind: str,
     devices: int,
 ) -> None:
-    """What the catalogue does not know, and what no option asks for, is not checked."""
+    """An agent checks no devices where the catalogue knows none or no option asks for them."""
     provider: Provider = make(tmp_path, **configured)
     calls = providers(provider)
-    fabric = FabricDevices(calls, OfferingCatalogue(with_shipped(InstanceTypes()), calls.traits()))
-    assert devices == fabric.of(record(provider.name, kind, of_pool))
+    found = TypeSettings(calls, OfferingCatalogue(with_shipped(InstanceTypes()), calls.traits()))
+    expected = {"RDMA_DEVICES": str(devices)} if devices else {}
+    assert expected == found.of(record(provider.name, kind, of_pool))
+    await provider.close()
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        (None, {}),
+        ("10m", {}),
+        ("0s", {"DRIVER_WAIT": "0s"}),
+        ("9m59s", {"DRIVER_WAIT": "599s"}),
+        ("10m1s", {"DRIVER_WAIT": "601s"}),
+        ("25m", {"DRIVER_WAIT": "1500s"}),
+    ],
+)
+async def test_an_agent_gets_the_time_of_its_driver_unless_it_has_it(
+    tmp_path: Path, stated: str | None, expected: dict[str, str]
+) -> None:
+    """User data of a launch that is repeated after an upgrade stays what it was."""
+    spec = TypeSpec() if stated is None else TypeSpec(driver_wait=parse_duration(stated))
+    provider = aws(tmp_path)
+    calls = providers(provider)
+    types = InstanceTypes(types={"aws": {"p5.48xlarge": spec}})
+    found = TypeSettings(calls, OfferingCatalogue(types, calls.traits()))
+    assert found.of(record("aws", "p5.48xlarge", {})) == expected
     await provider.close()
 
 
 async def test_wrong_options_are_reported_by_their_provider(tmp_path: Path) -> None:
-    """As at the launch itself, which they prevent."""
+    """The error is that of the launch itself, which they prevent."""
     provider = aws(tmp_path)
     with pytest.raises(ProviderError, match="`options` of pool web"):
         provider.joins_fabric(
@@ -123,11 +149,11 @@ class Fabric(FakeProvider):
     asked: ProvisionRequest | None = None
 
     def joins_fabric(self, request: ProvisionRequest) -> bool:
-        """Whether it asks for the type with the fabric."""
+        """Return whether the request is for the type with the fabric."""
         return request.instance_type == "h100"
 
     async def provision(self, request: ProvisionRequest) -> Instance:
-        """Launch it."""
+        """Note the request and launch it."""
         self.asked = request
         return await super().provision(request)
 
@@ -135,10 +161,11 @@ class Fabric(FakeProvider):
 async def test_a_node_with_fewer_devices_than_its_type_has_is_refused(
     bus: NatsBus, tmp_path: Path
 ) -> None:
-    """From the service's launch, by its user data, to the agent's own boot check."""
+    """The number goes from the launch, by its user data, to the agent's own boot check."""
     options = FakeProvider.Options()
     provider = Fabric(options=options, environment=named("fake", tmp_path))
-    types = InstanceTypes(types={"fake": {"h100": TypeSpec(rdma_devices=8)}})
+    spec = TypeSpec(rdma_devices=8, driver_wait=Duration(1500))
+    types = InstanceTypes(types={"fake": {"h100": spec}})
     async with running(bus, provider, types=types):
         sequence = await start_step(bus, provision("web-1", "s", user_data="auto"))
         done, _ = await answer_to(bus, "s", sequence)
@@ -147,6 +174,7 @@ async def test_a_node_with_fewer_devices_than_its_type_has_is_refused(
     files = yaml.safe_load(provider.asked.user_data)["write_files"]
     [text] = [each["content"] for each in files if each["path"] == "/etc/navarch/agent.env"]
     config = load(dict(line.split("=", 1) for line in text.splitlines()))
+    assert config.driver_wait == 1500
     up = [f"mlx5_{number}" for number in range(8)]
     assert rdma_check(config.rdma_devices, up).ok
     assert not rdma_check(config.rdma_devices, up[:7]).ok
