@@ -19,7 +19,6 @@ from services.gateway.authenticators.chain import AuthenticatorChain
 from services.gateway.caller_rate import CallerRate
 from services.gateway.gateway_start import LOOPBACK
 from services.gateway.problems import ProblemError
-from services.runtime.connection_slots import KNOWN_MAX
 from services.runtime.http_protocol import KNOW_CALLER, PEER_CERTIFICATE
 
 Connection = ASGIConnection[Any, Any, Any, Any]
@@ -84,7 +83,7 @@ def require_room(connection: Connection) -> None:
     if know is not None and not know():
         raise ProblemError(
             HTTPStatus.SERVICE_UNAVAILABLE,
-            f"authenticated callers have {KNOWN_MAX:,} connections open",
+            "authenticated callers have as many connections open as they may",
             "close event streams that no one reads, or run another gateway",
         )
 

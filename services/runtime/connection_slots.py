@@ -11,6 +11,10 @@ STRANGERS_OF_ADDRESS_MAX: Final = 1_024
 """How many of them may be of one address."""
 KNOWN_MAX: Final = 4_096
 """How many connections of authenticated callers may be open; no stranger takes their slots."""
+OTHER_FILES: Final = 1_024
+"""How many files a process has open for all else; at most half of those that it may open."""
+FILES_WANTED: Final = STRANGERS_MAX + KNOWN_MAX + OTHER_FILES
+"""How many files a process with all slots may have open."""
 SITE_BITS: Final = 64
 """One machine has all IPv6 addresses that share so many first bits."""
 
@@ -34,6 +38,13 @@ class ConnectionSlots(Generic[C]):
         self._strangers: dict[C, str] = {}
         self._at: dict[str, dict[C, None]] = {}
         self._known: set[C] = set()
+
+    @classmethod
+    def within(cls, files: int) -> "ConnectionSlots[C]":
+        """Return as many slots as a process has files for that may open so many."""
+        each = max(files - min(OTHER_FILES, files // 2), 2) // 2
+        share = min(each, STRANGERS_MAX)
+        return cls(share, max(share * STRANGERS_OF_ADDRESS_MAX // STRANGERS_MAX, 1), share)
 
     def add(self, connection: C, address: str) -> C | None:
         """Take a new connection; return the one that must end for it, if there is one."""

@@ -17,13 +17,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from schemas.settings import HttpSettings
-from services.runtime.connection_slots import KNOWN_MAX, STRANGERS_MAX, ConnectionSlots
+from services.runtime.connection_slots import FILES_WANTED, ConnectionSlots
 from services.runtime.http_protocol import HEAD_SECONDS_MAX, PromptH11Protocol, Slots
 from services.runtime.metric_exposition import exposition
 from services.settings.plugin_loader import setting_error
-
-FILES_WANTED: Final = KNOWN_MAX + STRANGERS_MAX + 1_024
-"""How many files a process with a server may have open: its connections, and the rest."""
 
 
 class WebServer(uvicorn.Server):
@@ -33,15 +30,14 @@ class WebServer(uvicorn.Server):
         """Serve `app`; `more`: further settings of uvicorn."""
         fixed: dict[str, Any] = {"log_config": None, "lifespan": "off", "access_log": False}
         super().__init__(uvicorn.Config(app, http="h11", **fixed, **more))
-        self._slots: Slots = ConnectionSlots()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen as uvicorn does, with slots, and with the time of a head for a TLS handshake."""
-        allow_open_files()
+        slots: Slots = ConnectionSlots.within(allow_open_files())
         config, loop = self.config, asyncio.get_running_loop()
 
         def protocol() -> PromptH11Protocol:
-            return PromptH11Protocol(config, self.server_state, {}, loop, slots=self._slots)
+            return PromptH11Protocol(config, self.server_state, {}, loop, slots=slots)
 
         tls: dict[str, Any] = {"ssl": config.ssl, "ssl_handshake_timeout": HEAD_SECONDS_MAX}
         options = tls if config.ssl else {}
@@ -57,12 +53,17 @@ class WebServer(uvicorn.Server):
         yield
 
 
-def allow_open_files() -> None:
-    """Raise this process's limit of open files to what the slots need, or as far as it may."""
+def allow_open_files() -> int:
+    """Raise this process's limit of open files to what the slots need, or as far as it may.
+
+    Return the limit.
+    """
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_WANTED if most == resource.RLIM_INFINITY else min(FILES_WANTED, most)
-    if now != resource.RLIM_INFINITY and now < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    if now == resource.RLIM_INFINITY or now >= wanted:
+        return FILES_WANTED
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    return wanted
 
 
 def check_port(settings: HttpSettings, file: Path | None) -> None:

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from services.bus.nats.embedded_server import EmbeddedServer
-from services.runtime.connection_slots import ConnectionSlots, site
+from services.runtime.connection_slots import FILES_WANTED, ConnectionSlots, site
+from services.runtime.process_http import allow_open_files
 from tests.gateway.test_gateway_process import gateway_process
 
 FLOOD: Final = 4_300
@@ -57,6 +58,8 @@ async def test_callers_are_answered_under_a_flood(
     server: EmbeddedServer, tmp_path: Path, hosts: list[str], sent: bytes
 ) -> None:
     """4,300 requests without an end had the gateway answer 503 to all, and to its probes."""
+    if allow_open_files() < FLOOD + AT_ONCE:
+        pytest.skip(f"this machine allows no process {FLOOD:,} open files: ulimit -Hn")
     file = tmp_path / "navarch.yaml"
     file.write_text("{}\n")
     headers = {"Authorization": f"Bearer {TOKEN}"}
@@ -124,6 +127,21 @@ def test_known_callers_have_slots_of_their_own() -> None:
     ]
     made.remove("a")
     assert made.know("c")
+
+
+@pytest.mark.parametrize(
+    ("files", "strangers", "of_address"),
+    [(FILES_WANTED, 4_096, 1_024), (1_024, 256, 64), (256, 64, 16), (8, 2, 1)],
+)
+def test_a_process_with_fewer_files_has_fewer_slots(
+    files: int, strangers: int, of_address: int
+) -> None:
+    """A process that runs out of files accepts no connection, also of a caller or a probe."""
+    made: ConnectionSlots[int] = ConnectionSlots.within(files)
+    ended = [made.add(each, f"host-{each}") for each in range(strangers + 1)]
+    assert ended == [None] * strangers + [0]
+    made = ConnectionSlots.within(files)
+    assert [made.add(each, "host") for each in range(of_address + 1)] == [None] * of_address + [0]
 
 
 @pytest.mark.parametrize(
