@@ -7,7 +7,7 @@ import resource
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import uvicorn
 from prometheus_client import CollectorRegistry
