@@ -18,7 +18,12 @@ from services.runtime.process import check_service, no_check
 from services.runtime.process_http import check_port
 from services.settings.drain_warnings import drain_warnings
 from services.settings.instance_type_file import load_instance_types
-from services.settings.offering_warnings import offering_warnings, schedule_warnings
+from services.settings.offering_warnings import (
+    offering_warnings,
+    queue_warnings,
+    schedule_warnings,
+    setup_warnings,
+)
 from services.settings.plugin_loader import setting_error
 from services.settings.problem_list import ProblemList
 from services.settings.settings_file import Configuration, inspect_configuration, read_file
@@ -66,7 +71,8 @@ def warnings_of(settings: Settings, file: Path | None) -> list[str]:
     """Return what keeps no service from starting, and is probably not meant."""
     types = load_instance_types(settings.instance_types, file)
     found = [*drain_warnings(settings), *offering_warnings(settings, types)]
-    found += [*schedule_warnings(settings), *key_file_warnings(settings)]
+    found += [*schedule_warnings(settings), *queue_warnings(settings)]
+    found += [*setup_warnings(settings), *key_file_warnings(settings)]
     try:
         check_port(settings.http, file)
     except ConfigurationError as error:
