@@ -21,7 +21,9 @@ from services.settings.instance_type_file import load_instance_types
 from services.settings.offering_warnings import (
     driver_warnings,
     offering_warnings,
+    queue_warnings,
     schedule_warnings,
+    setup_warnings,
 )
 from services.settings.plugin_loader import locate, setting_error
 from services.settings.problem_list import ProblemList
@@ -71,7 +73,8 @@ def warnings_of(settings: Settings, file: Path | None) -> list[str]:
     types = load_instance_types(settings.instance_types, file)
     found = [*drain_warnings(settings), *offering_warnings(settings, types)]
     found += [str(locate(each, file)) for each in driver_warnings(settings, types)]
-    found += [*schedule_warnings(settings), *key_file_warnings(settings)]
+    found += [*schedule_warnings(settings), *queue_warnings(settings)]
+    found += [*setup_warnings(settings), *key_file_warnings(settings)]
     try:
         check_port(settings.http, file)
     except ConfigurationError as error:

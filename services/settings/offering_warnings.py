@@ -1,8 +1,9 @@
-"""Warns of what a pool asks for and probably will not get: offerings, time, bounds of a schedule.
+"""Warns of what a pool asks for and probably will not get: offerings, sizes, time, agents.
 
 Pure.
 """
 
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any, Final
@@ -24,6 +25,17 @@ RESERVATION: Final = {
     "gcp": "reservation",
 }
 """Provider type -> its option that names what is reserved."""
+METRICS_LINES: Final = {
+    "slurm": "metrics: {type: slurm}",
+    "kubernetes": "metrics: {type: kubernetes}",
+    "ray": 'metrics: {type: ray, dashboard: "http://HEAD:8265"}',
+}
+"""Notifier type -> the line that has the same workload system count the jobs that wait."""
+OTHER_METRICS_LINE: Final = 'metrics: {type: http, url: "https://HOST/load"}'
+ORIGINAL_AGENT: Final = re.compile(
+    r"NavarchProject/navarch\b|(?<=/)navarch-node(?:-linux-\w+)?(?![\w=:.-])", re.IGNORECASE
+)
+"""How commands fetch or start the agent of the original: not the node's label `navarch-node`."""
 
 
 def schedule_warnings(settings: Settings) -> Iterator[str]:
@@ -38,18 +50,55 @@ def schedule_warnings(settings: Settings) -> Iterator[str]:
                 )
 
 
-def _sizes(raw: Any) -> Iterator[tuple[str, int]]:
-    """Each size of a schedule, at any depth; what is of another kind is reported elsewhere."""
+def queue_warnings(settings: Settings) -> Iterator[str]:
+    """Yield a warning for each pool whose autoscaler counts jobs that no source reports."""
+    for name, spec in settings.pools.items():
+        if spec.metrics is not None:
+            continue
+        if any(each.get("type") == "queue" for each in _autoscalers(spec.autoscaling)):
+            named = [settings.notifiers.get(each) for each in spec.notifiers]
+            kinds = [each.type for each in named if each] or [settings.notifier.type]
+            lines = [METRICS_LINES[each] for each in kinds if each in METRICS_LINES]
+            [line, *_] = [*lines, OTHER_METRICS_LINE]
+            yield (
+                f"pool {name}: the autoscaler `queue` counts waiting jobs, and no `metrics` says "
+                f"how many wait, so it changes nothing; add `{line}` to the pool"
+            )
+
+
+def setup_warnings(settings: Settings) -> Iterator[str]:
+    """Yield a warning for each pool whose commands install the agent of the original."""
+    package = settings.agent.package or "PACKAGE"
+    for name, spec in settings.pools.items():
+        if any(ORIGINAL_AGENT.search(each) for each in spec.setup_commands):
+            yield (
+                f"pool {name}: its setup_commands install the original's agent `navarch-node`, "
+                "which cannot register here; write `python3 -m pip install "
+                f"'{package}'` and a unit that runs `navarch-agent` with NAVARCH_NATS_URL="
+                "{{.ControlPlane}} NAVARCH_POOL={{.Pool}} NAVARCH_NODE={{.NodeID}} "
+                "(docs/providers.md), or `user_data: auto` in their place"
+            )
+
+
+def _autoscalers(raw: Any) -> Iterator[dict[str, Any]]:
+    """Each autoscaler of a pool, at any depth; what is of another kind is reported elsewhere."""
     if not isinstance(raw, dict):
         return
+    yield raw
     for period in _dicts(raw.get("schedule")):
-        for key in ("nodes", "min_nodes", "max_nodes"):
-            if type(period.get(key)) is int:
-                yield key, period[key]
-        yield from _sizes(period.get("autoscaler"))
-    yield from _sizes(raw.get("fallback"))
+        yield from _autoscalers(period.get("autoscaler"))
+    yield from _autoscalers(raw.get("fallback"))
     for each in _dicts(raw.get("autoscalers")):
-        yield from _sizes(each)
+        yield from _autoscalers(each)
+
+
+def _sizes(raw: Any) -> Iterator[tuple[str, int]]:
+    """Each size of a schedule."""
+    for each in _autoscalers(raw):
+        for period in _dicts(each.get("schedule")):
+            for key in ("nodes", "min_nodes", "max_nodes"):
+                if type(period.get(key)) is int:
+                    yield key, period[key]
 
 
 def _dicts(listed: Any) -> list[dict[str, Any]]:

@@ -85,6 +85,7 @@ pools:
             "autoscaling: {type: composite, autoscalers: [{type: scheduled, schedule: [PERIOD]}]}",
             "schedule has max_nodes 90",
         ),
+        ("autoscaling: {type: queue}", "pool a: the autoscaler `queue` counts waiting jobs"),
         (
             "setup_commands: [agent]\n    ssh_private_key_path: keys/none",
             "ssh_private_key_path .*/keys/none cannot be read here",
