@@ -216,6 +216,8 @@ class OfferingView(msgspec.Struct, frozen=True, kw_only=True):
     """The launch that retries it now."""
     reported_available: bool | None = None
     """Capacity as the provider reports it."""
+    fixed_capacity: bool = False
+    """The provider has so many machines: one that leaves is room for the next."""
     interruptions: Int = 0
     """Spot instances that the cloud took away within a week, where pools remember it."""
     interrupted_at: UtcTime | None = None

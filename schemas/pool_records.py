@@ -206,7 +206,9 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     promote_at: UtcTime | None = None
     """Earliest time of the next promotion of a spare, after one failed."""
     renew_at: UtcTime | None = None
-    """Earliest time of the next replacement of a healthy node, after one failed."""
+    """Earliest time of the next replacement of a healthy node."""
+    renew_wait: str = ""
+    """Why it waits until then; empty: the last one failed."""
     on_demand_short: bool = False
     """Operators know that fewer nodes are on demand or reserved than `on_demand_min` requires."""
     conditions: dict[str, OpenCondition] = {}

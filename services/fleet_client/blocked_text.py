@@ -133,6 +133,10 @@ def renewal_wait(node: NodeRecord, pool: PoolRecord | None, now: datetime | None
     by_hand = f"at once: navarch replace {node.node}"
     if why := eligibility.blocked_reason(node, pool, now, can_wait=True):
         return f"It is well, and to be replaced ({due.reason}): {why}; {by_hand}"
+    if pool.renew_at is not None and now < pool.renew_at:
+        why = pool.renew_wait or "the last replacement of a healthy node failed"
+        until = f"not before {pool.renew_at.astimezone():%m-%d %H:%M}, as {why}"
+        return f"It is well, and to be replaced ({due.reason}): {until}; {by_hand}"
     turn = "when its turn comes within half of the budget, and unhealthy nodes go first"
     rests = "once it has no work"
     if due.latest is not None:

@@ -10,16 +10,12 @@ from typing import Final
 
 import msgspec
 
-from schemas import subjects
-from schemas.fleet_queries import Page
-from schemas.messages import encode
-from schemas.offering_records import OfferingsQuery, OfferingView
 from schemas.pool_records import PoolRecord
 from services.bus.leases import Lease
 from services.bus.port import Bus
-from services.bus.protocol.endpoint_replies import reply_data
 from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.node_use_reader import NodeUseReader
+from services.pool_manager.offering_reader import read_offerings
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.remediation import consolidation
 from services.pool_manager.pool_store import Store
@@ -29,13 +25,8 @@ from services.primitives.errors import AnswerError, BusError, Conflict, Retry
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 300.0
-ASK_SECONDS_MAX: Final = 10.0
 NODES_MAX: Final = 2_000
 """Nodes of a pool whose prices are read in one round, the oldest first."""
-PAGES_MAX: Final = 10
-
-_page: Final = msgspec.json.Decoder(Page)
-_view: Final = msgspec.json.Decoder(OfferingView)
 
 
 class PriceWatch:
@@ -80,24 +71,9 @@ class PriceWatch:
             old = [each for each in nodes if consolidation.is_old_enough(each, record, now)]
             old.sort(key=lambda each: (each.admitted_at or now, each.node))
             use = await self._uses.read(record.name, [each.node for each in old[:NODES_MAX]])
-            offered = await self._offered(record.name) if use else []
+            offered = await read_offerings(self._bus, record.name) if use else []
             found = consolidation.dear_nodes(record, nodes, use, offered, now)
         stored = await self._store.pool(record.name)
         if stored is not None and stored[0].dear != found:
             await self._store.save_pool(msgspec.structs.replace(stored[0], dear=found), stored[1])
         return bool(found)
-
-    async def _offered(self, pool: str) -> list[OfferingView]:
-        found: list[OfferingView] = []
-        after = ""
-        for _ in range(PAGES_MAX):
-            query = OfferingsQuery(pool=pool, after=after)
-            reply = await self._bus.request(
-                subjects.query("offerings"), encode(query), timeout_seconds=ASK_SECONDS_MAX
-            )
-            page = _page.decode(reply_data(reply))
-            found += [_view.decode(each) for each in page.items]
-            after = page.next
-            if not after:
-                break
-        return found

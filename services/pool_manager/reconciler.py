@@ -12,12 +12,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from msgspec import structs
+from msgspec import DecodeError, structs
 
 from schemas.headers import TRACEPARENT
 from schemas.launch_offers import Choice
 from schemas.messages import encode
 from schemas.node_records import NodeRecord
+from schemas.offering_records import OfferingView
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import TimerDue
 from schemas.saga_params import WORKLOAD_NAME, LaunchSpec, SagaParams, traits_of
@@ -29,6 +30,7 @@ from services.pool_manager.decision_log import log_event, log_saga
 from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.node_use_reader import NodeUseReader
 from services.pool_manager.notice_reader import NoticeReader
+from services.pool_manager.offering_reader import read_offerings
 from services.pool_manager.planner import event_outbox, retirements
 from services.pool_manager.planner.admission import admission_refusals
 from services.pool_manager.planner.node_counts import Nodes, is_for_silence
@@ -49,7 +51,7 @@ from services.pool_manager.saga_interventions import SagaInterventions
 from services.pool_manager.sagas import DEFINITIONS
 from services.primitives.clock import Clock
 from services.primitives.coalesce import Joined
-from services.primitives.errors import Conflict
+from services.primitives.errors import AnswerError, BusError, Conflict
 from services.runtime.event_publisher import publish_event
 from services.runtime.tracing import current_headers
 from services.saga.coordinator import Coordinator
@@ -180,10 +182,23 @@ class Reconciler:
         free += retirements.asked_about(snapshot.record, snapshot.nodes.needs_attention, now)
         free += remedy_selection.asked_about(snapshot, now)
         free += renewals.asked_about(snapshot, now)
-        if not free:
-            return decided
-        use = await self._node_use.read_with_work(snapshot.record.name, tuple(dict.fromkeys(free)))
-        return await self._plan_once(replace(snapshot, use=use))
+        pool = snapshot.record.name
+        if free:
+            use = await self._node_use.read_with_work(pool, tuple(dict.fromkeys(free)))
+            snapshot = replace(snapshot, use=use)
+            decided = await self._plan_once(snapshot)
+        if renewals.needs_room(decided):
+            offered = await self._offered(pool)
+            decided = await self._plan_once(replace(snapshot, offered=offered))
+        return decided
+
+    async def _offered(self, pool: str) -> list[OfferingView]:
+        """Return the pool's offerings; none where the provisioner, which launches, is not there."""
+        try:
+            return await read_offerings(self._bus, pool)
+        except (AnswerError, BusError, DecodeError) as error:
+            log.info("offerings are not read", extra={"pool": pool, "reason": str(error)})
+            return []
 
     async def _plan_once(self, snapshot: PoolSnapshot) -> PoolPlan:
         """Decide, with what the server has of the nodes that something would be done about."""

@@ -110,7 +110,7 @@ def close(
         record = msgspec.structs.replace(record, promote_at=at)
     if (failed or how == "cancelled") and ended.fault_signature in RENEWALS:
         at = _renewed_at(record, ended, now)
-        record = msgspec.structs.replace(record, renew_at=at)
+        record = msgspec.structs.replace(record, renew_at=at, renew_wait="")
     if how == "done":
         record = successors.await_successor(record, saga, ended, now)
     left = {name: each for name, each in record.open.items() if name != saga}

@@ -1,6 +1,6 @@
 """What a decision about a pool looks at, and what comes of it. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -9,6 +9,7 @@ from schemas.fleet_budget import FleetBudgetRecord
 from schemas.health_records import HealthRecord
 from schemas.launch_offers import Offering
 from schemas.node_records import GpuUse, NodeRecord
+from schemas.offering_records import OfferingView
 from schemas.pool_events import PoolEvent
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.disruption_budget import Others
@@ -65,6 +66,8 @@ class PoolSnapshot:
     use: Mapping[str, NodeUse] | None = None
     """By node, of those that may leave; None: not read, as it need not be while none has to."""
 
+    offered: Sequence[OfferingView] | None = None
+    """The pool's offerings; None: not read, as nothing would leave before its successor comes."""
     idle: Mapping[str, Rest] = field(default_factory=dict)
     """Nodes that have had no work for the pool's `idle_after`."""
 

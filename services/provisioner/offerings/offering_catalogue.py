@@ -44,6 +44,10 @@ class OfferingCatalogue:
         """Return the plugin of a configured provider."""
         return self.sites[provider].kind if provider in self.sites else provider
 
+    def has_fixed_capacity(self, provider: str) -> bool:
+        """Return whether a machine that leaves is room for the next one."""
+        return provider in self.sites and self.sites[provider].fixed_capacity
+
     def concrete(self, provider: str, name: str) -> tuple[str, ...]:
         """Return the types that a name means at a provider; none if it has no such type.
 

@@ -122,6 +122,7 @@ def offering_view(
         price_from=price.source,
         price_at=price.at,
         reported_available=price.reported_available,
+        fixed_capacity=catalogue.has_fixed_capacity(offering.provider),
         interruptions=len(taken),
         interrupted_at=max((each.at for each in taken), default=None),
         used_by=tuple(uses),

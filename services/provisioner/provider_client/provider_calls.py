@@ -301,6 +301,8 @@ class ProviderTraits:
     """Whether it has a spot market."""
     reserved: bool = False
     """Whether its options name reserved capacity."""
+    fixed_capacity: bool = False
+    """Whether it has so many machines, of which one that leaves is room for the next."""
 
 
 class Providers:
@@ -322,6 +324,7 @@ class Providers:
                 market=each.provider.capabilities.market,
                 spot=each.provider.capabilities.spot,
                 reserved=each.provider.capabilities.reserved,
+                fixed_capacity=each.provider.capabilities.fixed_capacity,
             )
             for name, each in self.calls.items()
         }

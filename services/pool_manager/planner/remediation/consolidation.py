@@ -19,13 +19,12 @@ from schemas.offering_records import OfferingView
 from schemas.pool_records import DearNode, OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_snapshot import NodeUse
+from services.pool_manager.planner.remediation import launch_room
 from services.pool_manager.planner.sizing import on_demand_floor
 from services.settings.provider_choices import choice_of
 
 DEAR_MAX: Final = 50
 """Nodes that a pool's record names: those that save most."""
-TRIED_AGAIN: Final = timedelta(minutes=30)
-"""After it could have been tried: a launch for want of nodes would have."""
 FRESH: Final = timedelta(minutes=15)
 """So long what is known of prices and capacity is acted on."""
 
@@ -123,24 +122,15 @@ def _offering(view: OfferingView) -> Offering:
 
 
 def _is_free(view: OfferingView, record: PoolRecord, now: datetime) -> bool:
-    """Whether nothing is known against an offering that the pool may launch.
-
-    One without capacity that nothing has been launched from since is tried after a while.
-    """
+    """Whether nothing is known against an offering that the pool may launch."""
     penalty = timedelta(seconds=record.spec.interruption_penalty)
     at = view.interrupted_at
     return (
-        (view.state == "available" or _is_forgotten(view, now))
-        and view.reported_available is not False
+        launch_room.is_open(view, now)
         and view.market != "reserved"
         and not (at is not None and now - at < penalty)
         and any(each.pool == record.name for each in view.used_by)
     )
-
-
-def _is_forgotten(view: OfferingView, now: datetime) -> bool:
-    exhausted = view.state == "exhausted" and not view.probe and view.probe_at is not None
-    return exhausted and view.probe_at is not None and now - view.probe_at >= TRIED_AGAIN
 
 
 def _cheapest(

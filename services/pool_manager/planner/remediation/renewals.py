@@ -1,13 +1,14 @@
-"""Which healthy nodes are replaced at leisure: too old, drifted, or too dear. Pure.
+"""Decides which healthy nodes are replaced at leisure: too old, drifted, or too dear. Pure.
 
 Nothing is wrong with them, so everything else goes first: they leave in a service window or, in a
 pool without any, once they have no work, and half of the budget is kept for unhealthy nodes. From
 nine tenths of `expire_after` on a node may leave, at a moment of its own, so that nodes that were
 launched together do not leave together; when all of it is over its work is waited for no longer
-than any drain does. A drifted node was launched with other settings than its pool has now.
+than any drain does. A drifted node was launched with other settings than its pool has now. None
+leaves before its successor comes while none could come.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 from zlib import crc32
@@ -22,10 +23,11 @@ from services.pool_manager.planner import cloud_notices, rack_units
 from services.pool_manager.planner.disruption_budget import Allowance, allowance
 from services.pool_manager.planner.idle_nodes import is_idle
 from services.pool_manager.planner.node_counts import Nodes, busy, cordons_wait
-from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier, to_come
+from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import (
     consolidation,
     drift,
+    launch_room,
     obstacles,
     remedy_selection,
 )
@@ -41,7 +43,7 @@ ASKED_FOR: Final = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """Why a healthy node is to be replaced."""
+    """Say why a healthy node is to be replaced."""
 
     what: str
     """`expired`, `drifted` or `consolidated`."""
@@ -52,7 +54,7 @@ class Renewal:
 
 
 def renewal(node: NodeRecord, record: PoolRecord, now: datetime) -> Renewal | None:
-    """Why a node is to be replaced although it is well; None: it may stay, or leaves otherwise.
+    """Return why a node is to be replaced although it is well; None: it is not.
 
     A cordoned node is an operator's business, and a notice of the cloud has its own time.
     """
@@ -67,7 +69,7 @@ def renewal(node: NodeRecord, record: PoolRecord, now: datetime) -> Renewal | No
 
 
 def is_configured(record: PoolRecord) -> bool:
-    """Whether a pool replaces healthy nodes."""
+    """Return whether a pool replaces healthy nodes."""
     spec = record.spec
     return bool(spec.expire_after or spec.consolidation.min_saving) or spec.drift == "replace"
 
@@ -99,11 +101,42 @@ def candidates(
     return [
         (node, RemedyChoice(remedy="replace", reason=due.reason), due.what)
         for *_, node, due in found
+        if not _waits_for_room(snapshot, record, node, due, now)
     ]
 
 
+def needs_room(found: PoolPlan) -> bool:
+    """Return whether a healthy node would leave before its successor comes."""
+    spec = found.record.spec
+    return spec.nodes == "launched" and any(
+        each.fault_signature in RENEWALS and (each.order or spec.replace_order) == "terminate_first"
+        for each in found.start.values()
+    )
+
+
+def put_off(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> PoolRecord:
+    """Return the record that says when to look again, where something is due and has no room."""
+    if snapshot.offered is None or candidates(snapshot, record, now):
+        return record
+    if not candidates(replace(snapshot, offered=None), record, now):
+        return record
+    return msgspec.structs.replace(
+        record, renew_at=now + launch_room.LOOK_AGAIN, renew_wait=launch_room.NO_ROOM
+    )
+
+
+def _waits_for_room(
+    snapshot: PoolSnapshot, record: PoolRecord, node: NodeRecord, due: Renewal, now: datetime
+) -> bool:
+    spec = record.spec
+    first = spec.replace_order == "terminate_first" and due.what != CONSOLIDATED
+    if snapshot.offered is None or not first or spec.nodes != "launched":
+        return False
+    return launch_room.leaves_gap(node, record, snapshot.offered, now)
+
+
 def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:
-    """Those whose use decides whether, or when, they leave: of very many, others each minute."""
+    """Return those whose use decides when they leave: of very many, others each minute."""
     if not may_begin(snapshot.record, now):
         return []
     left = allowance(snapshot.record, snapshot.nodes, snapshot.others, now).halved()
@@ -117,7 +150,7 @@ def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:
 
 
 def may_begin(record: PoolRecord, now: datetime) -> bool:
-    """Whether nothing else in the pool is in need of attention."""
+    """Return whether nothing else in the pool is in need of attention."""
     spec, breaker = record.spec, record.breaker
     if not is_configured(record) or not spec.health.auto_replace:
         return False
@@ -129,7 +162,7 @@ def may_begin(record: PoolRecord, now: datetime) -> bool:
 
 
 def rack_waits(record: PoolRecord, nodes: Nodes, node: NodeRecord, left: Allowance) -> bool:
-    """Whether as many racks are out as may be for renewals, and the node's is not one of these.
+    """Return whether as many racks are out as may be for renewals, and the node's is none of them.
 
     A rack that is out already, for a broken node, is not emptied at leisure because of that.
     """

@@ -253,8 +253,7 @@ def _replace_gone(
         return actions
 
     def gone(so_far: _Actions, node: NodeRecord) -> bool:
-        alone = not _rack(so_far, node)
-        replaced = so_far.choices[node.node].remedy == "replace" and alone
+        replaced = so_far.choices[node.node].remedy == "replace" and not _rack(so_far, node)
         return replaced and is_gone(node) and room_for_sagas(so_far.record) > 0
 
     begun = _begin_where(snapshot, actions, gone, now)
@@ -354,7 +353,8 @@ def _renew(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions
     if not renewals.may_begin(actions.record, now):
         return actions
     before, whole = len(actions.start), actions.allowance
-    actions = replace(actions, allowance=whole.halved())
+    record = renewals.put_off(snapshot, actions.record, now)
+    actions = replace(actions, allowance=whole.halved(), record=record)
     for node, choice, what in renewals.candidates(snapshot, actions.record, now):
         if renewals.rack_waits(actions.record, actions.nodes, node, actions.allowance):
             continue
