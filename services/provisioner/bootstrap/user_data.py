@@ -127,7 +127,7 @@ class BootstrapTemplates:
         return Path(file).read_text(encoding="ascii") if file else ""
 
     def digest(self, named: str) -> str:
-        """Return the digest of a launch's template, before it is filled in; empty: it cannot be read."""
+        """Return the digest of a launch's unfilled template; empty: it cannot be read."""
         return user_data_digest(named, self._directory)
 
     def user_data(self, record: InstanceRecord) -> str:
