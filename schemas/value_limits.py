@@ -4,6 +4,7 @@ Numbers and lengths are bounded by their types, at no cost; date-times when they
 msgspec has no bounds for them. Inside these bounds no arithmetic overflows and no header breaks.
 """
 
+import re
 from datetime import UTC, datetime
 from functools import cache
 from typing import Annotated, Any, Final, TypeVar
@@ -34,6 +35,9 @@ SagaToken = Annotated[str, msgspec.Meta(pattern=f"^{SAGA_TOKEN.pattern}")]
 OptionalSagaToken = Annotated[str, msgspec.Meta(pattern=f"^({SAGA_TOKEN.pattern})?\\Z")]
 Identifier = Annotated[str, msgspec.Meta(pattern=rf"^[!-~]{{0,{NAME_CHARS_MAX}}}\Z")]
 """What a provider, a kernel or NVML names a machine, a zone, a GPU: visible ASCII, no blanks."""
+PLAIN: Final = re.compile(rf"([A-Za-z0-9/._][A-Za-z0-9/._:@+=,\[\]~#%-]{{0,{NAME_CHARS_MAX}}})?\Z")
+"""A value that may be put into a shell's command or into YAML: a region, an address, a package."""
+Plain = Annotated[str, msgspec.Meta(pattern=f"^{PLAIN.pattern}")]
 Address = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9:_\[][A-Za-z0-9:_.%\[\]-]{0,254})?\Z")]
 """`host`, `host:port`, `[v6]:port` or an IPv6 address; never an option of a command."""
 UserName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")]

@@ -23,6 +23,7 @@ from services.settings.budget_validation import (
     rate_problem,
     rate_window_problem,
 )
+from services.settings.plain_values import pool_value_problems
 from services.settings.plugin_loader import plugin_class
 from services.settings.pool_options import per_pool_type, pool_option_names
 from services.settings.provider_choices import (
@@ -63,6 +64,7 @@ def own_problems(spec: PoolSpec) -> Iterator[Problem]:
     if wrong_renewal := _renewal_problem(spec):
         yield wrong_renewal
     yield from budget_problems(spec.budget)
+    yield from pool_value_problems(spec)
 
 
 def _idle_problem(spec: PoolSpec) -> Problem | None:

@@ -20,6 +20,7 @@ from services.settings.address_validation import address_problems, bus_urls
 from services.settings.alert_routes import alert_settings, event_sinks
 from services.settings.configuration_text import read_text
 from services.settings.dialect import Note, translate
+from services.settings.plain_values import agent_value_problems
 from services.settings.pool_validation import budget_problems, own_problems, reference_problems
 from services.settings.problem_list import ProblemList
 from services.settings.provider_choices import Problem, folded, with_defaults
@@ -208,6 +209,7 @@ class _Reading:
         settings = resolve_paths(settings, directory)
         self._report((), budget_problems(settings.budget))
         self._report((), address_problems(settings))
+        self._report((), agent_value_problems(settings, providers))
         self._report((), interval_problems(settings))
         # What is there and could not be read is known all the same.
         known = msgspec.structs.replace(

@@ -234,4 +234,17 @@ ATTACKS: Final = (
             ),
         ),
     ),
+    Attack(
+        16,
+        "A region, an instance type or a name is a command that runs as root on each new machine.",
+        _of(
+            "redteam/test_shell_values",
+            "test_no_value_of_a_template_is_a_command",
+            "test_no_value_of_the_packaged_template_is_a_command",
+            "test_the_scripts_of_machines_quote_what_they_are_given",
+            "test_settings_and_requests_refuse_such_values",
+            "test_the_fleets_own_settings_refuse_such_values",
+            "test_what_a_provider_answers_counts_as_not_reported",
+        ),
+    ),
 )

@@ -1,4 +1,4 @@
-"""What a new node is given at launch: the address of the bus, and credentials of its own.
+"""The user data of a new node has the address of the bus, and credentials of its own.
 
 The credentials are valid for the node's first minutes and one request: a token for the key that the
 node creates itself (`enrollment_endpoint`). So user data, which a cloud stores and shows to every
@@ -6,7 +6,7 @@ process on the machine, soon contains nothing of value. Everything is derived fr
 record, without randomness: a repeated launch request is identical.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,7 @@ from services.primitives.errors import NavarchError, SetupError
 from services.provisioner.instances.instance_decisions import type_of
 from services.settings import placeholders
 from services.settings.packaged_files import resource
+from services.settings.plain_values import plain_problem
 from services.settings.setting_paths import resolve_path
 from services.settings.setup_validation import user_data_digest
 
@@ -28,6 +29,20 @@ BOOTSTRAP_FILE: Final = "/etc/navarch/bootstrap.creds"
 AUTHORITY_FILE: Final = "/etc/navarch/bus-ca.pem"
 CREDENTIALS_FILE: Final = "/var/lib/navarch-agent/nats.creds"
 """On the node; the last is written by its agent."""
+
+SOURCES: Final = {
+    "ControlPlane": "agent.bus_url, agent.region_bus_urls or nats.url",
+    "NodeID": "the name of the node",
+    "Pool": "the name of the pool",
+    "Provider": "provider",
+    "Region": "region",
+    "InstanceType": "instance_type",
+    "WorkloadName": "the node's name of workload_names",
+    "AgentPackage": "agent.package",
+}
+"""Name of one line in a template -> the key that its value is from."""
+ENVIRONMENT_NAMES: Final = frozenset({"ControlPlane", "NodeID", "Pool"})
+"""Names whose values the agent's environment has, too."""
 
 
 class UserDataError(NavarchError):
@@ -88,7 +103,7 @@ class BootstrapTemplates:
 
     def values(self, record: InstanceRecord, names: frozenset[str]) -> dict[str, str]:
         """Return the values for setup commands; credentials only if `names` has them."""
-        return {
+        found = {
             "ControlPlane": self._bus_url(record),
             "NodeID": record.instance,
             "Pool": record.pool,
@@ -99,6 +114,8 @@ class BootstrapTemplates:
             "Credentials": self.credentials(record) if "Credentials" in names else "",
             "BusAuthority": self._authority() if "BusAuthority" in names else "",
         }
+        require_plain(found, names | ENVIRONMENT_NAMES)
+        return found
 
     def _bus_url(self, record: InstanceRecord) -> str:
         agent = self._agent
@@ -110,7 +127,7 @@ class BootstrapTemplates:
         return Path(file).read_text(encoding="ascii") if file else ""
 
     def digest(self, named: str) -> str:
-        """Of a launch's template, before it is filled in; empty: it cannot be read."""
+        """Return the digest of a launch's unfilled template; empty: it cannot be read."""
         return user_data_digest(named, self._directory)
 
     def user_data(self, record: InstanceRecord) -> str:
@@ -125,12 +142,14 @@ class BootstrapTemplates:
             template_file = Path(resolve_path(named, self._directory))
             file = resource(placeholders.AUTO_TEMPLATE) if auto else template_file
             template = file.read_text(encoding="utf-8")
-            values = self.values(record, placeholders.names_in(template))
+            names = placeholders.names_in(template)
+            values = self.values(record, names)
             values |= {
                 "AgentEnvironment": self._environment(record, secured=bool(values["Credentials"])),
                 "AgentUnit": resource(placeholders.UNIT).read_text(encoding="utf-8"),
                 "AgentPackage": self._agent.package,
             }
+            require_plain(values, names)
         except (NavarchError, OSError, UnicodeDecodeError) as error:
             raise UserDataError(f"user_data of pool {record.pool}: {error}") from error
         # Checked again, because the file may have changed since the configuration was read.
@@ -168,6 +187,13 @@ class BootstrapTemplates:
             lines["NATS_BOOTSTRAP_FILE"] = BOOTSTRAP_FILE
             lines["NATS_CREDS_FILE"] = CREDENTIALS_FILE
         return "\n".join(f"NAVARCH_{name}={value}" for name, value in lines.items())
+
+
+def require_plain(values: Mapping[str, str], names: frozenset[str]) -> None:
+    """Raise SetupError if a value of these names could be read as more than one word."""
+    for name, key in SOURCES.items():
+        if name in names and (wrong := plain_problem(values.get(name, ""))):
+            raise SetupError(f"{{{{.{name}}}}}: {key} {wrong}")
 
 
 def region_of(record: InstanceRecord) -> str:

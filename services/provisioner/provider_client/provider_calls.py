@@ -18,7 +18,7 @@ from schemas.launch_offers import Market, Offering
 from schemas.offering_records import OfferingPrice, OfferingQuota
 from schemas.plugin_kinds import PROVIDER
 from schemas.termination_orders import TerminationOrder
-from schemas.value_limits import Address, Identifier
+from schemas.value_limits import Address, Identifier, Plain
 from services.primitives.coalesce import Joined
 from services.primitives.plugin_boundary import GuardedPlugin, PluginFailedError
 from services.primitives.plugin_contract import PluginContract, PluginSource
@@ -269,7 +269,7 @@ def usable(instance: Instance, provider: str) -> Instance:
             f"{provider} reports an instance with the ID {instance.provider_id[:80]!r}, which is "
             "not one: look at its API's answer",
         )
-    kinds = {"region": Identifier, "zone": Identifier, "host": Identifier, "address": Address}
+    kinds = {"region": Plain, "zone": Plain, "host": Identifier, "address": Address}
     bad = {name: "" for name, kind in kinds.items() if not _is(kind, getattr(instance, name))}
     if bad:
         log.warning(
