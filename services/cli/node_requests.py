@@ -17,7 +17,11 @@ from schemas.stored_messages import decode_stored
 from services.cli import console
 from services.cli.fleet_connection import FleetAccess, NodeAccess
 from services.fleet_client.fleet_client import PAGE_NODES, NodeRequests, require_accepted
+<<<<<<< HEAD
 from services.operator_text.condition_text import condition_line
+=======
+from services.fleet_client.why_answer import WhyAnswer
+>>>>>>> h-a
 from services.operator_text.quantities import first_of
 from services.operator_text.safe_text import escape, escape_line
 from services.primitives.errors import AnswerError, NavarchError
@@ -55,6 +59,18 @@ async def find_node(fleet: NodeAccess, text: str) -> tuple[NodeView, bytes]:
         if (name := await full_name(fleet, text)) == text:
             raise
     return await fleet.node(name)
+
+
+async def explain(fleet: FleetAccess, text: str) -> WhyAnswer:
+    """Return the state of a node, pool or saga explained; of a node the beginning is enough."""
+    try:
+        return await fleet.why(text)
+    except NavarchError:
+        nodes = await fleet.nodes(Query(terminated=True, limit=PAGE_NODES))
+        names = [each.id for each in nodes if text and each.id.startswith(text)]
+        if not names:
+            raise
+    return await fleet.why(complete(text, names))
 
 
 async def find_nodes(fleet: NodeAccess, texts: Sequence[str]) -> list[NodeView]:

@@ -72,7 +72,7 @@ READS = [
     *("get gone", "get ../pools", "pool list"),
     *("pool status training", "pool status training -o json"),
     *("pool history training", "pool history training -o json", "offerings"),
-    *("offerings --pool training -o json"),
+    *("offerings --pool training -o json", "why training-"),
     *("breaker show", "breaker show training -o json", "saga list -o json"),
     *(f"saga show {SAGA}", f"saga show {OVER} -o json", "saga show gone", "saga show .."),
     *("why training-2 -o json", "why training", f"why {OVER}", "why gone", "why ../x"),

@@ -10,7 +10,7 @@ from services.cli import console
 from services.cli.command_options import Node, Output, Pool, Since, start_time
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.live_names import complete_any, complete_node
-from services.cli.node_requests import find_node, full_name
+from services.cli.node_requests import explain, find_node, full_name
 from services.cli.text import tables
 from services.fleet_client.node_timeline import audit_rows
 from services.fleet_client.why_text import why_page
@@ -119,7 +119,7 @@ async def why(
 
     What was observed, decided, tried and refused, and what it waits for.
     """
-    answer = await fleet.why(name)
+    answer = await explain(fleet, name)
     if output.is_data:
         console.write_data(output, answer)
     else:
