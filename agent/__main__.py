@@ -23,6 +23,7 @@ from agent.delivery.spool import Spool
 from agent.enrollment import CONNECT_SECONDS_MAX, BusLogin
 from agent.maintenance.diagnostics.health_check_plugins import load_checks
 from agent.node_logs import CHARS_MAX, LINES_MAX
+from agent.original_flags import present_command
 from agent.service import Agent, AgentDependencies
 from agent.settings import AgentConfig, boot_id_of, hostname_of, load
 from agent.sources.cloud.cloud_detection import notice_sources, provider_id, rack
@@ -52,6 +53,9 @@ def run(arguments: list[str]) -> int:
     """Run the command line's command; return the exit status."""
     if arguments[:1] == ["healthy"]:
         return healthy_command.run(arguments[1:])
+    if instead := present_command(arguments):
+        print(f"navarch-agent: {instead}", file=sys.stderr)  # noqa: T201
+        return 2
     options = _parser().parse_args(arguments)
     set_up_logs("navarch-agent")
     try:
