@@ -17,11 +17,8 @@ from schemas.stored_messages import decode_stored
 from services.cli import console
 from services.cli.fleet_connection import FleetAccess, NodeAccess
 from services.fleet_client.fleet_client import PAGE_NODES, NodeRequests, require_accepted
-<<<<<<< HEAD
-from services.operator_text.condition_text import condition_line
-=======
 from services.fleet_client.why_answer import WhyAnswer
->>>>>>> h-a
+from services.operator_text.condition_text import condition_line
 from services.operator_text.quantities import first_of
 from services.operator_text.safe_text import escape, escape_line
 from services.primitives.errors import AnswerError, NavarchError
