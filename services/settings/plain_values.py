@@ -23,8 +23,8 @@ def plain_problem(value: str) -> str:
 
 
 def package_problem(value: str) -> str:
-    """Return what is wrong with what pip installs: `name @ URL` has blanks between its words."""
-    return next(filter(None, (plain_problem(each) for each in value.split(" ") if each != "@")), "")
+    """Return what is wrong with what pip installs; `name @ URL` may have its two blanks."""
+    return plain_problem(value.replace(" @ ", "@", 1))
 
 
 def _wrong(named: Iterable[tuple[tuple[str | int, ...], str]]) -> Iterator[Problem]:

@@ -39,6 +39,7 @@ PAYLOADS: Final = (
     f"a #\ntouch {OWNED}",
     f"<(touch {OWNED})",
     f"-a$(touch {OWNED})",
+    f"a touch {OWNED}",
 )
 PLAIN: Final = (
     *("", "us-east-1", "gpu_1x_h100_pcie", "Standard_ND96isr_H100_v5", "rack.2/a", "a" * 255),
