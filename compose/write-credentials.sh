@@ -22,7 +22,7 @@ navarch nats-config write --dir "$keys" --fleet "$fleet" --no-tls --server-dir /
 if [ -e "$keys/creds/operator.creds" ]; then
     navarch nats-config user renew operator --valid 365d --dir "$keys"
 else
-    navarch nats-config user add operator --role operator --valid 365d --dir "$keys"
+    navarch nats-config user add operator --role pool-admin --valid 365d --dir "$keys"
 fi
 # The HTTP API's token. It stays here and in the gateway's volume.
 test -e "$keys/gateway.token" || head -c 32 /dev/urandom | base64 >"$keys/gateway.token"

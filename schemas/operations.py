@@ -70,7 +70,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     body: type[msgspec.Struct] | None = None
     """What a caller of the HTTP API sends beside the path."""
     role: Role = "operator"
-    """The role that the HTTP API asks for; on the bus, operators may request all operations."""
+    """Who may request it, over HTTP and on the bus (`schemas.permissions.MAY_REQUEST`)."""
 
     @property
     def subject(self) -> str:

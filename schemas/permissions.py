@@ -21,7 +21,16 @@ from schemas import (
 )
 from schemas.account_rules import NODE_TAG, POOL_TAG, Account, Rules, acknowledgements
 from schemas.messages import publisher
-from schemas.operations import CHECK_WORKLOAD, REPORT_WORK_DONE, SWEEP, orders_of
+from schemas.operations import (
+    CHANGES,
+    ORDERS,
+    REPORT_WORK_DONE,
+    SWEEP,
+    Change,
+    Role,
+    ServiceOrder,
+    orders_of,
+)
 from schemas.stream_specs import DurableSpec
 from schemas.topology import (
     BUCKETS,
@@ -45,6 +54,8 @@ POD: Final = "pod"
 """Role that the agents in pods of a pool's nodes share: each may request its node's credentials,
 and proves by its pod's token which node that is."""
 OPERATOR: Final = "operator"
+POOL_ADMIN: Final = "pool-admin"
+"""Role of an operator who may also create and remove pools: the HTTP API's `admin`."""
 VIEWER: Final = "viewer"
 ADMIN: Final = "admin"
 GATEWAY: Final = "gateway"
@@ -75,6 +86,11 @@ WATCHES_DURABLES: Final = "metrics"
 """The service that reads how far behind every durable is."""
 DELIVERS: Final = "notifier"
 """The service that delivers to event sinks, whose durables are in the configuration alone."""
+MAY_REQUEST: Final[Mapping[Role, tuple[str, ...]]] = {
+    "operator": (OPERATOR, POOL_ADMIN),
+    "admin": (POOL_ADMIN,),
+}
+"""Role that an operation declares -> users' roles on the bus that may request it."""
 RESULTS: Final = ("succeeded", "failed", "undo-succeeded", "undo-failed")
 """Statuses that a participant appends for the steps it performs."""
 NODE_COMMANDS: Final = f"{subjects.ROOT}.node.*.*.command.>"
@@ -114,17 +130,17 @@ ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {
     "pool-manager": (subjects.order_wildcard(PLUGIN_SWITCH),),
 }
 """Service -> requests it answers beside queries and orders."""
-TRIES: Final = subjects.query(CHECK_WORKLOAD.name)
-"""Cordons a node and uncordons it at once, so operators may ask it, too."""
+ASKED: Final = tuple(subjects.query(each.name) for each in ORDERS if each.is_query)
+"""Queries that ask a provider or a workload system, or try a node there: operators', too."""
 SERVICE_QUERIES: Final = (
     subjects.query("adopt-node"),
     subjects.query("disconnect-node"),
     subjects.query("propose-removal"),
     subjects.query("retire-node"),
     f"{subjects.query('sweep-now')}.*",
-    TRIES,
+    *ASKED,
 )
-"""Queries that change something: services' own, denied to users."""
+"""Queries that do something: services' own, denied to users."""
 AGENT_BYTES_MAX: Final = 65_536
 """Of one message of an agent; samples of 16 GPUs have 17,000."""
 AGENT_SUBSCRIPTIONS_MAX: Final = 64
@@ -196,19 +212,12 @@ def rules() -> dict[str, Rules]:
     found = {service: _service(service) for service in SERVICES}
     viewer = _viewer()
     found[VIEWER] = viewer
-    asks = (
-        # The name at the end is the server's word on who asks; headers are not stored.
-        f"{subjects.ROOT}.pool.*.request.*.{USER_NAME}",
-        f"{subjects.ROOT}.order.*.{USER_NAME}",
-        NODE_COMMANDS,
-        subjects.LOGS,
-        subjects.GATEWAY_LOGS,
-    )
-    found[OPERATOR] = msgspec.structs.replace(
-        viewer,
-        publish=(*viewer.publish, *asks),
-        publish_not=tuple(each for each in SERVICE_QUERIES if each != TRIES),
-    )
+    for role in (OPERATOR, POOL_ADMIN):
+        found[role] = msgspec.structs.replace(
+            viewer,
+            publish=(*viewer.publish, *_requests(role)),
+            publish_not=tuple(each for each in SERVICE_QUERIES if each not in ASKED),
+        )
     box = f"{user_inbox(USER_KEY)}.>"
     found[SCHEDULER] = Rules(
         account=Account.USERS,
@@ -312,6 +321,19 @@ def _viewer() -> Rules:
             *(NODE_COMMANDS, subjects.LOGS, subjects.GATEWAY_LOGS),
         ),
         payload_bytes_max=REQUEST_BYTES_MAX,
+    )
+
+
+def _requests(role: str) -> tuple[str, ...]:
+    """Return the subjects on which a role requests changes, and commands agents."""
+    may = [each for each in (*CHANGES, *ORDERS) if role in MAY_REQUEST[each.role]]
+    verbs = [each.name for each in may if isinstance(each, Change)]
+    orders = [each.name for each in may if isinstance(each, ServiceOrder) and not each.is_query]
+    return (
+        # The name at the end is the server's word on who asks; headers are not stored.
+        *(f"{subjects.ROOT}.pool.*.request.{each}.{USER_NAME}" for each in verbs),
+        *(f"{subjects.ROOT}.order.{each}.{USER_NAME}" for each in (*orders, PLUGIN_SWITCH)),
+        *(NODE_COMMANDS, subjects.LOGS, subjects.GATEWAY_LOGS),
     )
 
 

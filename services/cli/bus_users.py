@@ -16,6 +16,7 @@ from schemas.permissions import (
     AGENT,
     OPERATOR,
     POD,
+    POOL_ADMIN,
     SCHEDULER,
     SERVICES,
     SINK_READER,
@@ -24,7 +25,7 @@ from schemas.permissions import (
 from schemas.value_limits import UtcTime
 from services.primitives.errors import NavarchError
 
-ROLES: Final = (VIEWER, SCHEDULER, SINK_READER, OPERATOR, ADMIN)
+ROLES: Final = (VIEWER, SCHEDULER, SINK_READER, OPERATOR, POOL_ADMIN, ADMIN)
 KEPT: Final = timedelta(days=90)
 """How long a user is listed after the end of its credentials."""
 RESERVED: Final = ("agent", "bootstrap", "gateway", "pod", "region")

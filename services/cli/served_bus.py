@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from schemas.account_rules import Account
-from schemas.permissions import GATEWAY, OPERATOR, user_inbox
+from schemas.permissions import GATEWAY, POOL_ADMIN, user_inbox
 from schemas.settings import Settings
 from services.bus.nats.credentials_file import ROLE_TAG, role_and_key
 from services.bus.nats.embedded_server import OPEN_ACCOUNT, move_store
@@ -183,7 +183,7 @@ class ServedBus(msgspec.Struct, frozen=True):
         account = OPEN_ACCOUNT
         if not self.is_open:
             keys = self._keys(fleet, at)
-            self._write_owner(role_keys(OPERATOR, keys), at)
+            self._write_owner(role_keys(POOL_ADMIN, keys), at)
             account = keys.accounts[account_key(Account.FLEET)]
         if not move_store(store, account):
             return ""
@@ -205,7 +205,7 @@ class ServedBus(msgspec.Struct, frozen=True):
         """Write the owner's credentials, which do not expire: the keys are beside them."""
         file = Path(self.operator_file)
         if not is_signed_by(keys, file):
-            made = credentials(token_of(user_name()), keys, at, tags=(ROLE_TAG + OPERATOR,))
+            made = credentials(token_of(user_name()), keys, at, tags=(ROLE_TAG + POOL_ADMIN,))
             write_secret(file, made)
 
     def _keys(self, fleet: str, at: datetime) -> BusKeys:

@@ -71,8 +71,8 @@ HEALTH_FILTERS: Final = (*HEALTH_EVENTS.filters, subjects.node_event_wildcard("v
 """Under which subjects what the health-monitor decides on is stored, and its verdicts."""
 ANSWERS: Final = ("request-accepted", "request-refused", "scaled", "scale-refused")
 ROLE_NEEDED: Final = (
-    "this needs the role operator, and your credentials do not have it: "
-    "`navarch nats-config user add NAME --role operator` makes some"
+    "this needs the role operator, or pool-admin to create or remove a pool, and your credentials "
+    "do not have it: `navarch nats-config user add NAME --role operator` makes some"
 )
 MAYBE_STORED: Final = (
     "the request may be stored all the same, and is carried out then: look at `navarch events` "

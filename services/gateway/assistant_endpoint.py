@@ -16,6 +16,7 @@ from litestar.handlers import ASGIRouteHandler
 from litestar.types import Message, Receive, Scope, Send
 
 from schemas.fleet_events import HttpChange
+from schemas.operations import CHANGE
 from schemas.operator_requests import Request
 from schemas.value_limits import NAME_CHARS_MAX
 from services.fleet_client.fleet_client import FleetClient, UnansweredError
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from services.mcp_server.protocol_server import Context
 
 BODY_BYTES_MAX: Final = 65_536
-CHANGES: Final = "operator"
-"""The role that a change needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +57,8 @@ class HttpToolCaller:
     async def send(self, pool: str, verb: str, request: Request) -> msgspec.Struct:
         """Request a change as a POST of the HTTP API does."""
         about = f"{verb} {pool}/{getattr(request, 'node', '')}".rstrip("/")
-        if not self.principal.may(CHANGES):
-            reason = f"this needs the role {CHANGES}; {self.name} has {self.principal.role}"
+        if not self.principal.may(needed := CHANGE[verb].role):
+            reason = f"this needs the role {needed}; {self.name} has {self.principal.role}"
             await self._record(about, "forbidden", reason)
             raise AnswerError(reason, "not-permitted")
         try:

@@ -22,6 +22,11 @@ def plain_problem(value: str) -> str:
     return "" if PLAIN.fullmatch(value) else TEXT
 
 
+def package_problem(value: str) -> str:
+    """Return what is wrong with what pip installs; `name @ URL` may have its two blanks."""
+    return plain_problem(value.replace(" @ ", "@", 1))
+
+
 def _wrong(named: Iterable[tuple[tuple[str | int, ...], str]]) -> Iterator[Problem]:
     return ((path, wrong) for path, value in named if (wrong := plain_problem(value)))
 
@@ -47,7 +52,9 @@ def _pool_values(spec: PoolSpec) -> Iterator[tuple[tuple[str | int, ...], str]]:
 def agent_value_problems(settings: Settings, providers: Mapping[str, object]) -> Iterator[Problem]:
     """Yield the keys of the fleet's own settings whose values are not plain."""
     agent = settings.agent
-    yield from _wrong((("agent", key), getattr(agent, key)) for key in ("bus_url", "package"))
+    yield from _wrong([(("agent", "bus_url"), agent.bus_url)])
+    if wrong := package_problem(agent.package):
+        yield ("agent", "package"), wrong
     urls = agent.region_bus_urls.values()
     yield from _wrong((("agent", "region_bus_urls"), each) for each in urls)
     yield from _wrong((("providers", name), name) for name in providers)

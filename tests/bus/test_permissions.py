@@ -70,6 +70,12 @@ MAY: dict[str, list[str]] = {
         "navarch.v1.query.workload-check",
         f"{NODE}.command.diagnose",
     ],
+    "pool-admin": [
+        "navarch.v1.pool.training.request.apply.pool-admin",
+        "navarch.v1.pool.training.request.remove.pool-admin",
+        "navarch.v1.pool.training.request.scale.pool-admin",
+        "navarch.v1.order.plugin-switch.pool-admin",
+    ],
     "scheduler": ["navarch.v1.order.work-done.scheduler"],
     "sink-reader": [
         "$JS.API.STREAM.INFO.SINKS",
@@ -127,6 +133,8 @@ MAY_NOT: dict[str, list[str]] = {
     "operator": [
         "navarch.v1.pool.training.request.scale",
         "navarch.v1.pool.training.request.scale.ada",
+        "navarch.v1.pool.training.request.apply.operator",
+        "navarch.v1.pool.training.request.remove.operator",
         "navarch.v1.order.sweep-now.ada",
         "navarch.v1.saga.s1.drain.expired",
         f"{NODE}.event.fault",
@@ -147,6 +155,11 @@ MAY_NOT: dict[str, list[str]] = {
         "$JS.API.STREAM.INFO.REQUESTS",
         "$JS.API.DIRECT.GET.KV_LEASES.x",
         "$JS.API.CONSUMER.CREATE.EVENTS.x",
+    ],
+    "pool-admin": [
+        "navarch.v1.pool.training.request.apply.ada",
+        "navarch.v1.saga.s1.drain.expired",
+        "$KV.POOLS.pool.training",
     ],
     "scheduler": [
         "navarch.v1.order.work-done.operator",

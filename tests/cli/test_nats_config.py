@@ -254,7 +254,7 @@ def test_the_certificate_has_the_hosts_of_the_urls(urls: str, hosts: list[str]) 
         (("add", "alice", "--role", "viewer"), "revoke them first"),
         (
             ("add", "bob", "--role", "root"),
-            "there is viewer, scheduler, sink-reader, operator, admin",
+            "there is viewer, scheduler, sink-reader, operator, pool-admin, admin",
         ),
         (("add", "notifier", "--role", "viewer"), "name of a service"),
         (("add", "bob", "--role", "viewer", "--valid", "soon"), "--valid: 'soon'"),

@@ -247,4 +247,19 @@ ATTACKS: Final = (
             "test_what_a_provider_answers_counts_as_not_reported",
         ),
     ),
+    Attack(
+        17,
+        "An operator's credentials on the bus do what an operator's token may not.",
+        (
+            *_of(
+                "redteam/test_roles",
+                "test_the_bus_and_the_http_api_let_a_role_do_the_same",
+                "test_each_route_needs_the_role_that_its_operation_declares",
+            ),
+            *_of(
+                "bus/test_permissions",
+                "test_everybody_may_say_what_is_theirs_and_nothing_else",
+            ),
+        ),
+    ),
 )

@@ -36,7 +36,14 @@ AGENT = "agent:training/n1"
 NODE = "navarch.v1.node.training.n1"
 NEW_NODE = "bootstrap:training/n9"
 OUTSIDERS = (
-    *("viewer", "scheduler", permissions.SINK_READER, "operator", permissions.GATEWAY),
+    *(
+        "viewer",
+        "scheduler",
+        permissions.SINK_READER,
+        "operator",
+        permissions.POOL_ADMIN,
+        permissions.GATEWAY,
+    ),
     *(AGENT, NEW_NODE),
 )
 """Who is not a service."""

@@ -39,6 +39,7 @@ PAYLOADS: Final = (
     f"a #\ntouch {OWNED}",
     f"<(touch {OWNED})",
     f"-a$(touch {OWNED})",
+    f"a touch {OWNED}",
 )
 PLAIN: Final = (
     *("", "us-east-1", "gpu_1x_h100_pcie", "Standard_ND96isr_H100_v5", "rack.2/a", "a" * 255),
@@ -46,6 +47,8 @@ PLAIN: Final = (
     "https://example.com/navarch-1.0-py3-none-any.whl#sha256=ab",
     "navarch[credentials]~=1.0",
 )
+PACKAGE: Final = "navarch[credentials] @ https://example.com/navarch-0.1.0-py3-none-any.whl"
+"""A value of docs/first-cloud.md, which has blanks."""
 SHORT: Final = tuple(each for each in USER_DATA_NAMES if each not in LONG_NAMES)
 KEYS: Final = {
     "ControlPlane": "agent.bus_url",
@@ -104,7 +107,7 @@ def test_no_value_of_a_template_is_a_command(name: str, tmp_path: Path) -> None:
         if name != "AgentPackage":
             with pytest.raises(NavarchError, match=rf"{KEYS[name]}\b"):
                 render_command(template, templates.values(record, frozenset({name})))
-    for value in PLAIN:
+    for value in (*PLAIN, *([PACKAGE] if name == "AgentPackage" else [])):
         templates, record = made(name, value, tmp_path)
         assert not obeyed(templates.user_data(record), tmp_path)
 
@@ -116,9 +119,10 @@ def test_no_value_of_the_packaged_template_is_a_command(name: str, tmp_path: Pat
         templates, record = made(name, payload, tmp_path)
         with pytest.raises(UserDataError, match=KEYS[name]):
             templates.user_data(replace(record, launch=replace(record.launch, user_data="auto")))
-    templates, record = made(name, PLAIN[-1], tmp_path)
+    plain = PACKAGE if name == "AgentPackage" else PLAIN[-1]
+    templates, record = made(name, plain, tmp_path)
     text = templates.user_data(replace(record, launch=replace(record.launch, user_data="auto")))
-    assert PLAIN[-1] in str(yaml.safe_load(text))
+    assert plain in str(yaml.safe_load(text))
 
 
 def test_the_scripts_of_machines_quote_what_they_are_given(tmp_path: Path) -> None:
@@ -201,7 +205,7 @@ def test_plain_settings_are_read() -> None:
     """A value is refused for its signs alone: a plain one is read as it is written."""
     pool = {"provider": "p", "instance_type": "p5", "max_nodes": 1, "min_nodes": 0}
     pool["region"] = "us-east-1"
-    text = {"providers": {"p": {"type": "fake"}}, "agent": {"package": PLAIN[-1]}}
+    text = {"providers": {"p": {"type": "fake"}}, "agent": {"package": PACKAGE}}
     found = parse_settings("navarch.yaml", yaml.safe_dump(text | {"pools": {"web": pool}}), {})
     assert isinstance(found, Settings)
     assert found.pools["web"].region == "us-east-1"

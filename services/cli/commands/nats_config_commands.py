@@ -252,7 +252,9 @@ def add(
     role: Annotated[
         str,
         typer.Option(
-            "--role", metavar="viewer|scheduler|sink-reader|operator|admin", help="What it may do."
+            "--role",
+            metavar="viewer|scheduler|sink-reader|operator|pool-admin|admin",
+            help="What it may do.",
         ),
     ],
     valid: Valid = "90d",

@@ -20,7 +20,7 @@ from services.primitives.errors import NavarchError, SetupError
 from services.provisioner.instances.instance_decisions import type_of
 from services.settings import placeholders
 from services.settings.packaged_files import resource
-from services.settings.plain_values import plain_problem
+from services.settings.plain_values import package_problem, plain_problem
 from services.settings.setting_paths import resolve_path
 from services.settings.setup_validation import user_data_digest
 
@@ -192,7 +192,8 @@ class BootstrapTemplates:
 def require_plain(values: Mapping[str, str], names: frozenset[str]) -> None:
     """Raise SetupError if a value of these names could be read as more than one word."""
     for name, key in SOURCES.items():
-        if name in names and (wrong := plain_problem(values.get(name, ""))):
+        check = package_problem if name == "AgentPackage" else plain_problem
+        if name in names and (wrong := check(values.get(name, ""))):
             raise SetupError(f"{{{{.{name}}}}}: {key} {wrong}")
 
 

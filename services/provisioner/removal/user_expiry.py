@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from schemas.fleet_queries import CurrentFailure, Expiry
-from schemas.permissions import ADMIN, OPERATOR, SCHEDULER, SINK_READER, VIEWER
+from schemas.permissions import ADMIN, OPERATOR, POOL_ADMIN, SCHEDULER, SINK_READER, VIEWER
 from schemas.settings import NatsSettings
 from schemas.value_limits import UtcTime
 from services.bus.nats.connection_expiry import expiring
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 FILE: Final = "users.json"
 OBSERVER: Final = "users"
 LOOK_SECONDS: Final = 60.0
-PEOPLE: Final = (VIEWER, SCHEDULER, SINK_READER, OPERATOR, ADMIN)
+PEOPLE: Final = (VIEWER, SCHEDULER, SINK_READER, OPERATOR, POOL_ADMIN, ADMIN)
 """Other roles are of programs, whose own connection reports their end."""
 
 
