@@ -21,7 +21,7 @@ from services.health_monitor.rules.node_health import Decision, ReviewAt, Trigge
 from services.health_monitor.rules.policy_file import parse_policy
 from services.health_monitor.rules.policy_replay import Fact, Replay
 from services.primitives.errors import ConfigurationError
-from tests.health_monitor.test_lost_health import NODE, audit_of
+from tests.health_monitor.test_lost_health import NODE, ROOT, audit_of
 from tests.health_monitor.test_open_conditions import DEAD, LINKS, NOW, Agent, healthy
 
 HEAD: Final = "version: 1\nrules:\n"
@@ -238,6 +238,18 @@ def test_a_delay_that_cannot_work_is_refused(old: str, new: str, problem: str) -
         parse_policy("policy.yaml", text.replace(old, new).encode())
     assert (error.value.file, error.value.key) == ("policy.yaml", "rules.0.delay")
     assert problem in str(error.value)
+
+
+def test_the_documented_rules_are_those_of_a_policy() -> None:
+    """The page's example delays one condition and ignores another."""
+    page = (ROOT / "docs" / "health-policy.md").read_text(encoding="utf-8")
+    text = page.partition("```yaml\n")[2].partition("```")[0]
+    rules = parse_policy("policy.yaml", f"version: 1\n{text}{REST}".encode()).rules
+    assert [(each.result, each.delay_seconds) for each in rules] == [
+        ("degraded", 300.0),
+        ("healthy", 0.0),
+        ("degraded", 0.0),
+    ]
 
 
 async def test_a_delay_whose_timer_was_lost_is_over_all_the_same(bus) -> None:
