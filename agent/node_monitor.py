@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from agent.conditions.declared import RDMA_SECONDS
 from agent.conditions.engine import Observed, Seen
 from agent.conditions.watch import ConditionWatch
 from agent.fault_reporter import FaultReporter
@@ -39,8 +40,6 @@ REGISTER_AGAIN_SECONDS: Final = 20.0
 """After its registration an agent registers again where its node's record lacks it."""
 REFUSED_AGAIN_SECONDS: Final = 300.0
 """The same of a machine that is refused: operators see that it is still there."""
-RDMA_SECONDS: Final = 30.0
-"""How often the RDMA devices are counted after the boot checks have passed."""
 RDMA_SECONDS_MAX: Final = 5.0
 """How long reading the state of all RDMA devices may take."""
 FIRST_LOOK_SECONDS: Final = 3.0

@@ -204,6 +204,8 @@ class PolicyRuleView(msgspec.Struct, frozen=True, kw_only=True):
     """Faults within the window from which on it matches."""
     window_seconds: float = 0.0
     per: str = "gpu"
+    delay_seconds: float = 0.0
+    """How long a condition is held before it counts."""
 
 
 class PolicyView(msgspec.Struct, frozen=True, kw_only=True):

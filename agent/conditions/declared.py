@@ -5,14 +5,24 @@ reader an order file or a tree of files. The health policy rates it by its name,
 `severe` and `remedy` are what the agent says where the fleet's verdict is not known.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from schemas.agent_settings import AgentSettings
 from schemas.enums import RECOVERY_ACTION_CODE, Action, FaultKind
+from schemas.held_conditions import Reading
 from schemas.instance_type_catalogue import DRIVER_WAIT
 
 ReaderName = Literal["nvml", "rdma"]
 Scope = Literal["gpu", "host"]
+RDMA_SECONDS: Final = 30.0
+"""How often the RDMA devices are counted once the boot checks are over."""
+READERS: Final[dict[ReaderName, str]] = {
+    "nvml": f"by NVML, every {AgentSettings().sample_interval:g}s unless `sample_interval` differs",
+    "rdma": f"in /sys/class/infiniband, every {RDMA_SECONDS:g}s",
+}
+"""Reader -> what it reads, and at which interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +46,9 @@ class Declared:
     """The host, or the GPU, is to get no work."""
     remedy: Action
     words: str
+    example_word: str = ""
+    """A reader's own word, and metrics at a begin, as a policy may ask for them."""
+    example_metrics: Mapping[str, Reading] = field(default_factory=dict)
 
 
 CONDITIONS: Final = (
@@ -133,6 +146,7 @@ CONDITIONS: Final = (
         severe=True,
         remedy="reset_gpu",
         words="the GPU asks for a recovery",
+        example_word="GPU Reset Required",
     ),
     Declared(
         name="gpu-failing",
@@ -159,6 +173,7 @@ CONDITIONS: Final = (
         severe=True,
         remedy="replace",
         words="a row could not be remapped",
+        example_metrics={"remap_failed": True},
     ),
     Declared(
         name="row-remap-pending",
@@ -166,6 +181,7 @@ CONDITIONS: Final = (
         subcode="pending",
         remedy="reset_gpu",
         words="a row remap waits for a GPU reset",
+        example_metrics={"remap_pending": True},
     ),
     # --- links ----------------------------------------------------------------------------------
     Declared(
@@ -212,6 +228,7 @@ CONDITIONS: Final = (
         begins_seconds=5.0,
         remedy="reboot",
         words="the PCIe link is narrower than it was",
+        example_metrics={"pcie_width": 8},
     ),
     Declared(
         name="rdma-devices",

@@ -34,6 +34,7 @@ from schemas.topology import EVENTS
 from services.bus.port import Bus, Stored
 from services.health_monitor.health_store import Decide, HealthStore
 from services.health_monitor.rules import job_faults, node_health, open_conditions
+from services.health_monitor.rules.delayed_conditions import delayed
 from services.health_monitor.rules.fault_history import fault_of_boot, of_machine
 from services.health_monitor.rules.gpu_health import ACTION_RANK
 from services.health_monitor.rules.health_policy import Judgement, Policy
@@ -207,12 +208,18 @@ class FaultHandler:
         return True
 
     async def handle_timer(self, received: Received[TimerDue]) -> None:
-        """Look at a node again, because something that degraded it has worn off."""
+        """Look at a node again: something that degraded it has worn off, or a delay is over."""
         due = received.message
         # Sequences of TIMERS are not those of EVENTS, so this one must not be remembered.
         seen = node_health.Trigger(f"{due.id}-{received.stored.sequence}", 0, received.stored.time)
+        await self.review(due.pool, due.node, seen)
+
+    async def review(self, pool: str, node: str, seen: node_health.Trigger) -> None:
+        """Look at what wears off on a node, or begins to count."""
         await self._change(
-            due.pool, due.node, lambda record: node_health.decide_review(record, seen)
+            pool,
+            node,
+            lambda record: open_conditions.decide_reviewed(record, seen, self._judge(pool)),
         )
 
     async def _repeat_earlier(self, event: Registered) -> None:
@@ -289,8 +296,9 @@ class FaultHandler:
         def judge(
             record: HealthRecord, fault: Fault, seen: node_health.Trigger
         ) -> node_health.Decision:
-            judged = policy.judge(fault, working_of(record).windows, seen.now)
-            self._count(fault, judged)
+            work = working_of(record)
+            judged = policy.judge(fault, work.windows, seen.now)
+            self._count(fault, delayed(work, fault, judged, seen.now.timestamp())[0])
             return node_health.decide_fault(
                 record,
                 fault,

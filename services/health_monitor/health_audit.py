@@ -1,16 +1,15 @@
 """Makes up for timers and verdicts that were lost: their stream was deleted, purged or rolled back.
 
-A timer is set for the moment at which the first condition of a node wears off. The holder of the
-lease looks for nodes whose moment has passed and reviews them as their timers would have. And it
-publishes again what HEALTH says of a node and NODES does not: a verdict, and that it is back. Of a
-node that NODES says is gone it removes what HEALTH has left. A node of unknown health has
-registered while its name was another's: its registration is handled once more.
+A timer is set for the moment at which something of a node first wears off or begins to count. The
+holder of the lease looks for nodes whose moment has passed and reviews them as their timers would
+have. And it publishes again what HEALTH says of a node and NODES does not: a verdict, and that it
+is back. Of a node that NODES says is gone it removes what HEALTH has left. A node of unknown health
+has registered while its name was another's: its registration is handled once more.
 """
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Final
 
 from schemas.health_records import HealthRecord
@@ -22,7 +21,7 @@ from services.bus.leases import Lease, repeat_while_held
 from services.bus.port import Bus
 from services.health_monitor.health_store import HealthStore
 from services.health_monitor.rules import node_health
-from services.health_monitor.rules.health_state import working_of
+from services.health_monitor.rules.health_state import next_review, working_of
 from services.health_monitor.rules.lost_health import (
     has_not_joined,
     is_left_over,
@@ -57,14 +56,16 @@ class HealthAudit:
         performer: Performer,
         lease: Lease,
         register: Callable[[NodeRecord], Awaitable[bool]],
+        review: Callable[[str, str, node_health.Trigger], Awaitable[None]],
     ) -> None:
-        """Perform what a review leads to through `performer`; `register` a node once more."""
+        """Publish through `performer`; `register` a node once more, or `review` it."""
         self._bus = bus
         self._clock = clock
         self._store = store
         self._performer = performer
         self._lease = lease
         self._register = register
+        self._review = review
         self._published: dict[str, datetime] = {}
         """Node -> since when it is what its last verdict says that was published again: once, as
         the message may be one that ends every process that handles it."""
@@ -116,17 +117,12 @@ class HealthAudit:
         now = self._clock.now()
         before = (now - OVERDUE).timestamp()
         for record in health:
-            ends = [each.until for each in working_of(record).conditions.values()]
-            if not ends or (first := min(ends)) >= before:
+            first = next_review(working_of(record))
+            if not first or first >= before:
                 continue
             log.warning("overdue for review: its timer was lost", extra={"node": record.node})
             seen = node_health.Trigger(f"overdue-{record.pool}.{record.node}-{first:.0f}", 0, now)
-            await self._store.change(
-                record.pool,
-                record.node,
-                partial(node_health.decide_review, seen=seen),
-                self._performer.perform,
-            )
+            await self._review(record.pool, record.node, seen)
 
     async def _publish_missing(
         self, key: str, record: HealthRecord, node: NodeRecord | None

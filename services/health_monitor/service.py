@@ -145,7 +145,8 @@ async def build(context: Context) -> Service:
     correlation = CorrelationWatch(context.bus, context.clock, lease, policy, context.settings)
     intake = FactIntake(context.bus, context.clock, lease)
     audit = HealthAudit(
-        *(context.bus, context.clock, store, performer, lease), judge.register_again
+        *(context.bus, context.clock, store, performer, lease),
+        *(judge.register_again, judge.review),
     )
     return Service(
         description="Judges faults by the health policy, and publishes lost nodes",

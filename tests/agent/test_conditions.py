@@ -179,15 +179,12 @@ def test_what_is_seen_holds(looked: NvmlView, seconds: float, names: list[str]):
 def test_the_default_policy_rates_a_condition_as_the_agent_does():
     """`severe` and `remedy` of the table are what the policy makes of the condition."""
     load_policy(resource("health-policy.yaml"))
-    words = {"gpu-recovery": "GPU Reset Required"}
-    metrics = {"pcie-width": {"pcie_width": 8}, "row-remap-failed": {"remap_failed": True}}
-    metrics["row-remap-pending"] = {"remap_pending": True}
     for each in CONDITIONS:
         judged = judge(
             each.kind,
             each.code,
-            subcode=each.subcode or words.get(each.name, ""),
-            metrics=metrics.get(each.name, {}),
+            subcode=each.subcode or each.example_word,
+            metrics=each.example_metrics,
             condition=each.name,
         )
         assert judged.result == ("unhealthy" if each.severe else "degraded"), each.name

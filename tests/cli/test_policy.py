@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from agent.conditions.declared import CONDITIONS, Declared
 from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import FACTS, Fault, NodeEvent, Registered, Verdict
@@ -53,7 +54,7 @@ def run(*arguments: str) -> tuple[int, str]:
 def test_explain_says_verdict_action_rule_and_why(
     arguments: tuple[str, ...], verdict: str, action: str, rule: str | None
 ) -> None:
-    """In JSON and in the table."""
+    """The verdict is the same in JSON and in the table."""
     code, out = run("explain", *arguments, "-o", "json")
     answer = json.loads(out)
     assert (0, verdict, action) == (code, answer["verdict"], answer["action"])
@@ -62,6 +63,57 @@ def test_explain_says_verdict_action_rule_and_why(
     _, page = run("explain", *arguments)
     for each in (verdict, action, answer["rule"], answer["why"], answer["policy"]):
         assert each in page
+
+
+@pytest.mark.parametrize("row", CONDITIONS, ids=lambda row: row.name)
+def test_explain_shows_how_a_condition_is_declared_and_what_is_made_of_it(row: Declared) -> None:
+    """The default policy rates each as the agent does, and the page has the whole declaration."""
+    code, out = run("explain", "--condition", row.name, "-o", "json")
+    answer = json.loads(out)
+    found = answer["declared"]
+    assert (code, found["condition"], found["level"]) == (0, row.name, row.scope)
+    assert (found["severity"], found["remedy"]) == (answer["verdict"], answer["action"])
+    _, page = run("explain", "--condition", row.name)
+    for each in (row.words, found["read"], found["begins"], found["ends"], answer["rule"]):
+        assert each in page
+
+
+@pytest.mark.parametrize(
+    ("delay", "said"),
+    [("", ""), ("delay: 90s, ", "counts    once it has held for 1m30s")],
+)
+def test_explain_says_what_a_policy_makes_of_a_condition(
+    tmp_path: Path, delay: str, said: str
+) -> None:
+    """A policy of one's own may rate a condition by its name, and delay it."""
+    file = tmp_path / "own.yaml"
+    name = """condition: 'event.condition == "pcie-width"'"""
+    file.write_text(
+        f"version: 1\nrules:\n"
+        f"  - {{name: own, {name}, {delay}result: unhealthy, action: replace}}\n"
+        "  - {name: rest, condition: true, result: healthy}\n"
+    )
+    _, page = run("explain", "--condition", "pcie-width", "--policy", str(file))
+    assert re.search(r"verdict +unhealthy\naction|verdict +unhealthy\ncounts", page)
+    assert ("counts" in page) == bool(said)
+    assert said in page
+    _, other = run("explain", "--condition", "rdma-devices", "--policy", str(file))
+    assert re.search(r"verdict +healthy", other)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--condition", "pcie-widht"), "did you mean pcie-width?"),
+        (("--condition", "x"), "known: driver-failing,"),
+        (("--condition", "pcie-width", "--xid", "79"), "name one fault"),
+    ],
+)
+def test_a_condition_that_is_not_there_is_refused(arguments: tuple[str, ...], said: str) -> None:
+    """The error names what is near, or every condition."""
+    result = CliRunner().invoke(app, ["policy", "explain", *arguments])
+    assert result.exit_code
+    assert said in f"{result.output} {result.exception}"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +163,7 @@ def test_a_subcode_is_read_as_the_line_writes_it(
 def test_an_unknown_subcode_is_refused(
     arguments: tuple[str, ...], subcode: str, known: str
 ) -> None:
-    """It would silently be judged as a fault without one."""
+    """An unknown subcode would silently be judged as none."""
     code, out = run("explain", *arguments, "--subcode", subcode)
     assert 2 == code
     assert known in " ".join(re.sub(r"[│╭╮╰╯─]", " ", out).split())

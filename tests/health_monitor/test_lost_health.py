@@ -64,7 +64,7 @@ def audit_of(bus: NatsBus) -> HealthAudit:
     policy = load_policy(ROOT / "config" / "health-policy.yaml")
     jobs = JobFaultHistory()
     handler = FaultHandler(store, performer, lambda: policy, settings, instruments, jobs, earlier)
-    return HealthAudit(bus, clock, store, performer, lease, handler.register_again)
+    return HealthAudit(bus, clock, store, performer, lease, handler.register_again, handler.review)
 
 
 @pytest.mark.parametrize(

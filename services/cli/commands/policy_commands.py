@@ -3,6 +3,7 @@
 The verdicts come from the health-monitor's own code. Only `test` needs a fleet, and only reads.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
@@ -79,6 +80,9 @@ def explain(
     xid: Annotated[int | None, typer.Option("--xid", min=0, help="An XID.")] = None,
     sxid: Annotated[int | None, typer.Option("--sxid", min=0, help="An SXID.")] = None,
     kind: Annotated[str, typer.Option("--kind", help=f"Another kind: {', '.join(KINDS)}.")] = "",
+    condition: Annotated[
+        str, typer.Option("--condition", help="A condition by its name: pcie-width.")
+    ] = "",
     subcode: Annotated[str, typer.Option("--subcode", help="Where the code has one.")] = "",
     metric: Annotated[
         list[str] | None,
@@ -88,31 +92,39 @@ def explain(
     config: Config = None,
     output: Output = console.Format.TABLE,
 ) -> None:
-    """Explain a policy's verdict on a fault."""
+    """Explain a policy's verdict on a fault, or on a condition and how that is declared."""
+    from services.cli.text import condition_declaration as conditions  # noqa: PLC0415
     from services.health_monitor.rules import policy_explanation  # noqa: PLC0415
 
-    named = [each for each in (xid, sxid, kind or None) if each is not None]
+    named = [each for each in (xid, sxid, kind or None, condition or None) if each is not None]
     if len(named) != 1:
-        raise typer.BadParameter("name one fault: --xid, --sxid or --kind")
+        raise typer.BadParameter("name one fault: --xid, --sxid, --kind or --condition")
+    row = conditions.declared(condition) if condition else None
     if kind and kind not in KINDS:
         raise typer.BadParameter(f"{kind!r} is no kind of fault; known: {', '.join(KINDS)}")
     of_kind: FaultKind = "xid" if xid is not None else "sxid" if sxid is not None else kind  # type: ignore[assignment]
     code = xid if xid is not None else sxid if sxid is not None else 0
-    index = -1 if of_kind == "sxid" else 0
+    if row is not None:
+        of_kind, code = row.kind, row.code
+    index = -1 if of_kind == "sxid" or (row is not None and row.scope == "host") else 0
     name = f"{of_kind.upper()} {code}" if code or of_kind == "xid" else of_kind.replace("_", " ")
     judge = _load(policy or _configured(config))
     reported = _subcode(subcode, name, policy_explanation.known_subcodes(judge, of_kind, code))
     example = policy_explanation.example(of_kind, code, gpu_index=index, subcode=reported)
     fault = msgspec.structs.replace(example, metrics=dict(map(_metric, metric or [])))
+    fault = conditions.begin_of(row, fault) if row is not None else fault
     explanation = policy_explanation.explain(judge, fault)
     known = _catalogue_entry(of_kind, code)
+    found = conditions.declaration(row) if row is not None else None
     if output.is_data:
         document: dict[str, Any] = {"fault": name, "verdict": explanation.result}
         document |= msgspec.to_builtins(explanation)
         document["catalog"] = msgspec.to_builtins(known)
+        document |= {"declared": msgspec.to_builtins(found)} if found else {}
         console.write_data(output, document)
     else:
-        console.write(_explanation_text(name, explanation, known))
+        lines = conditions.declaration_lines(found) if found else []
+        console.write(_explanation_text(name, explanation, known, lines))
 
 
 def _subcode(written: str, fault: str, known: tuple[str, ...] | None) -> str:
@@ -158,11 +170,18 @@ def _catalogue_entry(kind: str, code: int) -> CatalogueEntry | None:
     return None
 
 
-def _explanation_text(name: str, found: "Explanation", known: CatalogueEntry | None) -> str:
+def _explanation_text(
+    name: str,
+    found: "Explanation",
+    known: CatalogueEntry | None,
+    declared: Sequence[tuple[str, str]],
+) -> str:
     lines = [
+        *declared,
         ("fault", name + (f": {known.description}" if known else "")),
         ("NVIDIA", known.action if known else ""),
         ("verdict", found.result + (", at once" if found.fatal else "")),
+        ("counts", f"once it has held for {found.delay}" if found.delay else ""),
         ("action", found.action),
         ("rule", found.rule + (f": {found.description}" if found.description else "")),
         ("why", found.why),

@@ -47,6 +47,8 @@ class Rule:
     apart_seconds: float = 0.0
     per: Scope = "gpu"
     sticky_seconds: float = STICKY_SECONDS
+    delay_seconds: float = 0.0
+    """How long a condition must have been held before it counts."""
     cancels: tuple[int | str, ...] = ()
     cordon: Scope = "node"
     """gpu: the node's other GPUs stay usable, so this one alone may be cordoned."""
@@ -73,6 +75,7 @@ class Judgement:
     policy: str = ""
     fatal: bool = False
     sticky_seconds: float = STICKY_SECONDS
+    delay_seconds: float = 0.0
     cancels: tuple[int | str, ...] = ()
     cordon: Scope = "node"
     windows: Windows = field(default_factory=dict)
@@ -130,6 +133,7 @@ class Policy:
                 policy=self.hash,
                 fatal=rule.fatal_for(fault),
                 sticky_seconds=rule.sticky_seconds,
+                delay_seconds=rule.delay_seconds,
                 cancels=rule.cancels,
                 cordon=rule.cordon,
                 windows=counts,

@@ -50,6 +50,15 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """Epoch seconds at which it wears off."""
 
 
+class Delay(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a condition is held before it counts, by the rule that was in force."""
+
+    since: float
+    """Epoch seconds from which it is held."""
+    until: float
+    """Epoch seconds at which it counts; 0: it counts."""
+
+
 class Streak(msgspec.Struct, frozen=True, kw_only=True):
     """Unhealthy results that were not enough yet."""
 
@@ -86,6 +95,8 @@ class Working(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Epoch seconds of the timer that is set; 0: none."""
     begins: dict[str, tuple[float, ...]] = {}
     """Condition and GPU -> when it began within the last hour."""
+    delays: dict[str, Delay] = {}
+    """Condition and GPU -> its delay, of the conditions that have one."""
     levels: dict[str, float] = {}
     """Level and GPU -> since when, of the levels in telemetry that were reported and last."""
     silence: int = 0
@@ -115,6 +126,13 @@ def aged(work: Working, now: float) -> Working:
     conditions = {k: each for k, each in work.conditions.items() if each.until > now}
     streaks = {k: each for k, each in work.streaks.items() if each.last > now - STREAK_SECONDS}
     return msgspec.structs.replace(work, conditions=conditions, streaks=streaks)
+
+
+def next_review(work: Working) -> float:
+    """Return when something wears off or begins to count, in epoch seconds; 0: nothing does."""
+    ends = [each.until for each in work.conditions.values() if not (each.cordon or each.held)]
+    ends += [each.until for each in work.delays.values() if each.until]
+    return min(ends, default=0.0)
 
 
 def subject_of(fault: Fault) -> str:

@@ -25,6 +25,7 @@ from schemas.node_events import (
     Verdict,
 )
 from services.health_monitor.rules.cordoned_gpus import CORDON_SECONDS, cordon_gpus, is_gpu_cordon
+from services.health_monitor.rules.delayed_conditions import delayed, still_listed
 from services.health_monitor.rules.fault_history import (
     clearing_of,
     is_cleared,
@@ -51,6 +52,7 @@ from services.health_monitor.rules.health_state import (
     cancelled,
     held_key,
     newest,
+    next_review,
     restarted,
     subject_of,
     with_working,
@@ -113,12 +115,12 @@ def decide_fault(
     """Apply one judged fault; `cordons_gpus`: whether single GPUs of the pool are cordoned."""
     if applied(record, seen):
         return record, ()
+    now = seen.now.timestamp()
+    judged, before = delayed(working_of(record), fault, judged, now)
     known = msgspec.structs.replace(record, recent=noted(record, fault, judged, seen.now))
-    before = working_of(record)
     if is_cleared(known.recent[-1], before.clearing):
         # A replica that died unsaved may have published a verdict that the uncordon did not see.
         return _close(known, before, seen, _verdict(known, known, before, seen))
-    now = seen.now.timestamp()
     work = cancelled(aged(before, now), fault, judged)
     subject = subject_of(fault)
     streaks = dict(work.streaks)
@@ -406,11 +408,11 @@ def _verdict(
 def _close(
     record: HealthRecord, work: Working, seen: Trigger, effects: tuple[Effect, ...]
 ) -> Decision:
-    """Write the working state back; set the timer of the first condition that wears off."""
+    """Write the working state back; set the timer of what first wears off or begins to count."""
     record = with_conditions(record, work, seen.now)
     record = msgspec.structs.replace(record, cordon_gpus=cordon_gpus(work))
-    ends = (each.until for each in work.conditions.values() if not (each.cordon or each.held))
-    first = min(ends, default=0.0)
+    work = still_listed(record, work)
+    first = next_review(work)
     if first and not 0 < work.review <= first:
         at = seen.now + timedelta(seconds=max(first - seen.now.timestamp(), 0.0))
         effects = (*effects, ReviewAt(at))

@@ -5,7 +5,7 @@ and what is older than what is known changes nothing. A condition degrades its n
 and no timer ends it, but for one that began often within the hour: it counts until that is over.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -14,6 +14,7 @@ import msgspec
 from schemas.health_records import HealthRecord
 from schemas.held_conditions import ConditionList, HeldCondition, begin_id
 from schemas.node_events import ConditionEnded, Fault
+from services.health_monitor.rules.delayed_conditions import due
 from services.health_monitor.rules.health_policy import STICKY_SECONDS
 from services.health_monitor.rules.health_state import held_key, with_working, working_of
 from services.health_monitor.rules.node_health import (
@@ -21,6 +22,7 @@ from services.health_monitor.rules.node_health import (
     Decision,
     Effect,
     Trigger,
+    decide_review,
     decide_settled,
 )
 
@@ -83,15 +85,30 @@ def decide_listed(
     return record, effects
 
 
-def decide_again(record: HealthRecord, seen: Trigger, judge: Judge) -> Decision:
-    """Judge what holds again: the node was uncordoned, or the policy is another."""
+def decide_again(
+    record: HealthRecord, seen: Trigger, judge: Judge, only: Collection[str] | None = None
+) -> Decision:
+    """Judge what holds again: the node was uncordoned, or the policy is another.
+
+    `only`: these conditions.
+    """
     effects: tuple[Effect, ...] = ()
     for held in _holding(record.conditions):
+        if only is not None and _key(held) not in only:
+            continue
         assert record.conditions is not None
         fault = fault_of(record, record.conditions.boot_id, held, seen, seen.id)
         record, more = judge(record, fault, _of_fault(fault, seen))
         effects = (*effects, *more)
     return record, effects
+
+
+def decide_reviewed(record: HealthRecord, seen: Trigger, judge: Judge) -> Decision:
+    """Apply a timer: what has been held for its delay counts, and what has worn off does not."""
+    only = due(working_of(record), seen.now.timestamp())
+    record, effects = decide_again(record, seen, judge, only)
+    record, more = decide_review(record, seen)
+    return record, (*effects, *more)
 
 
 def fault_of(

@@ -76,6 +76,29 @@ _HOW: Final = """\
 - A changed policy file is in force within a second; an invalid one is refused and the old one
   stays. Each verdict names its rule and the policy (12 digits of the file's SHA-256).
 """
+_CONDITIONS: Final = """\
+## Conditions by name
+
+A rule rates a condition by its name, ignores it (`result: healthy`), or delays it. With `delay` a
+condition is healthy until it has been held for so long, and then what the rule says; one that ends
+before never counts, and no later rule is asked meanwhile. A changed `delay` counts from the moment
+since when the condition is held. Write such rules before those of the same kind of fault:
+
+```yaml
+rules:
+  - name: narrow-link
+    condition: event.condition == "pcie-width"
+    result: degraded
+    action: reboot
+    delay: 5m
+  - name: cable-that-is-known
+    condition: event.condition == "rdma-devices"
+    result: healthy
+```
+
+`navarch policy explain --condition NAME` shows how a condition is declared (what reads it and how
+often, GPU or host, when it holds and is over, severity and remedy) and what the policy makes of it.
+"""
 _PLAIN: Final = {
     "RESTART_APP": "healthy, restart_app",
     "IGNORE": "healthy, none",
@@ -95,7 +118,7 @@ def render() -> str:
     policy = load_policy(resource("health-policy.yaml"))
     xids = (*_xids(policy), *_differences(policy))
     tables = (*_rules(policy), *_levels(policy), *xids, *_sxids(policy))
-    return "\n".join((_INTRODUCTION, _HOW, *tables))
+    return "\n".join((_INTRODUCTION, _HOW, _CONDITIONS, *tables))
 
 
 def _rules(policy: Policy) -> Iterable[str]:
@@ -107,6 +130,8 @@ def _rules(policy: Policy) -> Iterable[str]:
         if rule.window_seconds:
             window = format_duration(rule.window_seconds)
             notes.insert(0, f"from {rule.count} within {window} per {rule.per} on")
+        if rule.delay_seconds:
+            notes.insert(0, f"once it has held for {format_duration(rule.delay_seconds)}")
         if rule.cancels:
             notes.append(f"ends {', '.join(map(str, rule.cancels))}")
         if rule.cordon == "gpu":

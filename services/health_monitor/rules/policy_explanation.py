@@ -43,6 +43,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     condition: str = ""
     lasts: str = ""
     """How long it lasts."""
+    delay: str = ""
+    """How long a condition is held before it counts; empty: it counts at once."""
     policy: str = ""
     file: str = ""
     repeats: tuple[Repeat, ...] = ()
@@ -65,7 +67,8 @@ def explain(policy: Policy, fault: Fault) -> Explanation:
             description=rule.description,
             why=rule.why,
             condition=rule.condition,
-            lasts=lasts(rule),
+            lasts=lasts(rule, fault),
+            delay=format_duration(rule.delay_seconds) if rule.delay_seconds else "",
             policy=policy.hash,
             file=policy.file,
             repeats=tuple(repeats),
@@ -111,9 +114,11 @@ def _repeat(rule: Rule) -> Repeat:
     )
 
 
-def lasts(rule: Rule) -> str:
-    """How long a rule's result lasts, in words."""
+def lasts(rule: Rule, fault: Fault | None = None) -> str:
+    """Say how long a rule's result lasts, of this fault or of any."""
     match rule.result:
+        case "degraded" if fault is not None and fault.condition:
+            return "until the agent sees it no more"
         case "unhealthy":
             return "until the node is uncordoned or replaced"
         case "degraded":

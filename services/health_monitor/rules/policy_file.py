@@ -26,7 +26,7 @@ from services.health_monitor.rules.health_policy import (
     Result,
     Rule,
 )
-from services.health_monitor.rules.telemetry_levels import Level, Reading
+from services.health_monitor.rules.level_spec import LevelSpec, level_of
 from services.primitives.errors import ConfigurationError
 from services.settings.packaged_files import resource
 from services.settings.yaml_document import Document, convert, read_document
@@ -36,7 +36,6 @@ POLICY_FILE: Final = "health-policy.yaml"
 FILE_BYTES_MAX: Final = 1_048_576
 RULES_MAX: Final = 1000
 COUNT_MAX: Final = 100
-LEVEL_SECONDS_MAX: Final = 3600.0
 WINDOW_SECONDS_MAX: Final = 7 * 86_400.0
 
 FIELDS: Final = (
@@ -69,7 +68,7 @@ _WORDS = re.compile(r"[\"']([^\"']*)[\"']")
 
 
 class Metadata(Setting, frozen=True, kw_only=True):
-    """Who the policy is."""
+    """Names and describes a policy."""
 
     name: str = ""
     description: str = ""
@@ -89,23 +88,10 @@ class RuleSpec(Setting, frozen=True, kw_only=True):
     apart: Duration | None = None
     per: Literal["gpu", "node"] = "gpu"
     sticky: Duration | None = None
+    delay: Duration | None = None
     cancels: tuple[int | str, ...] = ()
     cordon: Literal["gpu", "node"] = "node"
     why: str = ""
-
-
-class LevelSpec(Setting, frozen=True, kw_only=True, rename={"for_": "for"}):
-    """A level as it is written."""
-
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=60)]
-    description: str = ""
-    reading: Reading
-    above: float | None = None
-    below: float | None = None
-    bits: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    until: float | None = None
-    for_: Duration
-    kind: FaultKind
 
 
 class PolicySpec(Setting, frozen=True, kw_only=True):
@@ -183,41 +169,7 @@ def parse_policy(file: str, data: bytes) -> Policy:
         name=spec.metadata.name or Path(file).stem,
         hash=hashlib.sha256(data).hexdigest()[:12],
         rules=rules,
-        levels=tuple(_level(document, index, each) for index, each in enumerate(spec.levels)),
-    )
-
-
-def _level(document: Document, index: int, spec: LevelSpec) -> Level:
-    """Check one level and make it ready."""
-
-    def wrong(key: str, problem: str) -> ConfigurationError:
-        return document.error(("levels", index, key), f"level {spec.name!r}: {problem}")
-
-    names = [each["name"] for each in document.value["levels"][:index]]
-    if spec.name in names:
-        raise wrong("name", f"is given twice (first as level {names.index(spec.name) + 1}); rename")
-    if sum(bound is not None for bound in (spec.above, spec.below, spec.bits)) != 1:
-        raise wrong("reading", "needs one bound: above, below or bits; write exactly one")
-    if not 0 < spec.for_ <= LEVEL_SECONDS_MAX:
-        raise wrong("for", "must be above 0s and at most 1h; change it")
-    if spec.until is not None:
-        if spec.bits is not None:
-            raise wrong("until", "goes with above or below; bits are over when they are gone")
-        if spec.above is not None and spec.until > spec.above:
-            raise wrong("until", f"must not be higher than {spec.above:g}, where it begins")
-        if spec.below is not None and spec.until < spec.below:
-            raise wrong("until", f"must not be lower than {spec.below:g}, where it begins")
-    bound = spec.above if spec.above is not None else spec.below
-    return Level(
-        name=spec.name,
-        description=" ".join(spec.description.split()),
-        reading=spec.reading,
-        above=spec.above,
-        below=spec.below,
-        bits=spec.bits,
-        until=spec.until if spec.until is not None else bound or 0.0,
-        for_seconds=float(spec.for_),
-        kind=spec.kind,
+        levels=tuple(level_of(document, index, each) for index, each in enumerate(spec.levels)),
     )
 
 
@@ -236,6 +188,7 @@ def _rule(place: _Place, spec: RuleSpec) -> Rule:
         apart_seconds=float(spec.apart or 0.0),
         per=spec.per,
         sticky_seconds=STICKY_SECONDS if spec.sticky is None else float(spec.sticky),
+        delay_seconds=float(spec.delay or 0.0),
         cancels=spec.cancels,
         cordon=spec.cordon,
         why=" ".join(spec.why.split()),
@@ -260,9 +213,27 @@ def _check_keys(place: _Place, spec: RuleSpec) -> None:
             "widen the window",
         )
     _check_result(place, spec)
+    if spec.delay is not None:
+        _check_delay(place, spec, spec.delay)
     for each in spec.cancels:
         if isinstance(each, str) and each not in KINDS:
             raise place.error("cancels", f"{each!r} is no event type; known: {_list(KINDS)}")
+
+
+def _check_delay(place: _Place, spec: RuleSpec, delay: float) -> None:
+    """Refuse a delay of what is no condition, or that would have no effect."""
+    if not 0 < delay <= WINDOW_SECONDS_MAX:
+        raise place.error("delay", "must be above 0s and at most 7 days; change it")
+    if spec.window:
+        raise place.error("delay", "goes with no `count` and `window`; remove one of them")
+    if spec.result == "healthy":
+        raise place.error("delay", "has no effect on a healthy result; remove it")
+    if "condition" not in _FIELD.findall(_STRING.sub('""', str(spec.condition))):
+        raise place.error(
+            "delay",
+            "is for conditions that an agent sees, and other faults do not last; name them with "
+            "`event.condition`, or remove it",
+        )
 
 
 def _check_result(place: _Place, spec: RuleSpec) -> None:

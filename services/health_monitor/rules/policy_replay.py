@@ -160,7 +160,7 @@ class Replay:
         while node.review is not None and node.review <= until:
             at, node.review = node.review, None
             seen = node_health.Trigger(f"review-{node.record.node}", 0, at)
-            self._apply(node, node_health.decide_review(node.record, seen))
+            self._apply(node, open_conditions.decide_reviewed(node.record, seen, self._judge))
 
     def _apply(self, node: _Node, decision: node_health.Decision) -> None:
         node.record, effects = decision

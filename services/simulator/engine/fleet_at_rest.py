@@ -10,7 +10,7 @@ from typing import Final
 from schemas.node_records import node_key
 from schemas.pool_records import PoolRecord
 from schemas.topology import ALERTS, DURABLES
-from services.health_monitor.rules.health_state import working_of
+from services.health_monitor.rules.health_state import next_review, working_of
 from services.provisioner.instances.instance_decisions import ADOPTED
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.agent_machines import AgentMachines
@@ -129,8 +129,7 @@ class FleetAtRest:
         """Nodes that are degraded by what has worn off, and that nothing reviews."""
         before = self._simulation.clock.now().timestamp() - REVIEWED_SECONDS
         for record in self._records.health():
-            ends = [each.until for each in working_of(record).conditions.values()]
-            if ends and min(ends) < before:
+            if 0 < next_review(working_of(record)) < before:
                 yield f"{record.node} is {record.status} by what has worn off"
 
     def _unfit(self, pool: PoolRecord, instance: Instance) -> Iterator[str]:
