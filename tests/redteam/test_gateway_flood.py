@@ -35,7 +35,9 @@ async def flood(port: int, hosts: list[str], sent: bytes) -> AsyncIterator[None]
         writer.write(sent)
         writers.append(writer)
 
-    turns = itertools.islice(itertools.cycle(hosts), FLOOD)
+    # A process that may open fewer files has fewer slots, too.
+    many = min(FLOOD, allow_open_files() - 2 * AT_ONCE)
+    turns = itertools.islice(itertools.cycle(hosts), many)
     try:
         while some := list(itertools.islice(turns, AT_ONCE)):
             await asyncio.gather(*map(connect, some))
@@ -59,8 +61,6 @@ async def test_callers_are_answered_under_a_flood(
     server: EmbeddedServer, tmp_path: Path, hosts: list[str], sent: bytes
 ) -> None:
     """4,300 requests without an end had the gateway answer 503 to all, and to its probes."""
-    if allow_open_files() < FLOOD + AT_ONCE:
-        pytest.skip(f"this machine allows no process {FLOOD:,} open files: ulimit -Hn")
     file = tmp_path / "navarch.yaml"
     file.write_text("{}\n")
     headers = {"Authorization": f"Bearer {TOKEN}"}
