@@ -60,9 +60,8 @@ def allow_open_files() -> int:
     """
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_WANTED if most == resource.RLIM_INFINITY else min(FILES_WANTED, most)
-    if now == resource.RLIM_INFINITY or now >= wanted:
-        return FILES_WANTED
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    if now != resource.RLIM_INFINITY and now < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
     return wanted
 
 
