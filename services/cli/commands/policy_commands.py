@@ -92,7 +92,7 @@ def explain(
     config: Config = None,
     output: Output = console.Format.TABLE,
 ) -> None:
-    """Explain a policy's verdict on a fault, or on a condition and how that is declared."""
+    """Explain a policy's verdict on a fault, or a condition."""
     from services.cli.text import condition_declaration as conditions  # noqa: PLC0415
     from services.health_monitor.rules import policy_explanation  # noqa: PLC0415
 
