@@ -60,10 +60,10 @@ def test_another_seed_has_another_history():
 FOUND_AT = {
     "acknowledges first": 0,
     "timers are not stored": 0,
-    "fence is not confirmed": 68,
+    "fence is not confirmed": 289,
     "writes over anything": 0,
-    "rate is not given back": 23,
-    "gaps wait": 86,
+    "rate is not given back": 70,
+    "gaps wait": 111,
     "partners wait": 22,
     "jobs of others": 0,
     "observing acts": 1,
