@@ -12,6 +12,7 @@ import msgspec
 
 from schemas.enums import FaultKind
 from schemas.gpu_samples import Metric
+from schemas.time_text import utc_text
 from schemas.value_limits import Float, Int, Name
 
 HELD_MAX: Final = 128
@@ -72,17 +73,12 @@ def condition_views(listed: ConditionList | None) -> tuple[ConditionView, ...]:
         ConditionView(
             name=each.name,
             gpu_index=each.gpu,
-            since=_moment(each.since),
+            since=utc_text(datetime.fromtimestamp(each.since, UTC)),
             unknown=each.unknown,
             message=each.message,
         )
         for each in (listed.held if listed is not None else ())
     )
-
-
-def _moment(seconds: float) -> str:
-    at = datetime.fromtimestamp(seconds, UTC)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def begin_id(pool: str, node: str, boot_id: str, held: HeldCondition) -> str:

@@ -7,11 +7,13 @@ PyPI calls itself a work in progress and has two more dependencies. The tests re
 import hashlib
 import hmac
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
+
+from schemas.time_text import utc_text
 
 SECRET_CHARS_MIN: Final = 16
 SPECVERSION: Final = "1.0"
@@ -111,8 +113,3 @@ def binary_headers(event: CloudEvent) -> dict[str, str]:
     }
     named = {f"ce-{name}": quote(value, safe=_SAFE) for name, value in attributes.items()}
     return {"Content-Type": event.datacontenttype, **named}
-
-
-def utc_text(at: datetime) -> str:
-    """Return a time in the form of RFC 3339, in UTC."""
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

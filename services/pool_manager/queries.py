@@ -25,6 +25,7 @@ from schemas.held_conditions import condition_views
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
 from schemas.settings import FleetBudgetSpec, Settings
+from schemas.time_text import utc_text
 from services.bus.port import Endpoint, Headers
 from services.operator_text.workload_words import state_words
 from services.pool_manager.heartbeat_reader import HeartbeatTimes
@@ -152,7 +153,7 @@ def _health_events(health: HealthRecord | None) -> tuple[HealthEvent, ...]:
 
 @lru_cache(MOMENTS_KEPT_MAX)
 def _moment(value: datetime | None) -> str:
-    return value.isoformat(timespec="milliseconds").replace("+00:00", "Z") if value else ""
+    return utc_text(value) if value else ""
 
 
 def _full(record: PoolRecord) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
+from schemas.time_text import utc_text
 from services.operator_text.safe_text import escape, escape_line
 from services.primitives.plugin_thread import THREAD_PREFIX
 from services.primitives.redaction import redacted
@@ -36,7 +37,7 @@ class JsonFormatter(logging.Formatter):
         """Write one line."""
         moment = datetime.fromtimestamp(record.created, UTC)
         line: dict[str, object] = {
-            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "time": utc_text(moment),
             "level": LEVELS.get(record.levelname, record.levelname),
             "service": self._service,
             "msg": record.getMessage()[:TEXT_CHARS_MAX],

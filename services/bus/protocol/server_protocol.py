@@ -2,12 +2,13 @@
 
 from base64 import b64decode
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
 from schemas import headers as h
+from schemas.time_text import utc_text
 from schemas.topology import SERVER_VERSION_MIN
 from services.bus.port import Stored
 from services.primitives.errors import (
@@ -177,8 +178,7 @@ def refuse_too_large(
 
 def firing(at: datetime, target: str) -> dict[str, str]:
     """Headers that make a stored message fire into `target` at a moment."""
-    moment = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return {h.SCHEDULE: f"@at {moment}", h.SCHEDULE_TARGET: target}
+    return {h.SCHEDULE: f"@at {utc_text(at)}", h.SCHEDULE_TARGET: target}
 
 
 def check_version(found: tuple[int, int, int], url: str) -> None:

@@ -21,6 +21,7 @@ import msgspec
 from schemas import subjects
 from schemas.permissions import GATEWAY
 from schemas.settings import NatsSettings, Settings
+from schemas.time_text import utc_text
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.cli.fleet_discovery import LOCK_FILE, NATS_URL_VARIABLE, SERVE_FILE, ServeState
 from services.cli.served_bus import (
@@ -371,7 +372,7 @@ def _print_json(name: str, line: str) -> None:
 
 
 def _entry(name: str, text: str, level: str = "INFO") -> str:
-    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    now = utc_text(datetime.now(UTC))
     return json.dumps({"time": now, "level": level, "service": name, "msg": text})
 
 

@@ -6,7 +6,8 @@ from typing import Final, Literal
 import msgspec
 
 from schemas.alert_records import Alert
-from services.notifier.cloud_events import CloudEvent, cloud_event, utc_text
+from schemas.time_text import utc_text
+from services.notifier.cloud_events import CloudEvent, cloud_event
 
 Stage = Literal["begin", "acknowledge", "end"]
 

@@ -14,9 +14,9 @@ from schemas.alert_records import Alert
 from schemas.duration import Duration
 from schemas.secret_text import SecretText
 from schemas.settings import FilePath, Setting
+from schemas.time_text import utc_text
 from services.notifier.alerts.alert_channel import AlertDelivery, ChannelRefusalError
 from services.notifier.alerts.channels.vendor_http import shorten
-from services.notifier.cloud_events import utc_text
 from services.operator_text.safe_text import escape_line
 from services.primitives.clock import Clock
 from services.primitives.redaction import redacted

@@ -10,6 +10,7 @@ from schemas.alert_records import Alert
 from schemas.duration import Duration
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
+from schemas.time_text import utc_text
 from services.notifier.alerts.alert_channel import AlertDelivery
 from services.notifier.alerts.channels.alert_document import Stage, stages_of
 from services.notifier.alerts.channels.vendor_http import (
@@ -18,7 +19,6 @@ from services.notifier.alerts.channels.vendor_http import (
     answer_text,
     shorten,
 )
-from services.notifier.cloud_events import utc_text
 from services.primitives.clock import Clock
 from services.runtime.http_caller import check_url
 

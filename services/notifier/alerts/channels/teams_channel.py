@@ -6,6 +6,7 @@ from schemas.alert_records import Alert, Severity
 from schemas.duration import Duration
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
+from schemas.time_text import utc_text
 from services.notifier.alerts.alert_channel import AlertDelivery
 from services.notifier.alerts.channels.vendor_http import (
     VendorChannel,
@@ -13,7 +14,6 @@ from services.notifier.alerts.channels.vendor_http import (
     answer_text,
     shorten,
 )
-from services.notifier.cloud_events import utc_text
 from services.primitives.clock import Clock
 from services.runtime.http_caller import check_url
 
