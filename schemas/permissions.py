@@ -67,6 +67,8 @@ SCHEDULER: Final = "scheduler"
 """Role of a workload system: it may say that work has left a node, and nothing else."""
 SINK_READER: Final = "sink-reader"
 """Role of a program that reads what event sinks of type `subject` are sent, and nothing else."""
+USER_ROLES: Final = (VIEWER, SCHEDULER, SINK_READER, OPERATOR, POOL_ADMIN, ADMIN)
+"""Roles of people, and of programs beside the fleet; `navarch nats-config user add` gives them."""
 WORK_DONE: Final = REPORT_WORK_DONE.name
 PLUGIN_SWITCH: Final = "plugin-switch"
 """The order that takes a plugin out, or begins with it again."""

@@ -15,14 +15,13 @@ from schemas.fleet_queries import NodeView, Query
 from schemas.hardware_denylist import HardwareRecord
 from schemas.log_excerpts import LogExcerpt, LogRequest
 from schemas.node_work import JobNodes
-from schemas.permissions import ADMIN, CLI, OPERATOR, inbox, user_inbox
+from schemas.permissions import ADMIN, CLI, OPERATOR, USER_ROLES, inbox, user_inbox
 from schemas.settings import HealthSpec, NatsSettings
 from schemas.topology import EVENTS, EVIDENCE
 from services.bus.nats.connection_expiry import expiries, expiring
 from services.bus.nats.connection_options import SERVICE, ConnectOptions
 from services.bus.nats.credentials_file import name_of, role_and_key
 from services.bus.port import Stored
-from services.cli.bus_users import ROLES
 from services.fleet_client import service_orders
 from services.fleet_client.cost_report import CostReport
 from services.fleet_client.fleet_client import HEALTH_FILTERS, FleetClient, stored_batches
@@ -199,7 +198,7 @@ def user_options(settings: NatsSettings) -> ConnectOptions:
         settings=settings, name="navarch-cli", inbox_prefix=inbox(CLI), role=OPERATOR
     )
     role, key = role_and_key(settings.creds_file.replace(SERVICE, OPERATOR))
-    if role not in ROLES or role == ADMIN:
+    if role not in USER_ROLES or role == ADMIN:
         return options
     return replace(options, inbox_prefix=user_inbox(key), may_create_consumers=False)
 
@@ -207,7 +206,7 @@ def user_options(settings: NatsSettings) -> ConnectOptions:
 def person(options: ConnectOptions) -> str:
     """The name of the user whose credentials these are; empty: they are no person's."""
     file = options.settings.creds_file.replace(SERVICE, OPERATOR)
-    return name_of(file) if role_and_key(file)[0] in ROLES else ""
+    return name_of(file) if role_and_key(file)[0] in USER_ROLES else ""
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from typing import Final
 import nkeys
 
 from schemas.account_rules import Account
-from schemas.permissions import AGENT, BOOTSTRAP, GATEWAY, POD, REGION, SERVICES, rules
+from schemas.permissions import AGENT, BOOTSTRAP, GATEWAY, POD, REGION, SERVICES, USER_ROLES, rules
 from services.bus.nats.credentials_file import claims_of_token
 from services.bus.nats.nats_accounts import (
     OPERATOR_KEY,
@@ -29,7 +29,6 @@ from services.bus.nats.nats_accounts import (
     new_seed,
     role_key,
 )
-from services.cli.bus_users import ROLES
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
 
@@ -40,7 +39,7 @@ OPERATOR_LINE: Final = re.compile(r"^operator: (.+)$", re.MULTILINE)
 ROTATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "agents": (role_key(AGENT), role_key(BOOTSTRAP), role_key(POD)),
     "operator-key": (OPERATOR_KEY, OPERATOR_SIGNING_KEY, role_key(REVOKER)),
-    **{role: (role_key(role),) for role in (*SERVICES, GATEWAY, *ROLES)},
+    **{role: (role_key(role),) for role in (*SERVICES, GATEWAY, *USER_ROLES)},
     "regions": (role_key(REGION),),
     "all": tuple(key_names(rules())),
 }

@@ -12,20 +12,14 @@ import msgspec
 from schemas.account_rules import Account, Rules
 from schemas.names import token
 from schemas.permissions import (
-    ADMIN,
     AGENT,
-    OPERATOR,
     POD,
-    POOL_ADMIN,
-    SCHEDULER,
     SERVICES,
-    SINK_READER,
-    VIEWER,
+    USER_ROLES,
 )
 from schemas.value_limits import UtcTime
 from services.primitives.errors import NavarchError
 
-ROLES: Final = (VIEWER, SCHEDULER, SINK_READER, OPERATOR, POOL_ADMIN, ADMIN)
 KEPT: Final = timedelta(days=90)
 """How long a user is listed after the end of its credentials."""
 RESERVED: Final = ("agent", "bootstrap", "gateway", "pod", "region")
@@ -55,8 +49,8 @@ class BusUser(msgspec.Struct, frozen=True, kw_only=True):
 
 def require_role(role: str) -> None:
     """Raise NavarchError unless a person may have this role."""
-    if role not in ROLES:
-        raise NavarchError(f"--role {role!r}: there is {', '.join(ROLES)}")
+    if role not in USER_ROLES:
+        raise NavarchError(f"--role {role!r}: there is {', '.join(USER_ROLES)}")
 
 
 def add(users: Iterable[BusUser], user: BusUser) -> list[BusUser]:

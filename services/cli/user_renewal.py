@@ -5,9 +5,10 @@ from pathlib import Path
 
 import msgspec
 
+from schemas.permissions import USER_ROLES
 from services.bus.nats.credentials_file import ROLE_TAG, seed_in
 from services.bus.nats.nats_accounts import Key, credentials
-from services.cli.bus_users import ROLES, BusUser
+from services.cli.bus_users import BusUser
 from services.cli.nats_config_files import BusDirectory, role_keys
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
@@ -21,7 +22,7 @@ def renew_user(directory: Path, name: str, at: datetime, valid: timedelta) -> Pa
     bus = BusDirectory(directory)
     users = bus.users()
     user = next((each for each in reversed(users) if each.name == name), None)
-    if user is None or user.role not in ROLES:
+    if user is None or user.role not in USER_ROLES:
         raise NavarchError(f"there is no person {name!r}: see `navarch nats-config user list`")
     keys = role_keys(user.role, bus.keys())
     file = bus.credentials_file(user)

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from schemas.messages import encode
+from schemas.permissions import USER_ROLES
 from schemas.pool_records import FLEET_KEY, FleetRecord
 from schemas.topology import EVENTS, POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
-from services.cli.bus_users import ROLES
 from services.cli.nats_config_files import ACCOUNTS
 from tests.support import inprocess
 from tests.support.clients import connected
@@ -64,7 +64,7 @@ async def test_a_backup_says_which_services_ran_and_is_restored_elsewhere(
     assert "the server has streams already" in error
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", USER_ROLES)
 async def test_the_administrator_alone_saves_and_restores(
     secured: Secured, tmp_path: Path, role: str
 ) -> None:

@@ -15,13 +15,13 @@ import pytest
 import pytest_asyncio
 
 from schemas import subjects
+from schemas.permissions import USER_ROLES
 from schemas.topology import EVENTS, SAGAS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.topology_setup import set_up
 from services.cli import certificates
 from services.cli.bus_certificates import ROUTES, TLS, BusCertificates
-from services.cli.bus_users import ROLES
 from services.cli.cluster_servers import ClusterServer, cluster_servers
 from services.cli.nats_config_files import ACCOUNTS, CLIENTS_FILE, add_user, write
 from services.primitives.clock import SystemClock
@@ -99,7 +99,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sec
     stated = [f"n{at}={LOOPBACK}:{port}" for at, port in enumerate(free_ports(3), 1)]
     found = SecuredCluster(path / "bus", cluster_servers(stated))
     write(found.directory, "tests", NOW, **WHERE, servers=found.known)
-    for role in ROLES:
+    for role in USER_ROLES:
         add_user(found.directory, role, role, NOW, timedelta(days=1))
     for each in found.known:
         server = Server(path / each.name, conf_of(found.directory, each), each.name)

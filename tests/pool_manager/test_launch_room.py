@@ -70,7 +70,8 @@ def test_a_gap_would_be_left_where_nothing_has_room(
 ) -> None:
     """The room that the node itself makes counts, as it leaves first."""
     record = pool(1, spec=spec(**changes))
-    assert launch_room.leaves_gap(node, record, views, NOW) is gap
+    may = launch_room.allowed(record, views)
+    assert launch_room.leaves_gap(node, may, NOW) is gap
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import nats
 import pytest
 
 from schemas import permissions
+from schemas.permissions import USER_ROLES
 from schemas.settings import NatsSettings
 from services.bus.nats.connection_options import credentials
 from services.bus.nats.credentials_file import CREDENTIALS
@@ -23,7 +24,6 @@ from services.bus.nats.nats_accounts import (
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.topology_setup import set_up
 from services.cli.bus_client import user_options
-from services.cli.bus_users import ROLES
 from services.cli.nats_config_files import ACCOUNTS, SIGNING_FILE, add_user, write
 from services.primitives.clock import SystemClock
 
@@ -34,7 +34,7 @@ WHERE = {"store": "/data", "listen": "127.0.0.1:4222", "http": "127.0.0.1:8222"}
 def nats_config(directory: Path) -> Path:
     """Write what `navarch nats-config` writes, with one person of each role, named after it."""
     write(directory, "tests", NOW, **WHERE)
-    for role in ROLES:
+    for role in USER_ROLES:
         add_user(directory, role, role, NOW, timedelta(days=3650))
     return directory
 
@@ -82,7 +82,7 @@ class Secured:
             box = permissions.bootstrap_inbox(pool, node)
         elif kind == permissions.POD:
             box = permissions.pod_inbox(pool)
-        elif who in set(ROLES) - {permissions.ADMIN}:
+        elif who in set(USER_ROLES) - {permissions.ADMIN}:
             return user_options(settings)
         else:
             box = permissions.inbox(who)

@@ -10,7 +10,7 @@ import typer
 
 from schemas.duration import parse_duration
 from schemas.names import pool_name
-from schemas.permissions import POD
+from schemas.permissions import POD, USER_ROLES
 from services.bus.nats.nats_accounts import credentials, new_seed
 from services.cli import bus_users, console
 from services.cli.command_options import BUS, BusDirectoryOption, Config, NatsUrl, command_group
@@ -253,7 +253,7 @@ def add(
         str,
         typer.Option(
             "--role",
-            metavar="viewer|scheduler|sink-reader|operator|pool-admin|admin",
+            metavar="|".join(USER_ROLES),
             help="What it may do.",
         ),
     ],

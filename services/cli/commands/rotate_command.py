@@ -9,13 +9,12 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from schemas.permissions import GATEWAY, SERVICES
+from schemas.permissions import GATEWAY, SERVICES, USER_ROLES
 from schemas.settings import NatsSettings
 from services.bus.nats.account_updates import Requests, UntrustedKeyError
 from services.cli import console, key_rotation
 from services.cli.bus_certificates import BusCertificates
 from services.cli.bus_keys import ROTATIONS
-from services.cli.bus_users import ROLES
 from services.cli.command_options import BUS, BusDirectoryOption, Config, NatsUrl
 from services.cli.fleet_discovery import find_bus
 from services.cli.key_rotation import connecting_revoker
@@ -54,7 +53,7 @@ HAND_OVER: Final[Mapping[str, str]] = {
             f"replace the credentials of each {role} (`navarch nats-config user revoke NAME`, then "
             "`user add NAME`); then"
         )
-        for role in ROLES
+        for role in USER_ROLES
     },
     "all": "do what is said for each of the others; then",
 }
@@ -75,7 +74,7 @@ REFUSED: Final[Mapping[str, str]] = {
         "restarted; revoker.creds of the old key at once"
     ),
     **{service: f"credentials of the {service} of the old key" for service in (*SERVICES, GATEWAY)},
-    **{role: f"credentials of each {role} of the old key" for role in ROLES},
+    **{role: f"credentials of each {role} of the old key" for role in USER_ROLES},
     "all": "what any old key has signed, as is said for each of the others",
 }
 """What the second step has the servers refuse."""

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from schemas.fleet_queries import CurrentFailure, Expiry
-from schemas.permissions import ADMIN, OPERATOR, POOL_ADMIN, SCHEDULER, SINK_READER, VIEWER
+from schemas.permissions import USER_ROLES
 from schemas.settings import NatsSettings
 from schemas.value_limits import UtcTime
 from services.bus.nats.connection_expiry import expiring
@@ -25,8 +25,6 @@ log = logging.getLogger(__name__)
 FILE: Final = "users.json"
 OBSERVER: Final = "users"
 LOOK_SECONDS: Final = 60.0
-PEOPLE: Final = (VIEWER, SCHEDULER, SINK_READER, OPERATOR, POOL_ADMIN, ADMIN)
-"""Other roles are of programs, whose own connection reports their end."""
 
 
 class KnownUser(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +44,7 @@ def endings(users: Iterable[KnownUser], now: datetime) -> Iterator[Expiry]:
     last = {
         each.name: each
         for each in sorted(users, key=lambda user: user.expires_at)
-        if each.role in PEOPLE and each.revoked_at is None and each.expires_at > now
+        if each.role in USER_ROLES and each.revoked_at is None and each.expires_at > now
     }
     for each in last.values():
         yield Expiry(

@@ -30,16 +30,15 @@ def is_open(view: OfferingView, now: datetime) -> bool:
     return known and view.reported_available is not False
 
 
-def leaves_gap(
-    node: NodeRecord, record: PoolRecord, offered: Iterable[OfferingView], now: datetime
-) -> bool:
-    """Return whether no successor of the node could be launched once it has left."""
+def allowed(record: PoolRecord, offered: Iterable[OfferingView]) -> list[OfferingView]:
+    """Return the offerings that the pool may launch."""
     offers = choice_of(record.spec, record.avoid).offers
-    return not any(
-        is_open(view, now) or _makes_room(node, view)
-        for view in offered
-        if any(_allows(each, view) for each in offers)
-    )
+    return [view for view in offered if any(_allows(each, view) for each in offers)]
+
+
+def leaves_gap(node: NodeRecord, may: Iterable[OfferingView], now: datetime) -> bool:
+    """Return whether none of what the pool may launch could follow the node once it has left."""
+    return not any(is_open(view, now) or _makes_room(node, view) for view in may)
 
 
 def _makes_room(node: NodeRecord, view: OfferingView) -> bool:

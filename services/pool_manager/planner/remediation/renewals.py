@@ -8,7 +8,7 @@ than any drain does. A drifted node was launched with other settings than its po
 leaves before its successor comes while none could come.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 from zlib import crc32
@@ -53,6 +53,10 @@ class Renewal:
     """When it leaves with its work, in a pool without service windows; None: never."""
 
 
+Candidate = tuple[NodeRecord, RemedyChoice, str]
+"""A node that may leave, and for what."""
+
+
 def renewal(node: NodeRecord, record: PoolRecord, now: datetime) -> Renewal | None:
     """Return why a node is to be replaced although it is well; None: it is not.
 
@@ -74,9 +78,7 @@ def is_configured(record: PoolRecord) -> bool:
     return bool(spec.expire_after or spec.consolidation.min_saving) or spec.drift == "replace"
 
 
-def candidates(
-    snapshot: PoolSnapshot, record: PoolRecord, now: datetime
-) -> list[tuple[NodeRecord, RemedyChoice, str]]:
+def candidates(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> list[Candidate]:
     """Nodes that may leave now, and for what: those that are late, a spare, those without work.
 
     Of spares one at a time is renewed, since they count against no level. They count in the rate:
@@ -101,7 +103,6 @@ def candidates(
     return [
         (node, RemedyChoice(remedy="replace", reason=due.reason), due.what)
         for *_, node, due in found
-        if not _waits_for_room(snapshot, record, node, due, now)
     ]
 
 
@@ -114,25 +115,24 @@ def needs_room(found: PoolPlan) -> bool:
     )
 
 
-def put_off(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> PoolRecord:
-    """Return the record that says when to look again, where something is due and has no room."""
-    if snapshot.offered is None or candidates(snapshot, record, now):
-        return record
-    if not candidates(replace(snapshot, offered=None), record, now):
-        return record
-    return msgspec.structs.replace(
-        record, renew_at=now + launch_room.LOOK_AGAIN, renew_wait=launch_room.NO_ROOM
-    )
-
-
-def _waits_for_room(
-    snapshot: PoolSnapshot, record: PoolRecord, node: NodeRecord, due: Renewal, now: datetime
-) -> bool:
-    spec = record.spec
-    first = spec.replace_order == "terminate_first" and due.what != CONSOLIDATED
-    if snapshot.offered is None or not first or spec.nodes != "launched":
-        return False
-    return launch_room.leaves_gap(node, record, snapshot.offered, now)
+def with_room(
+    snapshot: PoolSnapshot, record: PoolRecord, now: datetime
+) -> tuple[PoolRecord, list[Candidate]]:
+    """Return the candidates that may leave first; where none may, the record says until when."""
+    found, spec = candidates(snapshot, record, now), record.spec
+    first = spec.replace_order == "terminate_first" and spec.nodes == "launched"
+    if snapshot.offered is None or not first:
+        return record, found
+    may = launch_room.allowed(record, snapshot.offered)
+    left = [
+        (node, choice, what)
+        for node, choice, what in found
+        if what == CONSOLIDATED or not launch_room.leaves_gap(node, may, now)
+    ]
+    if found and not left:
+        again = now + launch_room.LOOK_AGAIN
+        record = msgspec.structs.replace(record, renew_at=again, renew_wait=launch_room.NO_ROOM)
+    return record, left
 
 
 def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:

@@ -353,9 +353,9 @@ def _renew(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions
     if not renewals.may_begin(actions.record, now):
         return actions
     before, whole = len(actions.start), actions.allowance
-    record = renewals.put_off(snapshot, actions.record, now)
+    record, found = renewals.with_room(snapshot, actions.record, now)
     actions = replace(actions, allowance=whole.halved(), record=record)
-    for node, choice, what in renewals.candidates(snapshot, actions.record, now):
+    for node, choice, what in found:
         if renewals.rack_waits(actions.record, actions.nodes, node, actions.allowance):
             continue
         actions = replace(actions, choices={**actions.choices, node.node: choice})
