@@ -10,21 +10,13 @@ from agent.maintenance.diagnostics.health_check_plugins import PluginRunner
 from agent.maintenance.diagnostics_runner import DiagnosticsDependencies, DiagnosticsRunner
 from agent.observations import CheckFinding
 from agent.settings import AgentConfig
-from schemas.held_conditions import ConditionList, HeldCondition
 from schemas.node_events import CheckResult
 from services.primitives.clock import SystemClock
 from services.provisioner.providers.local_gpus import simulated_gpus
+from tests.support.held_conditions import LISTED
 
 OUTPUTS = Path(__file__).parent / "outputs"
 GPUS = simulated_gpus("node-7", 2)
-HELD = ConditionList(
-    boot_id="b-1",
-    counter=1,
-    held=(
-        HeldCondition(name="pcie-width", gpu=3, since=1.0, counter=1, message="8 lanes of 16"),
-        HeldCondition(name="nvml", since=2.0, unknown=True, message="a call hangs"),
-    ),
-)
 LOOK = (CheckResult(name="gpus-visible", ok=True, detail="2 GPUs are visible"),)
 
 
@@ -87,7 +79,7 @@ class Bed:
                 busy=lambda: self.busy,
                 cordoned=self._cordoned,
                 look=self._look,
-                conditions=lambda: HELD,
+                conditions=lambda: LISTED,
                 plugins=self.plugins,
                 on_failure=self.failures.append,
             ),

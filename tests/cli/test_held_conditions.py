@@ -4,13 +4,14 @@ import msgspec
 import pytest
 
 from schemas.fleet_queries import NodeView
-from schemas.held_conditions import ConditionList, ConditionView, HeldCondition
+from schemas.held_conditions import ConditionView
 from schemas.node_records import NodeRecord
 from services.cli.node_requests import still_held
 from services.cli.text.tables import node_page
 from services.fleet_client.why_text import why_node
 from services.operator_text.condition_text import condition_line
 from services.operator_text.quantities import local_time_text
+from tests.support.held_conditions import LISTED
 
 HELD = ConditionView(
     name="pcie-width", gpu_index=3, since="2026-11-21T01:00:00Z", message="8 lanes of 16"
@@ -65,15 +66,7 @@ def test_a_condition_has_its_state_and_since_when(view: ConditionView, silent: b
 def test_why_has_the_conditions_after_what_is_in_progress(state, lost, words):
     """A node that is judged healthy shows what cannot be read as well."""
     node = NodeRecord(pool="p", node="n-1", state=state, health="healthy", lost=lost)
-    listed = ConditionList(
-        boot_id="b",
-        counter=7,
-        held=(
-            HeldCondition(name="pcie-width", gpu=3, since=1.0, counter=7, message="8 of 16"),
-            HeldCondition(name="nvml", since=2.0, unknown=True, message="hangs"),
-        ),
-    )
-    said = why_node(node, None, [], [], conditions=listed).now[1:]
+    said = why_node(node, None, [], [], conditions=LISTED).now[1:]
     assert [line.partition(" since ")[0] for line in said] == words
 
 
