@@ -1,6 +1,6 @@
 """Declares each step of sagas: who performs it, what operators read while it waits, what is final.
 
-Inputs, deadlines and what a failure means are in `services.pool_manager.sagas.saga_steps`.
+Inputs, deadlines and what a failure means are in `services.saga.definitions.saga_steps`.
 """
 
 from collections.abc import Mapping

@@ -6,8 +6,8 @@ from datetime import datetime
 import msgspec
 
 from schemas.step_declarations import waits_for
-from services.pool_manager.sagas import DEFINITIONS
 from services.saga.definition import Step
+from services.saga.definitions import DEFINITIONS
 from services.saga.saga_state import SagaState
 
 

@@ -48,13 +48,13 @@ from services.pool_manager.planner.sizing.open_sagas import numbered
 from services.pool_manager.pool_store import Store
 from services.pool_manager.requests import pool_apply
 from services.pool_manager.saga_interventions import SagaInterventions
-from services.pool_manager.sagas import DEFINITIONS
 from services.primitives.clock import Clock
 from services.primitives.coalesce import Joined
 from services.primitives.errors import AnswerError, BusError, Conflict
 from services.runtime.event_publisher import publish_event
 from services.runtime.tracing import current_headers
 from services.saga.coordinator import Coordinator
+from services.saga.definitions import DEFINITIONS
 from services.settings.provider_choices import choice_of, says_more
 
 log = logging.getLogger(__name__)

@@ -42,8 +42,8 @@ from services.pool_manager.planner.saga_projection import (
     says_more,
 )
 from services.pool_manager.pool_store import Store
-from services.pool_manager.sagas import DEFINITIONS
 from services.runtime.event_publisher import publish_event
+from services.saga.definitions import DEFINITIONS
 from services.saga.saga_state import SagaState
 
 

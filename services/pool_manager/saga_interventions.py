@@ -38,12 +38,12 @@ from services.pool_manager.planner.safety.restored_store import has_ended_since
 from services.pool_manager.planner.saga_projection import has_succeeded
 from services.pool_manager.planner.sizing.withdrawn_notices import WITHDRAWN
 from services.pool_manager.pool_store import Store
-from services.pool_manager.sagas import DEFINITIONS
-from services.pool_manager.sagas.saga_steps import PROVISION
 from services.primitives.clock import Clock
 from services.primitives.coalesce import Joined
 from services.primitives.errors import Retry
 from services.saga.coordinator import Coordinator
+from services.saga.definitions import DEFINITIONS
+from services.saga.definitions.saga_steps import PROVISION
 from services.saga.next_entry import Impossible, cancel, proceed
 from services.saga.saga_state import SagaState
 

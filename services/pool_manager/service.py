@@ -62,13 +62,13 @@ from services.pool_manager.restore_detector import RestoreDetector
 from services.pool_manager.saga_auditor import SagaAuditor
 from services.pool_manager.saga_effects import SagaEffects
 from services.pool_manager.saga_interventions import UndoPutOff
-from services.pool_manager.sagas import DEFINITIONS
 from services.primitives.errors import BusError, Reject, Retry, Unavailable, UnreadableRecord
 from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.event_publisher import publish_event
 from services.runtime.failure_register import unreadable
 from services.runtime.process import Context, Service
 from services.saga.coordinator import Coordinator
+from services.saga.definitions import DEFINITIONS
 from services.saga.saga_state import SagaState
 from services.settings.problem_list import ProblemList
 

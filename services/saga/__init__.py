@@ -1,1 +1,1 @@
-"""The saga engine: definition, log (pure), decisions (pure), coordinator, participant."""
+"""Sagas: the table of definitions, and the engine: log, decisions, coordinator, participant."""

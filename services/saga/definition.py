@@ -1,6 +1,6 @@
 """What a saga is made of: a table of steps, each with who performs it, its undo and its deadline.
 
-Declared one file per saga in `services/pool_manager/sagas/`; read by `decide`. Pure.
+Declared one file per saga in `services/saga/definitions/`; read by `decide`. Pure.
 """
 
 from collections.abc import Callable, Mapping

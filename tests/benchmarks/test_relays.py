@@ -4,9 +4,9 @@ import pytest
 
 from benchmarks.relays import CONSUMERS, RULES, durables, kind_of
 from schemas.saga_params import LaunchSpec, SagaParams
-from services.pool_manager.sagas.replace_saga import REPLACE
-from services.pool_manager.sagas.scale_up_saga import SCALE_UP
 from services.saga.definition import Definition
+from services.saga.definitions.replace_saga import REPLACE
+from services.saga.definitions.scale_up_saga import SCALE_UP
 
 LAUNCH = LaunchSpec(fleet="f", provider="fake", instance_type="t", gpu_count=8)
 

@@ -23,7 +23,7 @@ from schemas.saga_log_entries import WHOLE, SagaEntry, saga_codec
 from schemas.saga_params import SagaParams
 from schemas.topology import DEAD, EVENTS, INSTANCES, NODES, POOLS, SAGAS
 from services.bus.port import Bus, Stored
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 from services.saga.saga_state import CorruptLogError, SagaState, fold
 from tests.crash import external_orders
 from tests.crash.external_orders import Kind

@@ -43,7 +43,7 @@ from schemas.saga_params import SagaParams
 from schemas.topology import SAGAS
 from services.bus.port import Stored
 from services.cli.commands.simulator.scenario_commands import why
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 from services.saga.saga_log import fold_stored
 from services.saga.saga_state import SagaState
 from services.simulator.engine.simulation_context import SimulationContext

@@ -30,7 +30,7 @@ PURE: Final = (
     "services/operator_text/*.py",
     "services/pool_manager/planner/*.py",
     "services/pool_manager/planner/*/*.py",
-    "services/pool_manager/sagas/*.py",
+    "services/saga/definitions/*.py",
     "services/provisioner/instances/instance_decisions.py",
     "services/provisioner/provider_client/provider_errors.py",
     "services/saga/saga_state.py",

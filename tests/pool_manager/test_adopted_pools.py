@@ -17,7 +17,7 @@ from services.pool_manager.planner.sizing.successors import (
     without_awaited,
 )
 from services.pool_manager.reconciler import saga_params
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 SPEC = PoolSpec(

@@ -29,9 +29,9 @@ from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.reconciler import saga_params
 from services.pool_manager.requests.request_decisions import decide
 from services.pool_manager.requests.request_replies import QueuedRequest
-from services.pool_manager.sagas import DEFINITIONS
-from services.pool_manager.sagas.saga_steps import IMMEDIATE_SECONDS, checkpoint_seconds
 from services.pool_manager.service import build
+from services.saga.definitions import DEFINITIONS
+from services.saga.definitions.saga_steps import IMMEDIATE_SECONDS, checkpoint_seconds
 from services.saga.next_entry import Impossible, Waiting, next_entry, proceed
 from services.saga.saga_state import SagaState, fold
 from tests.pool_manager.fleet import ask, events, settings, settled, under_way

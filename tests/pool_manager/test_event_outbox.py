@@ -29,10 +29,10 @@ from services.pool_manager.planner import event_outbox
 from services.pool_manager.planner.remediator import REPLACE
 from services.pool_manager.pool_store import Store
 from services.pool_manager.reconciler import Reconciler
-from services.pool_manager.sagas import DEFINITIONS
 from services.primitives.clock import SystemClock
 from services.primitives.errors import BusError, Unavailable
 from services.saga.coordinator import Coordinator
+from services.saga.definitions import DEFINITIONS
 
 SIZE, UNHEALTHY = 8, 6
 SPEC = PoolSpec(

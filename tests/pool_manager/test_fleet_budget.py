@@ -28,7 +28,7 @@ from services.pool_manager.planner.remediator import Ladder
 from services.pool_manager.planner.safety.breaker import in_ramp
 from services.pool_manager.planner.safety.breaker_requests import change_breaker
 from services.pool_manager.planner.safety.budget_claims import claimed, claiming
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WINDOW_SECONDS = 60

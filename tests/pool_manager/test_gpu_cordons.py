@@ -19,7 +19,7 @@ from services.pool_manager.planner.remediation.gpu_cordons import AGAIN_SECONDS
 from services.pool_manager.planner.remediator import Ladder
 from services.pool_manager.planner.saga_projection import leaving_node
 from services.pool_manager.planner.sizing.open_sagas import begin
-from services.pool_manager.sagas.saga_steps import admitted
+from services.saga.definitions.saga_steps import admitted
 from services.saga.saga_state import SagaState, StepState
 from tests.pool_manager.test_quarantine import NOW, OUT, decided, node, pool, unhealthy
 

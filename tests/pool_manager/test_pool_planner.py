@@ -26,7 +26,7 @@ from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing.open_sagas import node_name
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

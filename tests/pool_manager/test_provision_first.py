@@ -9,7 +9,7 @@ from schemas.saga_params import SagaParams
 from schemas.settings import PoolSpec
 from services.pool_manager.planner.saga_projection import leaving_node
 from services.pool_manager.planner.sizing.open_sagas import lacks_room
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 from services.saga.saga_state import SagaState, StepState
 
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)

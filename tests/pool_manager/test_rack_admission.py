@@ -24,9 +24,9 @@ from services.pool_manager.planner.admission.rack_admission import (
     why_misplaced,
 )
 from services.pool_manager.planner.rack_units import disagreements
-from services.pool_manager.sagas.saga_steps import admitted
 from services.pool_manager.service import build
 from services.saga.definition import Met, Unmeetable
+from services.saga.definitions.saga_steps import admitted
 from services.saga.saga_state import SagaState, StepState
 from tests.pool_manager.fleet import events, nodes, peers, settings
 from tests.support.inprocess import Running, eventually

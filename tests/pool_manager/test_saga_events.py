@@ -10,8 +10,8 @@ from schemas.saga_log_entries import SagaStuck, StepOverdue, StepStarted, StepSu
 from services.operator_text.event_text import describe
 from services.pool_manager.planner.saga_events import events_of
 from services.pool_manager.planner.saga_projection import coming_node, leaving_node
-from services.pool_manager.sagas import DEFINITIONS
 from services.saga.definition import Definition
+from services.saga.definitions import DEFINITIONS
 from services.saga.saga_state import SagaState, fold
 from tests.saga.model import EPOCH, KINDS, VARIANTS, Run, params
 

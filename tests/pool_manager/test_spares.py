@@ -19,7 +19,7 @@ from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.saga_projection import leaving_node, promoted_node
 from services.pool_manager.planner.sizing.open_sagas import begin
 from services.pool_manager.planner.sizing.spares import reserve
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 from services.saga.saga_state import SagaState, StepState
 
 NOW = datetime(2026, 5, 5, 12, tzinfo=UTC)

@@ -20,7 +20,7 @@ from services.pool_manager.planner.sizing.workload_names import found_names, nam
 from services.pool_manager.reconciler import saga_params
 from services.pool_manager.requests.request_decisions import decide
 from services.pool_manager.requests.request_replies import QueuedRequest, RequestDecision
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SPEC = PoolSpec(

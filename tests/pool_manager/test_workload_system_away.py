@@ -17,8 +17,8 @@ from services.pool_manager.planner.pool_planner import close, plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan
 from services.pool_manager.planner.remediator import Ladder
 from services.pool_manager.planner.safety.fault_waves import fault_signature
-from services.pool_manager.sagas import DEFINITIONS
-from services.pool_manager.sagas.saga_steps import HASTY_CORDON_SECONDS
+from services.saga.definitions import DEFINITIONS
+from services.saga.definitions.saga_steps import HASTY_CORDON_SECONDS
 from tests.pool_manager.test_pool_planner import NOW, node, pool, snapshot, spec
 
 LATER = NOW + timedelta(minutes=10)

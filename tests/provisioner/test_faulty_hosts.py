@@ -8,8 +8,8 @@ import pytest
 from schemas.saga_params import SagaParams
 from schemas.step_data import TerminateInputs
 from services.bus.nats.nats_bus import NatsBus
-from services.pool_manager.sagas.saga_steps import TERMINATE
 from services.provisioner.providers.gcp import GcpProvider
+from services.saga.definitions.saga_steps import TERMINATE
 from tests.provisioner.gcp_server import GcpServer
 from tests.provisioner.provisioner_parts import command, fake, provision, recorded, request, steps
 

@@ -27,7 +27,6 @@ from services.bus.topology_setup import set_up
 from services.cli.text.offering_text import state_text
 from services.pool_manager.planner.sizing.open_sagas import begin
 from services.pool_manager.reconciler import saga_params
-from services.pool_manager.sagas import DEFINITIONS
 from services.provisioner.offerings.interruptions import (
     INTERRUPTIONS_MAX,
     KEPT,
@@ -42,6 +41,7 @@ from services.provisioner.offerings.offering_choice import (
     choose,
 )
 from services.provisioner.offerings.offering_store import OfferingStore
+from services.saga.definitions import DEFINITIONS
 from services.settings.pool_validation import own_problems
 from services.settings.provider_choices import choice_of
 from services.simulator.engine.virtual_time import VirtualClock, run

@@ -26,7 +26,7 @@ from services.pool_manager.planner.node_projection import apply_event
 from services.pool_manager.planner.pool_planner import close, plan
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.remediator_plugins import Remediators
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 
 NOW: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SPEC: Final = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=99)

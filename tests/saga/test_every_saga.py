@@ -8,8 +8,8 @@ import pytest
 
 from schemas.enums import SAGA_STEPS
 from schemas.step_declarations import STEPS
-from services.pool_manager.sagas import DEFINITIONS
 from services.saga.definition import Definition
+from services.saga.definitions import DEFINITIONS
 from services.saga.saga_state import ENDED
 from tests.saga.model import KINDS, VARIANTS, Run, World, params, waiting
 

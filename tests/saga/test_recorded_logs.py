@@ -23,7 +23,7 @@ from schemas.saga_log_entries import (
     saga_codec,
 )
 from services.bus.port import Stored
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 from services.saga.next_entry import next_entry
 from services.saga.saga_log import fold_stored
 from services.saga.saga_state import SagaState

@@ -27,11 +27,11 @@ from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
 from services.bus.port import Stored
 from services.bus.topology_setup import set_up
-from services.pool_manager.sagas import DEFINITIONS
 from services.primitives.clock import SystemClock
 from services.primitives.errors import Reject
 from services.runtime.consumer_loop import Received
 from services.saga.coordinator import Coordinator
+from services.saga.definitions import DEFINITIONS
 from services.saga.saga_log import append, decode_entry, fold_stored
 from services.saga.saga_state import CorruptLogError, SagaState, fold
 

@@ -9,9 +9,9 @@ import pytest
 from services.pool_manager import sagas
 from services.pool_manager.planner.remediation import quarantine, quarantine_recheck
 from services.pool_manager.planner.safety import slow_waves
-from services.pool_manager.sagas.recheck_saga import RECHECK_NODE
-from services.pool_manager.sagas.saga_steps import UNCORDON
 from services.runtime.logs import silenced
+from services.saga.definitions.recheck_saga import RECHECK_NODE
+from services.saga.definitions.saga_steps import UNCORDON
 from services.simulator.inputs.scenario.scenario_file import read_file
 from services.simulator.inputs.scenario.scenario_runner import run
 

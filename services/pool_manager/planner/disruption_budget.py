@@ -22,7 +22,7 @@ from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import UNLIMITED, BudgetSpec, FleetBudgetSpec
 from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.node_counts import Nodes, unavailable
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 
 LEVEL_MIN: Final = 1
 """A percentage allows so many at least, or nothing is ever repaired."""

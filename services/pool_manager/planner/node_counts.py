@@ -12,8 +12,8 @@ from schemas.node_records import NodeRecord, RemediationAttempt
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_params import SagaTraits
 from services.pool_manager.planner import rack_units
-from services.pool_manager.sagas import DEFINITIONS
-from services.pool_manager.sagas.saga_steps import HASTY_CORDON_SECONDS
+from services.saga.definitions import DEFINITIONS
+from services.saga.definitions.saga_steps import HASTY_CORDON_SECONDS
 
 NOT_HEALTHY: Final = frozenset({"degraded", "unhealthy"})
 

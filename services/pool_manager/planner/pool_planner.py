@@ -32,9 +32,9 @@ from services.pool_manager.planner.sizing.pool_size import resize
 from services.pool_manager.planner.sizing.restart_drains import drain_ahead
 from services.pool_manager.planner.sizing.withdrawn_notices import give_back
 from services.pool_manager.planner.sizing.workload_names import give_up
-from services.pool_manager.sagas import DEFINITIONS
-from services.pool_manager.sagas.saga_steps import HASTY_CORDON_SECONDS
 from services.primitives.backoff import doubled
+from services.saga.definitions import DEFINITIONS
+from services.saga.definitions.saga_steps import HASTY_CORDON_SECONDS
 from services.saga.saga_state import SagaState
 
 RETRY_FIRST_SECONDS: Final = 2.0

@@ -20,8 +20,8 @@ from schemas.saga_params import traits_of
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.saga_projection import ARRIVING, has_come, has_left
 from services.pool_manager.planner.sizing.open_sagas import saga_id
-from services.pool_manager.sagas import DEFINITIONS
-from services.pool_manager.sagas.saga_steps import TERMINATE
+from services.saga.definitions import DEFINITIONS
+from services.saga.definitions.saga_steps import TERMINATE
 from services.saga.saga_state import SagaState
 
 LOST: Final = "its log is lost"

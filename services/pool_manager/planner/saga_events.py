@@ -19,8 +19,8 @@ from schemas.saga_log_entries import (
     UndoSucceeded,
 )
 from services.pool_manager.planner.saga_projection import has_succeeded, outcome
-from services.pool_manager.sagas import DEFINITIONS
-from services.pool_manager.sagas.saga_steps import gpus_reset_at, new_boot_id
+from services.saga.definitions import DEFINITIONS
+from services.saga.definitions.saga_steps import gpus_reset_at, new_boot_id
 from services.saga.saga_state import SagaState
 
 

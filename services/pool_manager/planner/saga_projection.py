@@ -22,7 +22,7 @@ from services.pool_manager.planner.node_counts import (
     is_operators_cordon,
 )
 from services.pool_manager.planner.node_projection import launched, with_gpu_cordon
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 from services.saga.saga_state import SagaState
 
 ATTEMPTS_MAX: Final = 16

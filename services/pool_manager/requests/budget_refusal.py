@@ -20,7 +20,7 @@ from services.pool_manager.planner.node_counts import (
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety.breaker_messages import spent_words
 from services.pool_manager.requests.request_replies import RefusedError
-from services.pool_manager.sagas import ON_REQUEST
+from services.saga.definitions import ON_REQUEST
 
 NAMED_MAX: Final = 3
 

@@ -48,7 +48,7 @@ from services.pool_manager.requests.request_replies import (
     refused,
 )
 from services.pool_manager.requests.requested_size import resized, smaller
-from services.pool_manager.sagas import DEFINITIONS, ON_REQUEST
+from services.saga.definitions import DEFINITIONS, ON_REQUEST
 from services.saga.next_entry import Impossible, cancel, proceed, retry
 from services.saga.saga_state import SagaState
 

@@ -17,8 +17,8 @@ from services.pool_manager.planner.node_counts import busy, takes_out_no_more
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety import eligibility, incidents
 from services.pool_manager.requests.request_replies import QueuedRequest, RequestDecision
-from services.pool_manager.sagas import DEFINITIONS, ON_REQUEST
 from services.saga.definition import Definition
+from services.saga.definitions import DEFINITIONS, ON_REQUEST
 
 Params = Callable[[str, PoolRecord, OpenSaga], SagaParams]
 ASKED: Final = "dry-run"

@@ -18,7 +18,7 @@ from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.node_counts import automatic, is_gone, is_out
 from services.pool_manager.planner.safety.fault_evidence import is_confirmed
 from services.pool_manager.planner.safety.fault_waves import UnhealthyNode, belongs, unhealthy_since
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 from services.simulator.engine.invariants import CLOCK_SECONDS, STORED_WITHIN_SECONDS, Invariants
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulation_context import SimulationContext, StoredRecords

@@ -24,7 +24,7 @@ from services.pool_manager.planner.disruption_budget import allowance
 from services.pool_manager.planner.node_counts import Nodes, busy, is_gone, is_out, nodes_removed
 from services.pool_manager.planner.safety import eligibility, incidents
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 from services.simulator.engine.budget_invariants import GANG_TIMES, budget_count
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.simulated_alerts import QuietTime

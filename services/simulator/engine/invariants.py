@@ -43,8 +43,8 @@ from schemas.topology import (
 )
 from services.bus.port import Stored
 from services.pool_manager.planner.node_counts import is_for_silence
-from services.pool_manager.sagas import DEFINITIONS
 from services.provisioner.provider_client.provider import Instance
+from services.saga.definitions import DEFINITIONS
 from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.node_liveness import CALLED_OFF_WITHIN_SECONDS, NodeLiveness
 from services.simulator.engine.simulated_cloud import SimulatedCloud

@@ -54,7 +54,7 @@ from schemas.topology import (
 from services.bus.memory.jetstream.publish_rules import fires_at
 from services.bus.port import Stored
 from services.pool_manager.planner.disruption_budget import slot_seconds
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 from services.simulator.engine.invariants import CLOCK_SECONDS, Invariants
 from services.simulator.engine.simulation_context import (
     SimulationContext,

@@ -13,7 +13,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.disruption_budget import Allowance
 from services.pool_manager.planner.node_counts import Nodes
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 
 CAP_TIMES: Final = 2
 """So many times the pool's own level and rate may be used where nodes share a job. The fleet's

@@ -14,7 +14,7 @@ from schemas.breaker_state import ObservedAction
 from schemas.pool_events import Incident, OperatorNeeded, PoolCondition, WouldStart
 from schemas.pool_records import OpenSaga
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 
 WOULD_MAX: Final = 200
 """Decisions kept in a record; the rest is neither kept nor published."""

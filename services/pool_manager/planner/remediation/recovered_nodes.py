@@ -16,7 +16,7 @@ from schemas.pool_records import PoolRecord
 from schemas.saga_params import SagaTraits
 from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.node_counts import automatic, is_for_silence, is_left_by_repair
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 
 HEARD: Final = "the node is heard again"
 HEALTHY: Final = "the node is healthy again"

@@ -35,7 +35,7 @@ from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing import spares
 from services.pool_manager.planner.sizing.open_sagas import begin, lacks_room, with_open
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 
 SAGAS: Final[Mapping[Remediation, SagaKind]] = {
     "reset-gpu": "reset-gpu",

@@ -45,7 +45,7 @@ from services.pool_manager.planner.safety.breaker_messages import spent_words
 from services.pool_manager.planner.sizing import spares
 from services.pool_manager.planner.sizing.open_sagas import room_for_sagas, with_open
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

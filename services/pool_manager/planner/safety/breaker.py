@@ -27,7 +27,7 @@ from schemas.breaker_state import Breaker
 from schemas.enums import BreakerCause
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import automatic
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 
 PROBE_HOLD_FIRST_SECONDS: Final = 60.0
 PROBE_HOLD_MAX_SECONDS: Final = 3600.0

@@ -12,7 +12,7 @@ from schemas.fault_signature import is_fatal
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.node_counts import Nodes
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 
 FLOOR: Final = "50%"
 """The share that stays schedulable where a verdict is no fatal fault of the kernel or of NVML."""

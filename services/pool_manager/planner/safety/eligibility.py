@@ -14,7 +14,7 @@ from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.safety import maintenance_windows
 from services.pool_manager.planner.unhealthy_nodes import given_up_at, remediation_reason
-from services.pool_manager.sagas import ON_REQUEST
+from services.saga.definitions import ON_REQUEST
 
 SPARES_REFUSE: Final = ("uncordon", "drain", "reset-gpu", "reboot", "terminate")
 """Requests that make no sense of a spare."""

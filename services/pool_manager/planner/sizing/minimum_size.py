@@ -10,7 +10,7 @@ from typing import Final
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.sizing.found_condition import FoundCondition
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 
 NAME: Final = "below-minimum"
 AFTER_SECONDS: Final = 30.0

@@ -25,7 +25,7 @@ from services.pool_manager.planner import cloud_notices, rack_units
 from services.pool_manager.planner.node_counts import is_down, is_gone
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing.workload_names import name_of
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 
 
 def node_name(fleet: str, pool: str, serial: int) -> str:

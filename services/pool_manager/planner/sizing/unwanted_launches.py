@@ -13,7 +13,7 @@ from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.sizing import on_demand_floor, workload_names
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 
 BOOTING: Final = ("launching", "registered")
 """States of a node that is not in service yet, in their order."""

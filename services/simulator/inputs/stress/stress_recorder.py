@@ -20,7 +20,7 @@ from schemas.settings import BudgetSpec
 from schemas.topology import EVENTS, HEALTH, NODES, SAGAS
 from services.bus.port import Stored
 from services.pool_manager.planner.disruption_budget import limit
-from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definitions import DEFINITIONS
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.job_queues import JobQueues
 from services.simulator.inputs.stress.node_report import NodeLives

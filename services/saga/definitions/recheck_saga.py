@@ -12,8 +12,8 @@ recheck began counts.
 from dataclasses import replace
 from typing import Final
 
-from services.pool_manager.sagas.saga_steps import CHECK, UNCORDON
 from services.saga.definition import Definition
+from services.saga.definitions.saga_steps import CHECK, UNCORDON
 
 CHECK_SECONDS: Final = 360.0
 """An agent runs `dcgm` at level 1 for 300 s at most."""

@@ -10,8 +10,8 @@ cordon while the node is unhealthy. The work on the node goes on.
 
 from typing import Final
 
-from services.pool_manager.sagas.saga_steps import QUARANTINE_CORDON
 from services.saga.definition import Definition
+from services.saga.definitions.saga_steps import QUARANTINE_CORDON
 
 QUARANTINE_NODE: Final = Definition(
     kind="quarantine",

@@ -3,17 +3,17 @@
 from typing import Final
 
 from schemas.enums import SagaKind
-from services.pool_manager.sagas.drain_saga import CORDON_NODE, DRAIN_NODE, UNCORDON_NODE
-from services.pool_manager.sagas.gpu_cordon_saga import CORDON_NODE_GPUS
-from services.pool_manager.sagas.promote_saga import PROMOTE_SPARE
-from services.pool_manager.sagas.quarantine_saga import QUARANTINE_NODE
-from services.pool_manager.sagas.reboot_saga import REBOOT_NODE
-from services.pool_manager.sagas.recheck_saga import RECHECK_NODE
-from services.pool_manager.sagas.replace_saga import REPLACE
-from services.pool_manager.sagas.reset_gpu_saga import RESET_GPU
-from services.pool_manager.sagas.scale_down_saga import SCALE_DOWN
-from services.pool_manager.sagas.scale_up_saga import SCALE_UP
 from services.saga.definition import Definition
+from services.saga.definitions.drain_saga import CORDON_NODE, DRAIN_NODE, UNCORDON_NODE
+from services.saga.definitions.gpu_cordon_saga import CORDON_NODE_GPUS
+from services.saga.definitions.promote_saga import PROMOTE_SPARE
+from services.saga.definitions.quarantine_saga import QUARANTINE_NODE
+from services.saga.definitions.reboot_saga import REBOOT_NODE
+from services.saga.definitions.recheck_saga import RECHECK_NODE
+from services.saga.definitions.replace_saga import REPLACE
+from services.saga.definitions.reset_gpu_saga import RESET_GPU
+from services.saga.definitions.scale_down_saga import SCALE_DOWN
+from services.saga.definitions.scale_up_saga import SCALE_UP
 
 DEFINITIONS: Final[dict[SagaKind, Definition]] = {
     each.kind: each

@@ -14,8 +14,8 @@ wait that grows with each failure.
 
 from typing import Final
 
-from services.pool_manager.sagas.saga_steps import launch
 from services.saga.definition import Definition
+from services.saga.definitions.saga_steps import launch
 
 SCALE_UP: Final = Definition(
     kind="scale-up", steps=launch, leaves="nothing", brings_node=True, resizes=True, backs_off=True

@@ -10,8 +10,8 @@ the same step is part of `replace`, and no saga of this kind is begun.
 
 from typing import Final
 
-from services.pool_manager.sagas.saga_steps import PROMOTE_ALONE
 from services.saga.definition import Definition
+from services.saga.definitions.saga_steps import PROMOTE_ALONE
 
 PROMOTE_SPARE: Final = Definition(
     kind="promote", steps=lambda _: (PROMOTE_ALONE,), leaves="the spare in reserve", backs_off=True

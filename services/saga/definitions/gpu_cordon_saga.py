@@ -12,8 +12,8 @@ an order that lifts the cordon is repeated.
 
 from typing import Final
 
-from services.pool_manager.sagas.saga_steps import CORDON_GPUS
 from services.saga.definition import Definition
+from services.saga.definitions.saga_steps import CORDON_GPUS
 
 CORDON_NODE_GPUS: Final = Definition(
     kind="cordon-gpus",

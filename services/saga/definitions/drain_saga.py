@@ -12,8 +12,8 @@ cordoned.
 
 from typing import Final
 
-from services.pool_manager.sagas.saga_steps import DRAIN, UNCORDON, cordon_undone
 from services.saga.definition import Definition
+from services.saga.definitions.saga_steps import DRAIN, UNCORDON, cordon_undone
 
 DRAIN_NODE: Final = Definition(
     kind="drain",

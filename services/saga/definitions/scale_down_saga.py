@@ -12,8 +12,8 @@ cordoned.
 from typing import Final
 
 from schemas.saga_params import SagaParams
-from services.pool_manager.sagas.saga_steps import DRAIN, TERMINATE, cordon_undone
 from services.saga.definition import Definition, Step
+from services.saga.definitions.saga_steps import DRAIN, TERMINATE, cordon_undone
 
 
 def _steps(params: SagaParams) -> tuple[Step, ...]:

@@ -15,8 +15,8 @@ reset counts in it, what it reported before does not: the uncordon has its healt
 
 from typing import Final
 
-from services.pool_manager.sagas.saga_steps import CHECK, DRAIN, RESET, UNCORDON, cordon
 from services.saga.definition import Definition
+from services.saga.definitions.saga_steps import CHECK, DRAIN, RESET, UNCORDON, cordon
 
 RESET_GPU: Final = Definition(
     kind="reset-gpu",

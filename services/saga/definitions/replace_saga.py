@@ -49,7 +49,8 @@ from typing import Final
 
 from schemas.fault_signature import RENEWALS
 from schemas.saga_params import SagaParams
-from services.pool_manager.sagas.saga_steps import (
+from services.saga.definition import Definition, Step
+from services.saga.definitions.saga_steps import (
     CORDON,
     TERMINATE,
     VACATE,
@@ -58,7 +59,6 @@ from services.pool_manager.sagas.saga_steps import (
     launch,
     promoting,
 )
-from services.saga.definition import Definition, Step
 
 
 def _steps(params: SagaParams) -> tuple[Step, ...]:

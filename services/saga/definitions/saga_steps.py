@@ -75,7 +75,7 @@ def _drain(params: SagaParams, outputs: Outputs) -> NodeInputs:
 
 
 def checkpoint_seconds(params: SagaParams) -> float:
-    """How long work may take to leave by itself after it was asked for a checkpoint; 0: not asked.
+    """Return the seconds in which work may leave after a request for a checkpoint; 0: none asked.
 
     Work that is dead already, or that the cloud takes, is not asked; and the drain ends no later.
     """
@@ -172,7 +172,7 @@ def new_boot_id(outputs: Outputs) -> str:
 
 
 def diagnostic(name: str) -> tuple[tuple[str, ...], int]:
-    """What the agent is asked for, and at which level: `dcgm-3` is `dcgm` at level 3."""
+    """Return the tools that the agent runs, and the level: `dcgm-3` is `dcgm` at level 3."""
     tool, _, level = name.partition("-")
     if tool == "dcgm" and level:
         return (tool,), int(level)
@@ -193,7 +193,7 @@ def _launch_seconds(params: SagaParams) -> float:
 
 
 def registered(_: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | None:
-    """Whether the new node's agent has spoken."""
+    """Return that the new node's agent has registered; None: not yet."""
     if node is None or node.registered_at is None:
         return None
     if node.denied_reason:
@@ -202,7 +202,7 @@ def registered(_: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | Non
 
 
 def admitted(params: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | None:
-    """Whether the new node may take work: its GPUs are all there, its boot check passed."""
+    """Return that the new node may take work: its GPUs are all there, its boot check passed."""
     if node is None or node.boot_checked is None or node.boot_checked_id != node.boot_id:
         return None
     if node.denied_reason:
@@ -222,7 +222,7 @@ def admitted(params: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | 
 
 
 def returned(params: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | None:
-    """Whether the node's agent speaks of another boot than the one that was to end."""
+    """Return that the node's agent reports another boot than the one that was to end."""
     if node is None or node.lost or node.boot_id in ("", params.boot_id):
         return None
     return Met({"boot_id": node.boot_id, "gpu_count": len(node.gpus)})
@@ -363,7 +363,7 @@ def promoting(params: SagaParams) -> tuple[Step, ...]:
 
 
 def launch(params: SagaParams) -> tuple[Step, ...]:
-    """From nothing to a node in service; with a diagnostic it has no work until it has passed.
+    """Return the steps up to a node in service; with a diagnostic it gets work once that passes.
 
     A spare has none at all: it is cordoned before it is admitted.
     """

@@ -16,8 +16,8 @@ again.
 
 from typing import Final
 
-from services.pool_manager.sagas.saga_steps import CHECK, DRAIN, REBOOT, RETURN, UNCORDON, cordon
 from services.saga.definition import Definition
+from services.saga.definitions.saga_steps import CHECK, DRAIN, REBOOT, RETURN, UNCORDON, cordon
 
 REBOOT_NODE: Final = Definition(
     kind="reboot",
