@@ -8,6 +8,7 @@ from schemas.account_rules import Account, Rules
 from schemas.operations import ORDERS
 from schemas.topology import (
     ALERTS,
+    ANSWERS,
     EVENTS,
     EVIDENCE,
     HEALTH,
@@ -20,7 +21,7 @@ from schemas.topology import (
 
 QUERIES: Final = (
     *("nodes", "node", "pools", "sagas", "budget", "dry-run", "instances", "offerings", "policy"),
-    *("hardware", "job-nodes"),
+    *("hardware", "job-nodes", "why"),
     *(each.name for each in ORDERS if each.is_query),
 )
 COMMANDS: Final = ("diagnose", "logs", "ping")
@@ -33,7 +34,10 @@ def gateway(
     """`box`: where it gets answers; `facts`: the events that it publishes."""
     streams = [
         *(EVENTS.name, SAGAS.name, TELEMETRY.name),
-        *(each.stream().name for each in (ALERTS, POOLS, NODES, HEALTH, INSTANCES, EVIDENCE)),
+        *(
+            each.stream().name
+            for each in (ALERTS, ANSWERS, POOLS, NODES, HEALTH, INSTANCES, EVIDENCE)
+        ),
     ]
     return Rules(
         account=Account.USERS,

@@ -210,6 +210,11 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     admitted_at: UtcTime | None = None
     changed_at: UtcTime | None = None
 
+    @property
+    def is_quarantined(self) -> bool:
+        """True where the node is cordoned only because it is unhealthy and its repair waits."""
+        return self.cordoned and self.quarantine is not None
+
 
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
     """Records whether any GPU of a node is in use, as its agent samples it, and since when."""

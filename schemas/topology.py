@@ -168,8 +168,16 @@ ALERTS: Final = BucketSpec(
     ends="with the alert; 8 days after the last news of it",
     bytes_max=64 * MIB,
 )
+ANSWERS: Final = BucketSpec(
+    name="ANSWERS",
+    description="What pools and nodes wait for, as the pool-manager answered last",
+    writer="pool-manager",
+    ends="with the pool; replaced at most once a second, by the next that says something else",
+    bytes_max=64 * MIB,
+)
 BUCKETS: Final = (
     *(POOLS, NODES, HEALTH, INSTANCES, OFFERINGS, HARDWARE, HEARTBEATS, LEASES, REPAIRS, ALERTS),
+    ANSWERS,
 )
 
 EVIDENCE: Final = ObjectBucketSpec(

@@ -1,13 +1,18 @@
-"""Reads from the bus what explains a node, pool or saga: logs and records.
+"""Reads what explains a node, pool or saga: logs, records, and the answer about the present.
 
-It needs no running service.
+The pool-manager answers about the present from memory. Where it does not answer, the last answer
+that it stored is shown with its age, so that an explanation needs no running service.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+import msgspec
+
 from schemas import subjects
+from schemas.fleet_queries import Query
 from schemas.health_records import HealthRecord
 from schemas.messages import decoder
 from schemas.names import TOKEN
@@ -15,17 +20,24 @@ from schemas.node_events import Repaired
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import BreakerOpened, Incident, PoolEvent
 from schemas.pool_records import PoolRecord, pool_key
+from schemas.present_answers import BlockedNode, PresentAnswer
 from schemas.stored_messages import decode_stored
-from schemas.topology import EVENTS, EVIDENCE, HEALTH, NODES, POOLS
+from schemas.time_text import utc_seconds
+from schemas.topology import ANSWERS, EVENTS, EVIDENCE, HEALTH, NODES, POOLS
 from services.bus.port import Bus, Stored
 from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.node_timeline import sagas_about
+from services.fleet_client.query_answers import decode_answer
 from services.fleet_client.saga_summaries import no_name, open_sagas, saga_log, state_of
 from services.fleet_client.why_answer import WhyAnswer
 from services.fleet_client.why_text import why_node, why_pool, why_saga
+from services.operator_text.quantities import rough_time
 from services.primitives.errors import NavarchError
 from services.saga.saga_state import SagaState
 
+log = logging.getLogger(__name__)
+
+_answers = decoder(PresentAnswer)
 _nodes = decoder(NodeRecord)
 _pools = decoder(PoolRecord)
 _health = decoder(HealthRecord)
@@ -43,7 +55,7 @@ async def why(fleet: FleetClient, name: str, at: datetime | None = None) -> WhyA
             return await _node(fleet, _nodes.decode(nodes[0].value), at)
         pool = await bus.get(POOLS, pool_key(name))
         if pool is not None:
-            return await _pool(bus, _pools.decode(pool.value), at)
+            return await _pool(fleet, _pools.decode(pool.value), at)
     try:
         state, entries = await saga_log(bus, name)
     except NavarchError:
@@ -52,8 +64,8 @@ async def why(fleet: FleetClient, name: str, at: datetime | None = None) -> WhyA
 
 
 async def _node(fleet: FleetClient, node: NodeRecord, at: datetime) -> WhyAnswer:
-    pool, health, history, objects, facts = await asyncio.gather(
-        fleet.bus.get(POOLS, pool_key(node.pool)),
+    (present, away), health, history, objects, facts = await asyncio.gather(
+        _present(fleet, Query(pool=node.pool, node=node.node), at),
         fleet.bus.get(HEALTH, node_key(node.pool, node.node)),
         fleet.node_history(node.node),
         fleet.bus.objects(EVIDENCE),
@@ -61,14 +73,40 @@ async def _node(fleet: FleetClient, node: NodeRecord, at: datetime) -> WhyAnswer
     )
     sagas = sagas_about(node.node, history)
     states = [state_of(_tree(history, saga)) for saga in sagas]
-    record = _pools.decode(pool.value) if pool else None
     held = [each for each in facts if _names_waiting_node(each, node.node)]
     found = [state for state in states if state is not None]
     kept = any(each.metadata.get("node") == node.node for each in objects)
     seen = _health.decode(health.value).conditions if health else None
     return why_node(
-        node, record, [*history, *held], found, conditions=seen, has_evidence=kept, at=at
+        node,
+        present.of(node.node) if present else BlockedNode(),
+        [*history, *held],
+        found,
+        conditions=seen,
+        has_evidence=kept,
+        at=at,
+        away=away,
     )
+
+
+async def _present(
+    fleet: FleetClient, query: Query, at: datetime
+) -> tuple[PresentAnswer | None, str]:
+    """Return what waits, and nothing or who does not answer and how old the stored answer is."""
+    try:
+        return decode_answer(PresentAnswer, await fleet.query("why", query), "why"), ""
+    except NavarchError as error:
+        log.info("the pool-manager does not answer: %s", error)
+    stored = await fleet.bus.get(ANSWERS, pool_key(query.pool))
+    who = "The pool-manager does not answer (`nats micro ls` lists who does)"
+    try:
+        found = _answers.decode(stored.value) if stored is not None else None
+    except msgspec.DecodeError:
+        found = None
+    if found is None:
+        return None, f"{who}, and has stored no answer about pool {query.pool}."
+    age = rough_time((at - found.at).total_seconds())
+    return found, f"{who}: what it waits for is as stored {age} ago, at {utc_seconds(found.at)}."
 
 
 def _tree(stored: Iterable[Stored], saga: str) -> list[Stored]:
@@ -87,13 +125,16 @@ def _names_waiting_node(stored: Stored, node: str) -> bool:
             return False
 
 
-async def _pool(bus: Bus, pool: PoolRecord, at: datetime) -> WhyAnswer:
-    nodes, facts, sagas = await asyncio.gather(
+async def _pool(fleet: FleetClient, pool: PoolRecord, at: datetime) -> WhyAnswer:
+    bus = fleet.bus
+    (present, away), nodes, facts, sagas = await asyncio.gather(
+        _present(fleet, Query(pool=pool.name), at),
         bus.entries(NODES, f"{pool.name}.*"),
         bus.read(EVENTS.name, subjects.pool_events_of(pool.name)),
         open_sagas(bus, pool.name),
     )
-    return why_pool(pool, [_nodes.decode(each.value) for each in nodes], facts, sagas, at=at)
+    found = [_nodes.decode(each.value) for each in nodes]
+    return why_pool(pool, found, present, facts, sagas, away=away)
 
 
 async def _saga(bus: Bus, state: SagaState, entries: list[Stored]) -> WhyAnswer:

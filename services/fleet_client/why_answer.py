@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from schemas.present_answers import Block
 from services.fleet_client.history_text import HistoryLine
 
 
@@ -18,6 +19,8 @@ class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Number of older lines that are not shown."""
     now: tuple[str, ...] = ()
     """What it waits for, and since when."""
+    blocked: tuple[Block, ...] = ()
+    """The same by gate, as the pool-manager answered it: until when, and the command."""
     next: str = ""
     """What follows."""
     evidence: str = ""

@@ -1,38 +1,39 @@
 """Explains a node, pool or saga: what was observed, decided and tried, and what it waits for. Pure.
 
-The input is stored messages and records. Times are storage times: they come from one clock, the
-server's.
+History comes from stored messages; what holds a node or pool back comes from the pool-manager's
+answer about the present. Times are storage times: they come from one clock, the server's.
 """
 
-from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import Final
 
 import msgspec
 
-from schemas.breaker_state import Breaker
 from schemas.held_conditions import ConditionList, condition_views
 from schemas.node_events import WorkRemains
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
+from schemas.present_answers import Block, BlockedGroup, BlockedNode, PresentAnswer
 from schemas.stored_messages import decode_stored
+from schemas.time_text import utc_seconds
 from services.bus.port import Stored
-from services.fleet_client import blocked_text
-from services.fleet_client.advice_text import advice_sentence
 from services.fleet_client.history_text import HistoryLine, history_lines
 from services.fleet_client.saga_progress import Progress, progress
 from services.fleet_client.why_answer import WhyAnswer
 from services.operator_text.condition_text import condition_line
-from services.operator_text.quantities import local_time
+from services.operator_text.quantities import first_of, local_time, localized
 from services.operator_text.safe_text import escape_line
 from services.operator_text.workload_words import state_words, work_words
-from services.pool_manager.planner.cloud_notices import taken_reason
-from services.pool_manager.planner.node_counts import is_quarantined
 from services.saga.saga_state import SagaState
 
 LINES_MAX: Final = 40
 """The newest; `navarch timeline` has all."""
 SAGAS_NAMED_MAX: Final = 20
+NODES_NAMED_MAX: Final = 5
+"""Nodes that wait for the same, by name."""
+OF_THE_POOL: Final = frozenset({"breaker", "retry"})
+"""Gates that hold every node of a pool alike: they are explained once."""
 IDLE: Final = "Nothing is in progress, and it waits for nothing."
 
 
@@ -41,18 +42,20 @@ IDLE: Final = "Nothing is in progress, and it waits for nothing."
 
 def why_node(
     node: NodeRecord,
-    pool: PoolRecord | None,
+    present: BlockedNode,
     stored: Iterable[Stored],
     sagas: Sequence[SagaState],
     *,
     conditions: ConditionList | None = None,
     has_evidence: bool = False,
     at: datetime | None = None,
+    away: str = "",
 ) -> WhyAnswer:
     """Explain a node; `stored`: its events, its pool's events about it, its sagas' entries.
 
-    `conditions`: what its agent sees; `has_evidence`: whether evidence of it is stored; `at`: now,
-    for how long what lasts.
+    `present`: what holds it back; `conditions`: what its agent sees; `has_evidence`: whether
+    evidence of it is stored; `at`: now, for how long what lasts; `away`: that the pool-manager
+    does not answer.
     """
     stored = tuple(stored)
     lines = history_lines(stored)
@@ -60,24 +63,32 @@ def why_node(
     words += [word for word in ("spare", "cordoned", "drained", "lost") if getattr(node, word)]
     if node.drained and node.drain_expired:
         words[words.index("drained")] = "drain expired"
-    if is_quarantined(node):
+    if node.is_quarantined:
         words[words.index("cordoned")] = "quarantined"
-    blocks = blocked_text.node_blocks(node, pool, at)
     words += [f"GPU {index} cordoned" for index in node.cordoned_gpus]
-    now, then = _node_now(
-        node, pool, sagas, lines, blocks, _remaining_work(node, sagas, stored, at)
-    )
-    now = (*blocked_text.quarantine_lines(node, pool), *blocks, *now)
-    if not now and (waits := blocked_text.degraded_wait(node, pool, at)):
-        now = (waits,)
-    if not node.saga and (renewed := blocked_text.renewal_wait(node, pool, at)):
-        now = (*now, renewed)
+    held = tuple(_with_history(each, lines) for each in present.blocked)
+    now = tuple(each.text for each in held)
+    then = present.next
+    saga = next((each for each in sagas if each.saga == node.saga), None)
+    if saga is not None:
+        where = progress(saga)
+        now = (*now, _waiting_sentence(where), *_remaining_work(node, sagas, stored, at))
+        then = _next_steps(where)
+    elif node.state == "terminated":
+        now = (_end_of(node, sagas),)
+    idle = () if now or away else (IDLE,)
     return _answer(
         WhyAnswer(
             about=node.node,
             kind="node",
             summary=f"{node.node} in pool {node.pool} is {', '.join(words)}.",
-            now=(*_workload_lines(node), *(now or (IDLE,)), *_condition_lines(node, conditions)),
+            now=(
+                *filter(None, (away,)),
+                *_workload_lines(node),
+                *(now or idle),
+                *_condition_lines(node, conditions),
+            ),
+            blocked=held,
             next=then,
             evidence=f"navarch evidence {node.node}" if has_evidence else "",
         ),
@@ -85,41 +96,24 @@ def why_node(
     )
 
 
-def _node_now(
-    node: NodeRecord,
-    pool: PoolRecord | None,
-    sagas: Sequence[SagaState],
-    lines: Sequence[HistoryLine],
-    blocks: Sequence[str],
-    remains: Sequence[str],
-) -> tuple[tuple[str, ...], str]:
-    saga = next((each for each in sagas if each.saga == node.saga), None)
-    if saga is not None:
-        where = progress(saga)
-        return (_waiting_sentence(where), *remains), _next_steps(where)
-    if node.state == "terminated":
-        replaced = (each for each in sagas if (each.kind, each.status) == ("replace", "done"))
-        params = (each.params for each in replaced if each.params.node == node.node)
-        successor = next((each.promotes or each.new_node for each in params), "")
-        place = f" {successor} replaced it." if successor else ""
-        return (f"It is terminated; nothing is in progress.{place}",), ""
-    if _is_unhealthy(node):
-        manual = _manual_remedies(node)
-        if blocks:
-            return (
-                f"It is unhealthy: {_fault_text(node)}.",
-            ), "nothing automatic until the block ends"
-        automatic = pool is not None and pool.spec.health.auto_replace
-        notified = pool is not None and node.node in pool.operator_notified
-        then = "it is remediated or replaced as soon as nothing blocks that"
-        return (_block_reason(node, pool, lines),), then if automatic and not notified else manual
-    if node.spare:
-        return ("It is a spare: it stays cordoned until it replaces a node.",), ""
-    if node.cordoned:
-        return (
-            "Nothing is in progress; it gets no new work, because it is cordoned.",
-        ), f"nothing automatic; to return it to service: navarch uncordon {node.node}"
-    return (), ""
+def _end_of(node: NodeRecord, sagas: Sequence[SagaState]) -> str:
+    replaced = (each for each in sagas if (each.kind, each.status) == ("replace", "done"))
+    params = (each.params for each in replaced if each.params.node == node.node)
+    successor = next((each.promotes or each.new_node for each in params), "")
+    place = f" {successor} replaced it." if successor else ""
+    return f"It is terminated; nothing is in progress.{place}"
+
+
+def _with_history(held: Block, lines: Sequence[HistoryLine]) -> Block:
+    """Add to what waits the last event behind it: the failed try, or the alert to operators."""
+    topic, words = {"retry": ("tried", "The last"), "operator": ("blocked", "Alerted")}.get(
+        held.gate, ("", "")
+    )
+    last = next((each for each in reversed(lines) if each.topic == topic), None)
+    if last is None:
+        return held
+    text = f"{held.text} {words} at {utc_seconds(last.at)}: {last.text.rstrip('.')}."
+    return msgspec.structs.replace(held, text=text)
 
 
 def _remaining_work(
@@ -133,7 +127,7 @@ def _remaining_work(
         message = decode_stored(each)
         if isinstance(message, WorkRemains) and message.saga == node.saga:
             waits = work_words(message, at or each.time)
-            last = (f"Its drain {waits} (reported at {local_time(each.time)}).",)
+            last = (f"Its drain {waits} (reported at {utc_seconds(each.time)}).",)
     return last
 
 
@@ -152,155 +146,77 @@ def _condition_lines(node: NodeRecord, listed: ConditionList | None) -> tuple[st
     return tuple(f"{each}." for each in seen)
 
 
-def _manual_remedies(node: NodeRecord) -> str:
-    """What an operator can do about an unhealthy node; first the action of its verdict."""
-    verb = {"reset_gpu": "reset-gpu", "reboot": "reboot"}.get(node.health_action, "replace")
-    return f"navarch {verb} {node.node}, or navarch uncordon {node.node} if it is healthy"
-
-
-def _is_unhealthy(node: NodeRecord) -> bool:
-    """Whether a node needs remediation."""
-    return node.state == "active" and bool(
-        node.health == "unhealthy" or node.lost or taken_reason(node)
-    )
-
-
-def _fault_text(node: NodeRecord) -> str:
-    if node.health == "unhealthy":
-        return node.health_reason or "judged unhealthy"
-    return taken_reason(node) or "its heartbeats stopped"
-
-
-def _block_reason(node: NodeRecord, pool: PoolRecord | None, lines: Sequence[HistoryLine]) -> str:
-    """Why an unhealthy node is not being remediated."""
-    if pool is None:
-        return "Nothing is in progress: its pool is no longer configured."
-    if not pool.spec.health.auto_replace:
-        return (
-            "Nothing is in progress: the pool has auto_replace: false, so an operator must decide."
-        )
-    last = next((each for each in reversed(lines) if each.topic == "blocked"), None)
-    if node.node in pool.operator_notified:
-        since = f", alerted at {local_time(last.at)}" if last else ""
-        kind = pool.spec.health.remediation.type
-        return f"It waits for an operator{since}: the pool has remediation: {kind}."
-    if node.health != "unhealthy" and node.provider_state == "disconnected":
-        return (
-            "Its credentials are refused or have expired, and it is not replaced for that silence: "
-            "navarch status shows what keeps its agent from connecting."
-        )
-    if node.health != "unhealthy" and node.lost_at is not None:
-        due = node.lost_at + timedelta(seconds=float(pool.spec.health.lost_after))
-        if pool.breaker.state == "closed":
-            return (
-                f"Its heartbeats stopped at {local_time(node.lost_at)}; unless they resume, the "
-                f"pool acts at {local_time(due)}, or later if its provider cannot confirm the loss."
-            )
-    if pool.failures and pool.retry_at is not None and not pool.over_spend_cap:
-        return f"It waits for the next try: {_retry_sentence(pool, lines)}"
-    if pool.breaker.state != "closed":
-        out = [saga for saga, each in pool.open.items() if each.node][:SAGAS_NAMED_MAX]
-        spent = f" In progress: {', '.join(out)}." if out else ""
-        words = _lower_first(breaker_sentence(pool.name, pool.breaker))
-        return f"It waits for the breaker, which {words}{spent}"
-    if pool.breaker.ramp:
-        return (
-            f"It waits for its turn: the breaker has closed and still allows only "
-            f"{pool.breaker.ramp} remediations at once."
-        )
-    return "It waits for the pool-manager to decide. Is it running? `nats micro ls` lists it."
-
-
-def _retry_sentence(pool: PoolRecord, lines: Sequence[HistoryLine]) -> str:
-    """How many tries failed in a row, why the last one failed, and when the next is."""
-    assert pool.retry_at is not None
-    last = next((each for each in reversed(lines) if each.topic == "tried"), None)
-    why = f", the last at {local_time(last.at)}: {last.text}" if last else ""
-    tries = "1 try" if pool.failures == 1 else f"{pool.failures} tries in a row"
-    return f"{tries} failed{why}. The next is at {local_time(pool.retry_at)}."
-
-
 # --- one pool ------------------------------------------------------------------------------------
 
 
 def why_pool(
     pool: PoolRecord,
     nodes: Iterable[NodeRecord],
+    present: PresentAnswer | None,
     stored: Iterable[Stored],
     sagas: Sequence[SagaState],
     *,
-    at: datetime | None = None,
+    away: str = "",
 ) -> WhyAnswer:
-    """Explain a pool; `stored`: its events, `sagas`: its open ones, `at`: now."""
-    nodes = tuple(nodes)
-    present = [each for each in nodes if each.state != "terminated" and not each.spare]
-    serving = (each for each in present if each.state == "active" and not each.lost)
+    """Explain a pool; `stored`: its events, `sagas`: its open ones.
+
+    `present`: what it and its nodes wait for; `away`: that the pool-manager does not answer.
+    """
+    counted = [each for each in nodes if each.state != "terminated" and not each.spare]
+    serving = (each for each in counted if each.state == "active" and not each.lost)
     healthy = sum(1 for each in serving if each.health == "healthy")
     summary = (
-        f"Pool {pool.name} has {len(present)} of {pool.desired} desired nodes, {healthy} of them "
+        f"Pool {pool.name} has {len(counted)} of {pool.desired} desired nodes, {healthy} of them "
         f"healthy and in service; open sagas: {len(pool.open)}, breaker: {pool.breaker.state}."
     )
     lines = history_lines(stored)
-    now: list[str] = [
-        *blocked_text.removal_progress(pool, nodes),
-        *blocked_text.observed_actions(pool),
-        *blocked_text.open_windows(pool, at),
-    ]
-    now += blocked_text.ready_spares(pool, nodes)
-    now += blocked_text.on_demand_lines(pool, nodes)
-    now += [f"{each.reason}." for each in pool.conditions.values() if each.reported]
-    if pool.advice is not None:
-        now.append(advice_sentence(pool.advice))
-    if pool.breaker.state != "closed":
-        now.append(f"The breaker {breaker_sentence(pool.name, pool.breaker)}")
-    elif pool.breaker.ramp:
-        now.append(
-            f"The breaker has closed and allows only {pool.breaker.ramp} remediations at once."
-        )
-    now += [
-        f"The incident {name} is open since {local_time(each.since)}: it has {each.nodes} nodes."
-        for name, each in pool.incidents.items()
-        if each.hold_ended_at is None
-    ]
-    if pool.failures and pool.retry_at is not None:
-        now.append(_retry_sentence(pool, lines))
+    held = tuple(_with_history(each, lines) for each in present.blocked) if present else ()
+    now = [*filter(None, (away,)), *(each.text for each in held)]
     now += [
         f"{each.saga}: {_lower_first(_waiting_sentence(progress(each)))}"
         for each in sagas[:SAGAS_NAMED_MAX]
     ]
     if len(sagas) > SAGAS_NAMED_MAX:
         now.append(f"{len(sagas) - SAGAS_NAMED_MAX} more: navarch saga list")
-    now += _waiting_nodes(present, pool, lines, shown=len(now))
-    found = WhyAnswer(about=pool.name, kind="pool", summary=summary, now=tuple(now or [IDLE]))
-    return _answer(found, lines)
+    if present is not None:
+        now += _waiting_nodes(present, pool, room=max(1, SAGAS_NAMED_MAX - len(now)))
+    return _answer(
+        WhyAnswer(
+            about=pool.name, kind="pool", summary=summary, now=tuple(now or [IDLE]), blocked=held
+        ),
+        lines,
+    )
 
 
-def _waiting_nodes(
-    nodes: Sequence[NodeRecord], pool: PoolRecord, lines: Sequence[HistoryLine], *, shown: int
-) -> list[str]:
-    """The nodes that need remediation, and what blocks it."""
-    named = []
-    busy = {each.node for each in pool.open.values()}
-    for node in (each for each in nodes if not each.saga and each.node not in busy):
-        if _is_unhealthy(node):
-            blocks = blocked_text.node_blocks(node, pool) or (_block_reason(node, pool, lines),)
-            # A block that applies to all nodes is reported once, above.
-            above = pool.breaker.state != "closed" or (pool.failures and not pool.over_spend_cap)
-            why = "It waits for the same" if above else blocks[0]
-            named.append(f"{node.node}: {_fault_text(node)}. {why}")
-        elif node.cordoned:
-            named.append(
-                f"{node.node} is cordoned; to return it to service: navarch uncordon {node.node}"
-            )
-    room = max(1, SAGAS_NAMED_MAX - shown)
-    more = [f"{len(named) - room} nodes more: navarch list"] if len(named) > room else []
-    gap = pool.desired - len(nodes)
-    if gap > 0 and not pool.open and not pool.failures and pool.spec.mode == "act":
-        more.append(
-            f"{gap} nodes are missing and nothing is in progress. Is the pool-manager running? "
-            "`nats micro ls` lists it."
-        )
-    return [*named[:room], *more]
+def _waiting_nodes(present: PresentAnswer, pool: PoolRecord, *, room: int) -> Iterator[str]:
+    """Yield the nodes that need something, and what each group of them waits for."""
+    above = any(each.gate in OF_THE_POOL for each in present.blocked)
+    left = present.more
+    for group in present.groups:
+        text = _group_sentence(group, above=above, removing=bool(pool.removing))
+        if text and room:
+            room -= 1
+            yield f"{first_of(group.nodes, NODES_NAMED_MAX)}{text}"
+        elif text:
+            left += len(group.nodes)
+    if left:
+        yield f"{left} nodes more: navarch list"
+
+
+def _group_sentence(group: BlockedGroup, *, above: bool, removing: bool) -> str:
+    """Return what follows the names of a group; empty: a pool has nothing to report of it."""
+    waits = [each for each in group.blocked if each.gate != "fault"]
+    if group.fault:
+        same = above and all(each.gate in OF_THE_POOL for each in waits)
+        why = "It waits for the same" if same or not waits else waits[0].text
+        return f": {group.fault}. {why}"
+    for each in waits:
+        if each.gate == "cordon":
+            is_one = "is" if len(group.nodes) == 1 else "are"
+            return f" {is_one} cordoned; to return it to service: {each.remedy}"
+        if removing and each.gate == "hold":
+            return f": {each.text}"
+    return ""
 
 
 # --- one saga ------------------------------------------------------------------------------------
@@ -328,31 +244,14 @@ def why_saga(state: SagaState, stored: Iterable[Stored]) -> WhyAnswer:
 def _waiting_sentence(where: Progress) -> str:
     if where.status == "stuck":
         return (
-            f"It is stuck at {where.step} since {local_time(where.since)}: {where.reason}. "
+            f"It is stuck at {where.step} since {utc_seconds(where.since)}: {where.reason}. "
             f"It waits for {where.waiting_for}."
         )
-    until = f", at most until {local_time(where.deadline)}" if where.deadline else ""
+    until = f", at most until {utc_seconds(where.deadline)}" if where.deadline else ""
     doing = " while it is unwound" if where.status == "unwinding" else ""
     at = f" (at {where.step}{doing})" if where.step else ""
     why = f" {where.reason}." if where.status == "unwinding" else ""
-    return f"It waits for {where.waiting_for}{at}, since {local_time(where.since)}{until}.{why}"
-
-
-def breaker_sentence(pool: str, breaker: Breaker) -> str:
-    """The state of a breaker that is not closed, and what it waits for; follows its name."""
-    since = f" since {local_time(breaker.since)}" if breaker.since else ""
-    if breaker.state == "half-open":
-        return f"is half-open{since}: {breaker.probe} is the probe, and its outcome decides."
-    by = f" by {breaker.by}" if breaker.by else ""
-    if breaker.forced:
-        then = f"it stays open until an operator closes it: navarch breaker close {pool} --reason …"
-    elif breaker.cause == "wave":
-        return f"is open{by}{since}: {breaker.reason}."  # which names the command
-    elif breaker.probe_at is not None:
-        then = f"one probe is tried at {local_time(breaker.probe_at)} at the earliest"
-    else:
-        then = "when that has passed, one probe is tried, and then others"
-    return f"is open{by}{since}: {breaker.reason}; {then}."
+    return f"It waits for {where.waiting_for}{at}, since {utc_seconds(where.since)}{until}.{why}"
 
 
 def _lower_first(sentence: str) -> str:
@@ -378,7 +277,7 @@ def why_page(answer: WhyAnswer) -> str:
     if answer.omitted:
         lines.append(f"  … {answer.omitted} older lines: navarch timeline has all")
     lines += [f"  {local_time(each.at)}  {each.topic:<9}  {each.text}" for each in answer.lines]
-    lines += [f"Now:   {each}" for each in answer.now]
+    lines += [f"Now:   {localized(each)}" for each in answer.now]
     if answer.next:
         lines.append(f"Next:  {answer.next}.")
     if answer.evidence:

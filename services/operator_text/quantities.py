@@ -1,7 +1,11 @@
 """Times, durations, GPU-hours and lists of names as operators read them. Pure."""
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
+
+_UTC_TEXT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 
 
 def local_time(at: datetime) -> str:
@@ -15,6 +19,11 @@ def local_time_text(text: str) -> str:
         return local_time(datetime.fromisoformat(text))
     except ValueError:
         return text
+
+
+def localized(sentence: str) -> str:
+    """Return a sentence with the times that a service wrote, in the local time zone."""
+    return _UTC_TEXT.sub(lambda found: local_time_text(found[0]), sentence)
 
 
 def elapsed(seconds: float) -> str:

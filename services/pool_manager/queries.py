@@ -24,6 +24,7 @@ from schemas.health_records import HealthRecord
 from schemas.held_conditions import condition_views
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
+from schemas.present_answers import BlockedGroup, PresentAnswer
 from schemas.settings import FleetBudgetSpec, Settings
 from schemas.time_text import utc_text
 from services.bus.port import Endpoint, Headers
@@ -31,7 +32,8 @@ from services.operator_text.workload_words import state_words
 from services.pool_manager.heartbeat_reader import HeartbeatTimes
 from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.disruption_budget import allowance, others
-from services.pool_manager.planner.node_counts import Nodes, busy, is_quarantined, size
+from services.pool_manager.planner.explanation.node_explanation import blocked_node
+from services.pool_manager.planner.node_counts import Nodes, busy, size
 from services.pool_manager.planner.remediation import drift
 from services.pool_manager.planner.remediation.renewals import renewal
 from services.pool_manager.planner.sizing import on_demand_floor
@@ -65,7 +67,7 @@ def node_view(
         status=record.state,
         health=_health(record, health),
         cordoned=record.cordoned,
-        quarantined=is_quarantined(record),
+        quarantined=record.is_quarantined,
         cordoned_gpus=record.cordoned_gpus,
         spare=record.spare,
         drained=record.drained and not record.drain_expired,
@@ -272,7 +274,7 @@ def fleet_view(claims: FleetBudgetRecord, spec: FleetBudgetSpec, now: datetime) 
 
 
 class Queries:
-    """The service's endpoints."""
+    """Answers the questions of clients about nodes, pools, sagas and the budget."""
 
     def __init__(
         self,
@@ -281,8 +283,13 @@ class Queries:
         settings: Settings,
         warning: Callable[[PoolRecord], Awaitable[str]],
         beats: HeartbeatTimes,
+        present: Callable[[str], PresentAnswer | None],
     ) -> None:
-        """Answer from `store`; `settings` say what a pool risks, `warning` if it is unlisted."""
+        """Answer from `store`; `settings` say what a pool risks, `warning` if it is unlisted.
+
+        `present`: what a pool and its nodes wait for.
+        """
+        self._present = present
         self._warning = warning
         self._beats = beats
         self._store = store
@@ -297,6 +304,7 @@ class Queries:
             subjects.query("pools"): self._pools,
             subjects.query("sagas"): self._sagas,
             subjects.query("budget"): self._budget,
+            subjects.query("why"): self._why,
         }
 
     async def _nodes(self, data: bytes, _: Headers) -> bytes:
@@ -352,6 +360,22 @@ class Queries:
                 items.append(msgspec.structs.replace(view, warnings=warnings))
         return _page(items, "")
 
+    async def _why(self, data: bytes, _: Headers) -> bytes:
+        """Answer what a pool waits for, or one of its nodes, at which gate and until when."""
+        query, now = _read(data), self._clock.now()
+        if not query.node:
+            found = self._present(query.pool)
+            if found is None:
+                raise UnknownNameError(f"there is no pool {query.pool!r}; see navarch status")
+            return msgspec.json.encode(found)
+        record = self._store.nodes.records.get(node_key(query.pool, query.node))
+        if record is None:
+            raise UnknownNameError(f"there is no node {query.node!r}; see navarch list")
+        pool = self._store.last_read(record.pool)
+        held = blocked_node(record, pool[0] if pool else None, now)
+        named = BlockedGroup(nodes=(record.node,), **msgspec.structs.asdict(held))
+        return msgspec.json.encode(PresentAnswer(pool=record.pool, at=now, groups=(named,)))
+
     async def _budget(self, _: bytes, __: Headers) -> bytes:
         """The fleet's budget, and what of it is used."""
         claims, _revision = await self._store.claims()
@@ -370,7 +394,7 @@ class Queries:
 
 
 def page_of(views: Iterable[tuple[str, ListedNode]], limit: int) -> Page:
-    """As many as are asked for and fit in a message, at least one; `next` is the last one's key."""
+    """Return as many views as are asked for and fit in a message; `next` is the last one's key."""
     items: list[msgspec.Raw] = []
     size, after = 0, ""
     for key, view in views:

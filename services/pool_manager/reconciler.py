@@ -77,12 +77,15 @@ class Reconciler:
         remediator: Callable[[PoolRecord], Remediator],
         beat_seconds: float,
         idle: Callable[[str], Mapping[str, Rest]],
+        looked_at: Callable[[str], None],
     ) -> None:
         """`coordinator` is asked for late: it and the reconciler call each other.
 
         `beat_seconds`: within so long every agent that is connected beats. `idle`: the nodes of a
-        pool that are to leave as they have no work.
+        pool that are to leave as they have no work. `looked_at`: called with each pool that was
+        decided about.
         """
+        self._looked_at = looked_at
         self._idle = idle
         self._remediator = remediator
         self._bus = bus
@@ -118,6 +121,7 @@ class Reconciler:
             if decided.record.removing:
                 await self._forget(pool)
             await self._clear(pool)
+        self._looked_at(pool)
 
     async def _forget(self, pool: str) -> None:
         """Forget a pool that is to go, once its last node has gone."""

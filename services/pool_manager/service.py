@@ -23,6 +23,7 @@ from schemas.stored_messages import decode_stored
 from schemas.topology import POOL_NODE_EVENTS, POOL_REQUESTS, POOL_SAGAS, POOL_TIMERS
 from services.bus.leases import Lease
 from services.bus.record_bucket import retry_conflicts
+from services.pool_manager.answer_store import AnswerStore
 from services.pool_manager.autoscaling.autoscaler_plugins import Finder, check_autoscaling
 from services.pool_manager.autoscaling.autoscaling_loop import Autoscaling
 from services.pool_manager.configured_pools import ConfiguredPools
@@ -118,14 +119,14 @@ class PoolManager:
         self._lease = Lease(context.bus, context.clock, "pool-manager.resync", context.replica)
         self._idle = IdleWatch(context.bus, context.clock, self.store, self._lease)
         self._prices = PriceWatch(context.bus, context.clock, self.store, self._lease)
+        self._answers = AnswerStore(context.bus, context.clock, self.store, context.replica)
         self._reconciler = Reconciler(
-            context.bus,
-            context.clock,
-            self.store,
+            *(context.bus, context.clock, self.store),
             lambda: self._coordinator,
             Remediators(context.settings.pools, context.settings_file, context.plugins).of,
             float(context.settings.agent.heartbeat_ttl),
             self._idle.due,
+            self._answers.note,
         )
         self._hardware = HardwareList(context.bus, context.clock)
         self._effects = SagaEffects(
@@ -150,11 +151,7 @@ class PoolManager:
         )
         self._finder = Finder(context.settings, context.settings_file, context.plugins)
         self._autoscaling = Autoscaling(
-            context.bus,
-            context.clock,
-            self.store,
-            self._lease,
-            self._finder,
+            *(context.bus, context.clock, self.store, self._lease, self._finder),
             context.settings,
             self._reconciler.reconcile,
         )
@@ -206,6 +203,7 @@ class PoolManager:
                 self._resync_for_ever,
                 self._verifier.run,
                 self._autoscaling.run,
+                self._answers.run,
                 partial(self._idle.run, self._reconciler.reconcile),
                 partial(self._prices.run, self._reconciler.reconcile),
             ),
@@ -216,6 +214,7 @@ class PoolManager:
                     self._context.settings,
                     self._configured.warning,
                     HeartbeatTimes(self._bus, self._clock),
+                    self._answers.answer,
                 ).endpoints(),
                 **DryRuns(
                     self._clock, self.store, self._pools, self._coordinator.state

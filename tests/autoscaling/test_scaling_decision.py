@@ -11,8 +11,8 @@ from schemas.duration import decode_hook
 from schemas.pool_events import Scaled
 from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec, Setting
-from services.fleet_client.advice_text import advice_sentence, is_notable
-from services.operator_text.quantities import local_time
+from services.operator_text.advice_text import advice_sentence, is_notable
+from services.operator_text.quantities import local_time, localized
 from services.pool_manager.autoscaling.autoscalers import PoolState, Recommendation
 from services.pool_manager.autoscaling.scaling_decision import unanswered, unfollowed, with_advice
 from services.simulator.inputs.scenario.scenario_file import read_text
@@ -132,7 +132,10 @@ WORDS = {
 def test_advice_as_a_sentence(name):
     """The recommendation, why it is not followed, and when it is evaluated again."""
     advice, words = WORDS[name]
-    assert (f"{words} {AGAIN}", name != "idle") == (advice_sentence(advice), is_notable(advice))
+    assert (f"{words} {AGAIN}", name != "idle") == (
+        localized(advice_sentence(advice)),
+        is_notable(advice),
+    )
 
 
 SCENARIO = """

@@ -6,6 +6,7 @@ import pytest
 from schemas.fleet_queries import NodeView
 from schemas.held_conditions import ConditionView
 from schemas.node_records import NodeRecord
+from schemas.present_answers import BlockedNode
 from services.cli.node_requests import still_held
 from services.cli.text.tables import node_page
 from services.fleet_client.why_text import why_node
@@ -66,7 +67,7 @@ def test_a_condition_has_its_state_and_since_when(view: ConditionView, silent: b
 def test_why_has_the_conditions_after_what_is_in_progress(state, lost, words):
     """A node that is judged healthy shows what cannot be read as well."""
     node = NodeRecord(pool="p", node="n-1", state=state, health="healthy", lost=lost)
-    said = why_node(node, None, [], [], conditions=LISTED).now[1:]
+    said = why_node(node, BlockedNode(), [], [], conditions=LISTED).now[1:]
     assert [line.partition(" since ")[0] for line in said] == words
 
 

@@ -1,6 +1,7 @@
-"""`navarch why` and saga progress: sentences from stored messages, then on a real bus."""
+"""`navarch why` and saga progress explain from stored messages, and on a real bus."""
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,6 +19,7 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import FACTS as POOL_FACTS
 from schemas.pool_events import BreakerOpened, PoolEvent, RequestRefused, SagaOpened
 from schemas.pool_records import OpenSaga, PoolRecord, pool_key
+from schemas.present_answers import BlockedNode
 from schemas.saga_log_entries import (
     STATUSES,
     WHOLE,
@@ -35,6 +37,7 @@ from schemas.saga_log_entries import (
 )
 from schemas.saga_params import SagaParams
 from schemas.settings import HealthSpec, PoolSpec
+from schemas.time_text import utc_seconds
 from schemas.topology import HEALTH, NODES, POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
@@ -42,8 +45,11 @@ from services.bus.port import Stored
 from services.fleet_client.explanation import why
 from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.saga_progress import progress
+from services.fleet_client.why_answer import WhyAnswer
 from services.fleet_client.why_text import LINES_MAX, why_node, why_page, why_pool, why_saga
-from services.operator_text.quantities import local_time
+from services.pool_manager.planner.explanation.node_explanation import blocked_node
+from services.pool_manager.planner.explanation.pool_explanation import present_answer
+from services.pool_manager.planner.node_counts import Nodes
 from services.primitives.errors import NavarchError
 from services.saga.saga_log import append
 from services.saga.saga_state import SagaState, fold
@@ -79,7 +85,7 @@ STARTED = SagaStarted(
 
 
 def step(kind: type[StepEntry], name: str, **more: Any) -> StepEntry:
-    """An entry about a step."""
+    """Return an entry about a step."""
     return kind(id=f"{name}.{kind.__name__}", step=name, **more, **ABOUT)
 
 
@@ -93,7 +99,7 @@ DRAINING: tuple[SagaEntry, ...] = (
 
 
 def subject(message: Message) -> str:
-    """Where a message is stored."""
+    """Return the subject under which a message is stored."""
     if isinstance(message, NodeEvent):
         return subjects.node_event(message.pool, message.node, NODE_FACTS[type(message)])
     if isinstance(message, PoolEvent):
@@ -111,8 +117,18 @@ def stored(*messages: Message) -> list[Stored]:
     ]
 
 
+def explained(
+    pool: PoolRecord,
+    nodes: list[NodeRecord],
+    messages: Sequence[Stored] = (),
+    sagas: Sequence[SagaState] = (),
+) -> WhyAnswer:
+    """A pool explained with what the pool-manager answers about it."""
+    return why_pool(pool, nodes, present_answer(pool, Nodes(nodes), NOW), messages, sagas)
+
+
 def folded(*entries: SagaEntry) -> SagaState:
-    """The folded state of entries."""
+    """Return the folded state of entries."""
     state: SagaState | None = None
     for i, each in enumerate(entries, 1):
         state = fold(state, each, i, {})
@@ -150,14 +166,14 @@ WAITS = [
 def test_a_saga_says_what_it_waits_for(
     entries: tuple[SagaEntry, ...], waiting_for: str, at: str
 ) -> None:
-    """In every state one sentence, at one step; none once it has ended."""
+    """Each state has one sentence, at one step; an ended saga has none."""
     where = progress(folded(*entries))
 
     assert (waiting_for, at) == (where.waiting_for, where.step)
 
 
 def test_a_saga_has_every_step_with_its_times() -> None:
-    """In order: what has ended, what is under way, and what follows."""
+    """The steps are in order: what has ended, what is under way, and what follows."""
     steps = progress(folded(*DRAINING)).steps
     assert ("cordon", "succeeded") == (steps[0].step, steps[0].status)
     assert steps[0].started_at
@@ -182,7 +198,7 @@ def test_a_node_that_is_being_replaced_is_explained_from_its_fault_on() -> None:
         pool="training", node="n1", state="leaving", health="unhealthy", cordoned=True, saga=SAGA
     )
     lines = stored(FAULT, VERDICT, BEGAN, *DRAINING, REFUSED)
-    answer = why_node(node, None, lines, [folded(*DRAINING)])
+    answer = why_node(node, BlockedNode(), lines, [folded(*DRAINING)])
 
     assert "n1 in pool training is leaving, unhealthy, cordoned." == answer.summary
     assert [
@@ -192,7 +208,7 @@ def test_a_node_that_is_being_replaced_is_explained_from_its_fault_on() -> None:
         ("done", f"{SAGA} cordon succeeded after 1.0 s"),
         ("refused", "training refused: drain n1 (saga-open): replace is under way"),
     ] == [(each.topic, each.text) for each in answer.lines]
-    span = f"since {local_time(NOW)}, at most until {local_time(DEADLINE)}."
+    span = f"since {utc_seconds(NOW)}, at most until {utc_seconds(DEADLINE)}."
     assert (f"It waits for the work on n1 to leave (at drain), {span}",) == answer.now
     assert "terminate, provision, bootstrap, register, admit" == answer.next
 
@@ -221,7 +237,7 @@ HELD_BACK = [
         ),
         "Its heartbeats stopped at",
     ),
-    ("no pool-manager", {}, UNHEALTHY, "It waits for the pool-manager to decide"),
+    ("its turn", {}, UNHEALTHY, "It waits for its turn"),
     (
         "cordoned",
         {},
@@ -241,15 +257,15 @@ HELD_BACK = [
     ("changes", "node", "now"), [pytest.param(*rest, id=name) for name, *rest in HELD_BACK]
 )
 def test_an_idle_node_is_explained(changes: dict[str, Any], node: NodeRecord, now: str) -> None:
-    """What blocks its replacement, or that there is nothing to do."""
+    """The answer begins with what blocks its replacement, or says that there is nothing to do."""
     pool = msgspec.structs.replace(PoolRecord(name="training", spec=SPEC, desired=3), **changes)
-    answer = why_node(node, pool, stored(FAULT, VERDICT, HELD), [])
+    answer = why_node(node, blocked_node(node, pool, NOW), stored(FAULT, VERDICT, HELD), [])
 
     assert answer.now[0].startswith(now)
 
 
 def test_a_pool_names_its_breaker_its_failures_and_what_each_saga_waits_for() -> None:
-    """In the order of importance."""
+    """The answer has them in the order of importance."""
     pool = PoolRecord(
         name="training",
         spec=SPEC,
@@ -260,7 +276,7 @@ def test_a_pool_names_its_breaker_its_failures_and_what_each_saga_waits_for() ->
         open={SAGA: OpenSaga(kind="replace", node="n1", new_node="n2", since=NOW)},
     )
     other = msgspec.structs.replace(UNHEALTHY, node="n3", health_reason="XID 48")
-    answer = why_pool(pool, [UNHEALTHY, other], stored(BEGAN, HELD), [folded(*DRAINING)])
+    answer = explained(pool, [UNHEALTHY, other], stored(BEGAN, HELD), [folded(*DRAINING)])
 
     assert "has 2 of 3 desired nodes, 0 of them healthy" in answer.summary
     begins = (
@@ -275,12 +291,12 @@ def test_a_pool_names_its_breaker_its_failures_and_what_each_saga_waits_for() ->
 
 
 def test_a_pool_does_not_count_a_lost_node_as_in_service() -> None:
-    """Its health is what it was before it fell silent."""
+    """A lost node keeps the health that it had before it fell silent."""
     pool = PoolRecord(name="training", spec=SPEC, desired=2)
     node = NodeRecord(pool="training", node="n1", state="active", health="healthy")
     lost = msgspec.structs.replace(node, node="n2", lost=True, lost_at=NOW)
 
-    assert "2 of 2 desired nodes, 1 of them healthy" in why_pool(pool, [node, lost], [], []).summary
+    assert "2 of 2 desired nodes, 1 of them healthy" in explained(pool, [node, lost]).summary
 
 
 def test_a_pool_that_is_removed_names_what_blocks_it() -> None:
@@ -295,7 +311,7 @@ def test_a_pool_that_is_removed_names_what_blocks_it() -> None:
     node = NodeRecord(pool="training", node="n1", state="active", health="healthy")
     held = msgspec.structs.replace(node, held_until=NOW, held_by="me", held_reason="mine")
     leaves = msgspec.structs.replace(held, node="n2")
-    now = why_pool(pool, [held, leaves], [], []).now
+    now = explained(pool, [held, leaves]).now
 
     assert "It is being removed: 2 nodes remain." == now[0]
     assert now[1].startswith("n1: It is held until ")
@@ -309,12 +325,12 @@ def test_a_pool_names_unhealthy_nodes_without_a_remediation() -> None:
     pool = PoolRecord(name="training", spec=spec, desired=4)
     unhealthy = msgspec.structs.replace(UNHEALTHY, health_reason="XID 48")
     cordoned = NodeRecord(pool="training", node="n4", state="active", cordoned=True)
-    answer = why_pool(pool, [unhealthy, cordoned], [], [])
+    answer = explained(pool, [unhealthy, cordoned])
 
     begins = (
+        "2 nodes are missing: the pool-manager launches them at its next look.",
         "n1: XID 48. Nothing is in progress: the pool has auto_replace: false",
         "n4 is cordoned; to return it to service: navarch uncordon n4",
-        "2 nodes are missing and nothing is in progress. Is the pool-manager running?",
     )
     assert [True] * 3 == [
         each.startswith(begin) for each, begin in zip(answer.now, begins, strict=True)
@@ -326,7 +342,7 @@ def test_a_terminated_node_names_its_replacement_and_its_evidence() -> None:
     gone = msgspec.structs.replace(UNHEALTHY, state="terminated", saga="")
     done = folded(*DRAINING)
     state = msgspec.structs.replace(done, status="done")
-    answer = why_node(gone, None, [], [state], has_evidence=True)
+    answer = why_node(gone, BlockedNode(), [], [state], has_evidence=True)
 
     assert ("It is terminated; nothing is in progress. n2 replaced it.",) == answer.now
     assert "See:   navarch evidence n1" in why_page(answer)
@@ -345,7 +361,7 @@ def test_a_stuck_saga_says_where_why_and_what_to_do() -> None:
 def test_a_long_history_shows_its_end_and_the_number_of_omitted_lines() -> None:
     """The output is bounded."""
     faults = [msgspec.structs.replace(FAULT, id=f"f{i}") for i in range(LINES_MAX + 5)]
-    answer = why_node(UNHEALTHY, None, stored(*faults), [])
+    answer = why_node(UNHEALTHY, BlockedNode(), stored(*faults), [])
 
     assert (LINES_MAX, 5) == (len(answer.lines), answer.omitted)
     assert "5 older lines" in why_page(answer)
@@ -374,23 +390,24 @@ async def replacing(bus: NatsBus) -> NatsBus:
 async def test_a_node_a_pool_and_a_saga_are_explained_by_name(
     replacing: NatsBus, name: str, kind: str
 ) -> None:
-    """Its history and what it waits for, without any running service."""
+    """The answer has history and what is waited for, and says that no service answers."""
     answer = await why(FleetClient(replacing), name)
 
     assert (name, kind) == (answer.about, answer.kind)
     assert "decided" in {each.topic for each in answer.lines}
-    assert "the work on n1 to leave" in answer.now[0]
+    assert "the work on n1 to leave" in "".join(answer.now)
+    assert answer.now[0].startswith("The pool-manager does not answer") == (kind != "saga")
 
 
 async def test_an_unknown_name_is_an_error_that_names_the_lists(replacing: NatsBus) -> None:
-    """One sentence, also for an invalid name."""
+    """The error is one sentence, also for an invalid name."""
     for name in ("n9", "No!"):
         with pytest.raises(NavarchError, match="navarch saga list"):
             await why(FleetClient(replacing), name)
 
 
 async def test_the_commands_print_text_and_json(replacing: NatsBus, server: EmbeddedServer) -> None:
-    """`saga list`, `saga show` and `why`, as text and as JSON."""
+    """Each command prints text, and JSON where it is asked for."""
     unread = HeldCondition(name="nvml", since=1.0, unknown=True, message="a call hangs")
     seen = ConditionList(boot_id="b", counter=1, held=(unread,))
     health = HealthRecord(pool="training", node="n1", since=NOW, conditions=seen)

@@ -38,6 +38,7 @@ from schemas.node_records import HeartbeatRecord, NodeRecord
 from schemas.operations import REQUESTS
 from schemas.permissions import SERVICES
 from schemas.pool_events import pool_codec
+from schemas.present_answers import PresentAnswer
 from schemas.saga_log_entries import StepEntry, StepStarted, StepSucceeded, saga_codec, timer_codec
 from schemas.saga_params import SagaParams
 from schemas.topology import SAGAS
@@ -90,6 +91,7 @@ KEYS: Final[tuple[tuple[str, str, type[Any]], ...]] = (
         )
     ),
     ("LEASES", "", lease_records.LeaseRecord),
+    ("ANSWERS", "", PresentAnswer),
     ("REPAIRS", evidence_bundles.TOTALS_KEY, evidence_bundles.RepairTotals),
 )
 """Bucket, how the key begins, and what is stored there; the first that fits counts."""

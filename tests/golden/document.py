@@ -48,6 +48,7 @@ from schemas.lease_records import (
 from schemas.messages import Record, message_type
 from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
 from schemas.operations import CHANGES
+from schemas.present_answers import PresentAnswer
 from schemas.stream_specs import StreamSpec
 from schemas.topology import BUCKETS, DURABLES, OBJECT_BUCKETS, STREAMS
 from tests.golden.catalogue import ANSWER_TYPES, HERE, STEP_TYPES
@@ -120,6 +121,7 @@ BUCKET_RECORDS: Final[dict[str, tuple[tuple[str, type[Record]], ...]]] = {
         ("<service>.suspect.<durable>.<sequence>", SuspectRecord),
         ("<service>.set-aside.<durable>.<sequence>", SetAsideRecord),
     ),
+    "ANSWERS": ((pool_records.pool_key("<pool>"), PresentAnswer),),
     "REPAIRS": ((evidence_bundles.TOTALS_KEY, evidence_bundles.RepairTotals),),
     "EVIDENCE": (
         (evidence_bundles.capture_name("<pool>", "<node>"), evidence_bundles.EvidenceCapture),

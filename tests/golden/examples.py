@@ -196,6 +196,13 @@ PARTICULAR: Final[dict[str, dict[str, Any]]] = {
         "lost_gpu_hours": 1.056,
         "evidence": "training.training-3.replace-training-3-0",
     },
+    "Block": {
+        "gate": "hold",
+        "text": "It is held until 2026-11-21T02:00:00Z by ada: bisecting.",
+        "until": "2026-11-21T02:00:00Z",
+        "remedy": "navarch release training-3",
+    },
+    "BlockedGroup": {"nodes": ["training-3"], "fault": "XID 79", "next": ""},
     "RequestRefused": {
         "refusal": "unknown-node",
         "reason": "pool training has no node training-99",

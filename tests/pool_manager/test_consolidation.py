@@ -17,7 +17,6 @@ from schemas.node_records import GpuUse, NodeRecord
 from schemas.offering_records import OfferingUse, OfferingView
 from schemas.pool_records import DearNode, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, PlacementSpec, PoolSpec, WindowSpec
-from services.fleet_client.blocked_text import renewal_wait
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import RENEW_AGAIN_SECONDS, close, plan
 from services.pool_manager.planner.pool_snapshot import NodeUse, PoolPlan
@@ -35,6 +34,7 @@ from services.provisioner.offerings.offering_choice import (
 )
 from services.settings.pool_validation import own_problems
 from tests.pool_manager.test_pool_planner import NOW, node, pool, snapshot, spec
+from tests.support.explained import renewal_wait
 
 DAY = timedelta(days=1)
 SAVES = ConsolidationSpec(min_saving=20, min_age=Duration(4 * 3600))

@@ -17,7 +17,6 @@ from schemas.saga_params import LaunchSpec
 from schemas.settings import BudgetSpec, PluginSettings, ProviderChoice, Settings
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
-from services.fleet_client.blocked_text import renewal_wait
 from services.pool_manager.planner.node_projection import launched
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.remediation import drift
@@ -28,6 +27,7 @@ from services.settings.setup_validation import user_data_digest
 from tests.pool_manager.fleet import events, nodes, peers, settings, settled
 from tests.pool_manager.test_pool_planner import NOW, node, pool, snapshot, spec
 from tests.pool_manager.test_renewals import BUSY, IDLE, SERVICE, replaced
+from tests.support.explained import renewal_wait
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
 

@@ -84,7 +84,9 @@ class Replica:
             self.bus, CLOCK, DEFINITIONS, _no_waiter, _no_effect, "pool-manager"
         )
         self.reconciler = Reconciler(
-            self.bus, CLOCK, self.store, lambda: coordinator, lambda _: REPLACE, 9.0, lambda _: {}
+            *(self.bus, CLOCK, self.store, lambda: coordinator, lambda _: REPLACE, 9.0),
+            lambda _: {},
+            lambda _: None,
         )
 
 

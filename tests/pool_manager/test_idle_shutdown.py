@@ -16,7 +16,7 @@ from schemas.node_records import CloudNotice, GpuUse, NodeRecord, WorkloadView
 from schemas.pool_events import Scaled
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import PluginSettings, PoolSpec, Settings, WindowSpec
-from services.fleet_client.advice_text import advice_sentence
+from services.operator_text.advice_text import advice_sentence
 from services.pool_manager.planner.node_counts import Nodes, size
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import NodeUse, PoolPlan, Rest

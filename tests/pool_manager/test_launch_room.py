@@ -12,12 +12,12 @@ from schemas.node_records import NodeRecord
 from schemas.offering_records import OfferingView
 from schemas.saga_params import LaunchSpec
 from schemas.settings import BudgetSpec, ProviderChoice
-from services.fleet_client.blocked_text import renewal_wait
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan
 from services.pool_manager.planner.remediation import launch_room, renewals
 from tests.pool_manager.test_pool_planner import NOW, pool, snapshot, spec
 from tests.pool_manager.test_renewals import EXPIRE, OLD, aged
+from tests.support.explained import renewal_wait
 
 HOUR = timedelta(hours=1)
 FULL: dict[str, Any] = {"state": "exhausted", "kind": "CAPACITY", "probe_at": NOW}
@@ -106,4 +106,4 @@ def test_why_says_that_it_waits_for_room() -> None:
     record = decided([view(**FULL)]).record
     line = renewal_wait(OF_P, record, NOW)
     until = (NOW + launch_room.LOOK_AGAIN).astimezone()
-    assert f"not before {until:%m-%d %H:%M}, as {launch_room.NO_ROOM}; at once: navarch" in line
+    assert f"not before {until:%m-%d %H:%M:%S}, as {launch_room.NO_ROOM}; at once: navarch" in line

@@ -12,7 +12,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import OnDemandShort
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import PlacementSpec, PoolSpec, ProviderChoice
-from services.fleet_client.why_text import why_pool
+from services.pool_manager.planner.explanation.pool_explanation import present_answer
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import close, plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan
@@ -168,8 +168,8 @@ def test_operators_hear_once_of_a_floor_that_is_not_kept() -> None:
     assert plan(snapshot(found.record, spot("a"), spot("b")), NOW).events == ()
     [view] = pool_view(found.record, [spot("a"), spot("b")], NOW).warnings
     assert "0 of the 2 nodes" in view
-    answer = why_pool(found.record, [spot("a"), spot("b")], (), ())
-    assert any("0 of the 2 nodes" in line for line in answer.now)
+    answer = present_answer(found.record, Nodes([spot("a"), spot("b")]), NOW)
+    assert any("0 of the 2 nodes" in held.text for held in answer.blocked)
 
     one_left = plan(snapshot(found.record, dear("a")), NOW)
     assert (launched(one_left), one_left.events) == ([True], ())

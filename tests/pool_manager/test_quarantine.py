@@ -30,7 +30,6 @@ from services.pool_manager.planner.node_counts import (
     Nodes,
     in_place_attempts,
     is_left_by_repair,
-    is_quarantined,
     quarantined,
 )
 from services.pool_manager.planner.pool_planner import plan
@@ -303,7 +302,7 @@ def test_a_repair_or_an_operators_cordon_takes_a_quarantine_over(
     """From then on its end does not uncordon the node."""
     after = leaving_node(unhealthy("a", **before), state)
     assert after is not None
-    assert is_kept == is_quarantined(after)
+    assert is_kept == after.is_quarantined
     assert after.cordoned != (state.step("uncordon").status == "succeeded")
 
 
@@ -332,8 +331,8 @@ def test_a_saga_that_is_unwound_leaves_a_cordoned_node_as_it_was(
     assert after is not None
     assert after.cordoned
     # What a failed repair left is released, repaired or replaced as before.
-    assert (is_quarantined(after) or is_left_by_repair(after)) == is_kept
-    assert is_quarantined(after) == is_quarantined(before)
+    assert (after.is_quarantined or is_left_by_repair(after)) == is_kept
+    assert after.is_quarantined == before.is_quarantined
 
 
 @pytest.mark.parametrize(("status", "cordoned"), [("expired", True), ("failed", False)])
@@ -364,7 +363,7 @@ def test_a_release_that_fails_is_repeated(by: str, repeated: bool) -> None:
     refused = msgspec.structs.replace(refused, saga="uncordon-a-4", params=params)
     after = leaving_node(repaired(), refused)
     assert after is not None
-    assert (after.cordoned, after.sagas, is_quarantined(after)) == (True, 4, repeated)
+    assert (after.cordoned, after.sagas, after.is_quarantined) == (True, 4, repeated)
     assert list(decided(pool(), after).start) == []
     if after.quarantine is not None:
         earlier = msgspec.structs.replace(after.quarantine, failed_at=NOW - timedelta(minutes=1))

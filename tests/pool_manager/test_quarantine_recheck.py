@@ -11,7 +11,7 @@ from schemas.node_events import GpuIdentity
 from schemas.node_records import NodeRecord, Quarantine, WorkloadView
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, PoolSpec
-from services.pool_manager.planner.node_counts import Nodes, is_quarantined
+from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.saga_projection import leaving_node
@@ -146,7 +146,7 @@ def test_a_test_that_does_not_pass_leaves_the_node_quarantined(
     """Each test counts once, however often its log is taken in."""
     after = leaving_node(accused(), state)
     assert after is not None
-    assert is_kept == is_quarantined(after)
+    assert is_kept == after.is_quarantined
     assert is_repeated == bool(after.quarantine and after.quarantine.failed_at)
     again = leaving_node(msgspec.structs.replace(after, saga="", saga_entry=0), state)
     assert again is not None

@@ -15,7 +15,6 @@ from schemas.fault_signature import EXPIRED
 from schemas.node_records import CloudNotice, GpuUse, NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, PoolSpec, WindowSpec
-from services.fleet_client.blocked_text import renewal_wait
 from services.pool_manager.planner.node_counts import unavailable
 from services.pool_manager.planner.pool_planner import RENEW_AGAIN_SECONDS, close, plan
 from services.pool_manager.planner.pool_snapshot import NodeUse, PoolPlan, PoolSnapshot
@@ -25,6 +24,7 @@ from services.pool_manager.planner.safety.breaker import Ended
 from services.pool_manager.queries import pool_view
 from services.settings.pool_validation import own_problems
 from tests.pool_manager.test_pool_planner import NOW, node, pool, snapshot, spec
+from tests.support.explained import renewal_wait
 
 DAY = timedelta(days=1)
 EXPIRE = Duration(30 * 86_400)
@@ -227,7 +227,7 @@ def test_why_and_status_say_it() -> None:
     grown = aged("a", GROWN)
     at: datetime = NOW - GROWN * DAY + 30 * DAY
     line = renewal_wait(grown, record, NOW)
-    assert f"once it has no work, at {at.astimezone():%m-%d %H:%M} at last" in line
+    assert f"once it has no work, at {at.astimezone():%m-%d %H:%M:%S} at last" in line
     assert line.endswith("navarch replace a")
     assert "is held until" in renewal_wait(aged("a", OLD, **HELD), record, NOW)
     assert renewal_wait(aged("a", YOUNG), record, NOW) == ""

@@ -11,11 +11,11 @@ from schemas.duration import Duration
 from schemas.node_records import CloudNotice, GpuUse, NodeRecord
 from schemas.pool_records import OpenSaga
 from schemas.settings import BudgetSpec, WindowSpec
-from services.fleet_client.blocked_text import node_blocks
 from services.pool_manager.planner import retirements
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import NodeUse
 from tests.pool_manager.test_pool_planner import NOW, node, pool, snapshot, spec
+from tests.support.explained import node_blocks
 
 HOUR = timedelta(hours=1)
 NEEDED = timedelta(hours=1, minutes=20, seconds=5)
@@ -119,7 +119,7 @@ def test_why_says_until_when_it_waits() -> None:
     record = pool(1, spec=spec())
     [line] = node_blocks(retiring(), record, NOW)
     latest: datetime = NOW + 48 * HOUR - NEEDED
-    assert f"at {latest.astimezone():%m-%d %H:%M} at last" in line
+    assert f"at {latest.astimezone():%m-%d %H:%M:%S} at last" in line
     assert line.endswith("navarch replace a")
     assert node_blocks(retiring(hours=1), record, NOW) == ()
 
@@ -128,5 +128,5 @@ def test_why_says_in_which_window_it_leaves() -> None:
     """A pool with service windows has what can wait done in them."""
     [line] = node_blocks(retiring(), pool(1, spec=spec(windows=(TONIGHT,))), NOW)
     opens = (NOW + 10 * HOUR).astimezone()
-    assert f"it leaves in the window night, from {opens:%m-%d %H:%M}, or at " in line
+    assert f"it leaves in the window night, from {opens:%m-%d %H:%M:%S}, or at " in line
     assert line.endswith("At once: navarch replace a")

@@ -27,6 +27,7 @@ from schemas.node_records import NodeRecord
 from schemas.offering_records import OfferingView
 from schemas.pool_events import FACTS as POOL_TYPES
 from schemas.pool_events import pool_codec
+from schemas.present_answers import Block, BlockedNode
 from schemas.saga_log_entries import STATUSES, saga_codec
 from schemas.saga_params import LaunchSpec
 from schemas.stored_messages import message_subject
@@ -161,7 +162,9 @@ BOOT = next(each for each in NODE_TYPES if each.__name__ == "BootChecked")
 def why(text: str) -> str:
     """`navarch why`."""
     node = NodeRecord(pool="training", node="n1", health="unhealthy", health_reason=text)
-    answer = why_text.why_node(node, None, [stored_fault(text)], [])
+    held = Block(gate="fault", text=text, remedy=text)
+    present = BlockedNode(fault=text, blocked=(held,), next=text)
+    answer = why_text.why_node(node, present, [stored_fault(text)], [])
     return why_text.why_page(msgspec.structs.replace(answer, next=text, evidence=text))
 
 

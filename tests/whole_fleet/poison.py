@@ -29,9 +29,11 @@ from schemas.offering_records import BlockRecord, PlacementRecord, PricesRecord
 from schemas.operations import REQUESTS
 from schemas.operator_requests import ApplyRequest, RemoveRequest, Request
 from schemas.pool_records import PoolRecord, RemovedPool
+from schemas.present_answers import PresentAnswer
 from schemas.saga_log_entries import STATUSES, WHOLE, SagaStarted, TimerDue
 from schemas.topology import (
     ALERTS,
+    ANSWERS,
     HARDWARE,
     HEALTH,
     HEARTBEATS,
@@ -175,6 +177,7 @@ _OTHER_KEYS: dict[type[Any], str] = {
     PlacementRecord: f"{OFFERINGS.name}.placement.poisonNUMBER",
     RemovedPool: f"{POOLS.name}.removed.poisonNUMBER",
     OpenAlertRecord: f"{ALERTS.name}.poisonNUMBER",
+    PresentAnswer: f"{ANSWERS.name}.pool.poisonNUMBER",
     HardwareRecord: f"{HARDWARE.name}.gpu.poisonNUMBER",
     LeaseRecord: f"{LEASES.name}.poisonNUMBER",
     OpeningsRecord: f"{LEASES.name}.pool-manager.openings.poisonNUMBER",

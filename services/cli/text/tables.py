@@ -12,12 +12,12 @@ from typing import Any, Final
 from schemas.duration import format_duration
 from schemas.event_texts import Tone
 from schemas.fleet_queries import CurrentFailure, GpuView, NodeView, PoolView
-from services.fleet_client.advice_text import advice_sentence, is_notable
 from services.fleet_client.fleet_status import SAGAS_ASKED_MAX
 from services.fleet_client.node_timeline import TimelineRow
+from services.operator_text.advice_text import advice_sentence, is_notable
 from services.operator_text.condition_text import condition_line
 from services.operator_text.event_text import EventDescription
-from services.operator_text.quantities import local_time_text
+from services.operator_text.quantities import local_time_text, localized
 from services.operator_text.safe_text import escape, escape_line
 
 RESET: Final = "\ud800"
@@ -190,7 +190,7 @@ def pool_rows(pools: Iterable[PoolView]) -> list[tuple[str, ...]]:
 def advice_lines(pools: Iterable[PoolView]) -> list[str]:
     """Autoscalers' advice that is not followed, one line each."""
     return [
-        escape_line(f"{pool.name}: {advice_sentence(pool.advice)}")
+        escape_line(f"{pool.name}: {localized(advice_sentence(pool.advice))}")
         for pool in pools
         if pool.advice is not None and is_notable(pool.advice)
     ]

@@ -120,11 +120,6 @@ def is_down(node: NodeRecord | None) -> bool:
     return node is not None and node.lost and bool(node.down_reason)
 
 
-def is_quarantined(node: NodeRecord) -> bool:
-    """Whether a node is cordoned only because it is unhealthy and its repair waits."""
-    return node.cordoned and node.quarantine is not None
-
-
 def in_place_attempts(
     attempts: Iterable[RemediationAttempt], *, but: str = ""
 ) -> list[RemediationAttempt]:
@@ -244,7 +239,7 @@ def quarantined(record: PoolRecord, nodes: Nodes) -> set[str]:
         if each.kind == "quarantine" or (each.kind == "cordon-gpus" and each.faulty_gpus)
     }
     return begun | {
-        node.node for node in nodes.needs_attention if is_quarantined(node) or node.cordoned_gpus
+        node.node for node in nodes.needs_attention if node.is_quarantined or node.cordoned_gpus
     }
 
 

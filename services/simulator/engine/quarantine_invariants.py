@@ -11,7 +11,7 @@ from schemas.topology import NODES, SAGAS
 from services.bus.port import Stored
 from services.pool_manager.planner import cloud_notices, rack_units
 from services.pool_manager.planner.disruption_budget import FLEET_LEVEL_MIN
-from services.pool_manager.planner.node_counts import busy, is_quarantined
+from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.remediation.flapping_nodes import calm_at, flaps
 from services.pool_manager.planner.remediation.quarantine import pool_limit
 from services.pool_manager.planner.remediation.quarantine_recheck import TESTS_MAX, WINDOW
@@ -154,7 +154,7 @@ class QuarantineInvariants:
 
     def _quarantined(self, pool: PoolRecord) -> set[str]:
         nodes = [each for each in self._records.live_nodes() if each.pool == pool.name]
-        found = {each.node for each in nodes if is_quarantined(each) or each.cordoned_gpus}
+        found = {each.node for each in nodes if each.is_quarantined or each.cordoned_gpus}
         begun = [each for each in pool.open.values() if each.kind == "quarantine"]
         begun += [each for each in pool.open.values() if each.faulty_gpus]
         return found | {each.node for each in begun}
@@ -182,7 +182,7 @@ class QuarantineInvariants:
             return False
         if not node.cordoned:
             return node.health == "unhealthy" or node.faulty_gpus != node.cordoned_gpus
-        return is_quarantined(node) and (node.health != "unhealthy" or self._misreported(node))
+        return node.is_quarantined and (node.health != "unhealthy" or self._misreported(node))
 
     def _misreported(self, node: NodeRecord) -> bool:
         """Whether only its kernel log ever accused a node that has not been rechecked."""

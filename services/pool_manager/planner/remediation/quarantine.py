@@ -23,7 +23,6 @@ from services.pool_manager.planner.disruption_budget import limit
 from services.pool_manager.planner.node_counts import (
     busy,
     is_gone,
-    is_quarantined,
     units_quarantined,
 )
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
@@ -196,7 +195,7 @@ def _begun(
 
 def _is_released(node: NodeRecord, now: datetime) -> bool:
     """Whether nothing keeps a node out of service any more that was quarantined or repaired."""
-    well = is_quarantined(node) or recovered_nodes.is_well_after_repair(node, now)
+    well = node.is_quarantined or recovered_nodes.is_well_after_repair(node, now)
     if node.state != "active" or not well:
         return False
     failed_at = node.quarantine.failed_at if node.quarantine else None

@@ -16,7 +16,7 @@ from schemas.breaker_state import OpenIncident
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices
-from services.pool_manager.planner.node_counts import busy, is_quarantined
+from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.safety import eligibility, incidents
 from services.pool_manager.planner.safety.fault_evidence import KERNEL_LOG_KINDS, is_confirmed
@@ -81,7 +81,7 @@ def next_test(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> date
 def _is_accused_by_its_log(node: NodeRecord, now: datetime) -> bool:
     quarantine = node.quarantine
     return (
-        is_quarantined(node)
+        node.is_quarantined
         and quarantine is not None
         and quarantine.failed_at is None
         and node.state == "active"

@@ -1,4 +1,4 @@
-"""What `navarch why` says about holds, observe mode, windows and spares."""
+"""The pool-manager's answer names holds, observe mode, windows and spares."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -10,12 +10,9 @@ from schemas.duration import Duration
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec, WindowSpec
-from services.fleet_client.blocked_text import (
-    node_blocks,
-    observed_actions,
-    open_windows,
-    ready_spares,
-)
+from services.pool_manager.planner.explanation.pool_explanation import present_answer
+from services.pool_manager.planner.node_counts import Nodes
+from tests.support.explained import node_blocks
 
 NOW = datetime(2026, 5, 5, 12, tzinfo=UTC)
 SPEC = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=9, spares=2)
@@ -26,7 +23,7 @@ UNHEALTHY = NodeRecord(pool="training", node="n1", state="active", health="unhea
 
 
 def pool(**changes: object) -> PoolRecord:
-    """The pool with another spec."""
+    """Return the pool with another spec."""
     return msgspec.structs.replace(POOL, spec=msgspec.structs.replace(SPEC, **changes))
 
 
@@ -56,21 +53,29 @@ OBSERVING = msgspec.structs.replace(
 def test_what_blocks_a_node_is_named(
     node: NodeRecord, record: PoolRecord, words: list[str]
 ) -> None:
-    """One sentence per block; none without a block."""
+    """Each block has one sentence; without a block there is none."""
     text = " ".join(node_blocks(node, record, NOW))
 
     assert bool(words) == bool(text)
     assert [each for each in words if each not in text] == []
 
 
-def test_observed_actions_windows_and_spares_of_a_pool_are_named() -> None:
-    """The decisions, the freeze, the next service window, and the ready spares."""
-    spare = msgspec.structs.replace(UNHEALTHY, node="s1", spare=True, health="healthy")
-    windows = open_windows(pool(windows=(FREEZE, SERVICE)), NOW)
-    at_night = open_windows(pool(windows=(SERVICE,)), NOW.replace(hour=3))
+def held(record: PoolRecord, *nodes: NodeRecord, now: datetime = NOW) -> dict[str, list[str]]:
+    """Return the sentences about a pool by gate."""
+    found: dict[str, list[str]] = {}
+    for each in present_answer(record, Nodes(nodes), now).blocked:
+        found.setdefault(each.gate, []).append(each.text)
+    return found
 
-    assert "It would begin replace of n1: XID 79." == observed_actions(OBSERVING)[1]
-    assert "The window launch freezes the pool until" in windows[0]
-    assert "Remediation that can wait is done in the window night" in windows[1]
-    assert at_night[0].startswith("The window night is open for service until")
-    assert ("Spares ready: 1 of 2: s1.",) == ready_spares(POOL, [spare, UNHEALTHY])
+
+def test_observed_actions_windows_and_spares_of_a_pool_are_named() -> None:
+    """The answer has the decisions, the freeze, the next service window, and the ready spares."""
+    spare = msgspec.structs.replace(UNHEALTHY, node="s1", spare=True, health="healthy")
+    windows = held(pool(windows=(FREEZE, SERVICE)))
+    [at_night] = held(pool(windows=(SERVICE,)), now=NOW.replace(hour=3))["service-window"]
+
+    assert held(OBSERVING)["observe"][1] == "It would begin replace of n1: XID 79."
+    assert "The window launch freezes the pool until" in windows["freeze-window"][0]
+    assert "Remediation that can wait is done in the window night" in windows["service-window"][0]
+    assert at_night.startswith("The window night is open for service until")
+    assert held(POOL, spare, UNHEALTHY)["spare"] == ["Spares ready: 1 of 2: s1."]

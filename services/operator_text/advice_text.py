@@ -2,12 +2,12 @@
 
 from schemas.autoscaling_advice import IDLE, AutoscalingAdvice
 from schemas.duration import format_duration
-from services.operator_text.quantities import local_time
+from schemas.time_text import utc_seconds
 
 
 def advice_sentence(advice: AutoscalingAdvice) -> str:
     """Return what is advised, why it is not followed, and when the autoscaler is queried again."""
-    since = local_time(advice.since)
+    since = utc_seconds(advice.since)
     again = ""
     if advice.again_seconds:
         again = f" It is asked again every {format_duration(advice.again_seconds)}."
@@ -31,7 +31,7 @@ def advice_sentence(advice: AutoscalingAdvice) -> str:
     asks = f"The autoscaler ({advice.autoscaler}) asks for {nodes}{why}"
     match advice.limited_by:
         case "cooldown":
-            when = f"; not before {local_time(advice.until)}" if advice.until else ""
+            when = f"; not before {utc_seconds(advice.until)}" if advice.until else ""
             bound = f", and {advice.detail}" if advice.detail else ""
             kept = f"the last change of size is too recent (cooldown){when}{bound}"
         case "limits":

@@ -1,0 +1,112 @@
+"""Stores the last answer about each pool, for who asks while no pool-manager is there."""
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from schemas.messages import decoder, encode
+from schemas.pool_records import pool_key
+from schemas.present_answers import PresentAnswer
+from schemas.topology import ANSWERS
+from services.bus.port import Bus
+from services.pool_manager.planner.explanation.pool_explanation import present_answer
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.pool_store import Store
+from services.primitives.clock import Clock
+from services.primitives.errors import BusError, Conflict
+
+log = logging.getLogger(__name__)
+
+STORE_SECONDS: Final = 1.0
+"""From a change to its answer in the bucket, and between two: no decision waits for one."""
+
+_answers = decoder(PresentAnswer)
+
+
+class AnswerStore:
+    """Writes what pools wait for, at most once a second each and only when it changed."""
+
+    def __init__(self, bus: Bus, clock: Clock, store: Store, replica: str) -> None:
+        """Read from `store`; `replica` is named in what is written."""
+        self._bus = bus
+        self._clock = clock
+        self._store = store
+        self._replica = replica
+        self._due: set[str] = set()
+        self._woken = asyncio.Event()
+        self._written: dict[str, tuple[PresentAnswer, int]] = {}
+        """Pool -> its answer as this process last read or wrote it, with the bucket's revision."""
+
+    def note(self, pool: str) -> None:
+        """Say that a pool was looked at: its answer may have changed."""
+        self._due.add(pool)
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Write the answers that changed, until cancelled."""
+        with suppress(BusError):  # of pools that were removed while no pool-manager was there
+            for entry in await self._bus.entries(ANSWERS):
+                self.note(entry.key.removeprefix(pool_key("")))
+        while True:
+            await self._woken.wait()
+            await self._clock.sleep(STORE_SECONDS)
+            self._woken.clear()
+            due, self._due = self._due, set()
+            for pool in sorted(due):
+                try:
+                    await self._write(pool)
+                except Conflict:
+                    self._written.pop(pool, None)  # another replica wrote; its next look compares
+                except BusError as error:
+                    log.warning("answer about pool %s not stored: %s", pool, error)
+
+    def answer(self, pool: str) -> PresentAnswer | None:
+        """Return what a pool and its nodes wait for now; None: there is no such pool."""
+        found = self._store.last_read(pool)
+        if found is None:
+            return None
+        nodes = Nodes(self._store.nodes_of(pool))
+        return present_answer(
+            *(found[0], nodes, self._clock.now()), revision=found[1], replica=self._replica
+        )
+
+    async def _write(self, pool: str) -> None:
+        if self._store.last_read(pool) is None and await self._store.pool(pool) is None:
+            self._written.pop(pool, None)
+            await self._bus.delete(ANSWERS, pool_key(pool))
+            return
+        answer = self.answer(pool)
+        if answer is None:
+            return  # forgotten since
+        before, revision = await self._before(pool)
+        if before is not None and (before.revision > answer.revision or _same(before, answer)):
+            return
+        data = encode(answer)
+        if before is None and not revision:
+            revision = await self._bus.create(ANSWERS, pool_key(pool), data)
+        else:
+            revision = await self._bus.update(ANSWERS, pool_key(pool), data, revision)
+        self._written[pool] = answer, revision
+
+    async def _before(self, pool: str) -> tuple[PresentAnswer | None, int]:
+        """Return the stored answer, and its revision; of an unreadable one the revision alone."""
+        if pool in self._written:
+            return self._written[pool]
+        entry = await self._bus.get(ANSWERS, pool_key(pool))
+        if entry is None:
+            return None, 0
+        try:
+            return _answers.decode(entry.value), entry.revision
+        except msgspec.DecodeError:
+            return None, entry.revision
+
+
+def _same(before: PresentAnswer, answer: PresentAnswer) -> bool:
+    """Return whether two answers say the same, from any replica and at any time."""
+    dated = msgspec.structs.replace(
+        answer, at=before.at, replica=before.replica, revision=before.revision
+    )
+    return dated == before

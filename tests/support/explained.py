@@ -1,0 +1,19 @@
+"""The sentences of what holds a node, for tests that read them."""
+
+from datetime import datetime
+
+from schemas.node_records import NodeRecord
+from schemas.pool_records import PoolRecord
+from services.operator_text.quantities import localized
+from services.pool_manager.planner.explanation.node_explanation import blocks, renewal
+
+
+def renewal_wait(node: NodeRecord, pool: PoolRecord, now: datetime) -> str:
+    """Return what the renewal of a healthy node waits for; empty: it is not to be renewed."""
+    found = renewal(node, pool, now)
+    return localized(found.text) if found is not None else ""
+
+
+def node_blocks(node: NodeRecord, pool: PoolRecord | None, now: datetime) -> tuple[str, ...]:
+    """Return why automation leaves a node alone whatever its health."""
+    return tuple(localized(each.text) for each in blocks(node, pool, now))
