@@ -26,11 +26,14 @@ HEADER_BYTES_MAX: Final = 16_384
 def present_answer(
     pool: PoolRecord, nodes: Nodes, now: datetime, *, revision: int = 0, replica: str = ""
 ) -> PresentAnswer:
-    """Return what a pool and its nodes wait for now; nodes beyond 64 KiB are counted."""
+    """Return what a pool and those of its nodes that need attention wait for now.
+
+    Nodes beyond 64 KiB are counted.
+    """
     taken = busy(pool)
     groups: dict[bytes, BlockedGroup] = {}
     size = more = 0
-    for node in nodes:
+    for node in nodes.needs_attention:
         if node.node in taken or node.state == "terminated":
             continue
         found = node_explanation.blocked_node(node, pool, now)
