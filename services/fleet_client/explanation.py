@@ -5,11 +5,8 @@ that it stored is shown with its age, so that an explanation needs no running se
 """
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from datetime import UTC, datetime
-
-import msgspec
 
 from schemas import subjects
 from schemas.fleet_queries import Query
@@ -23,21 +20,19 @@ from schemas.pool_records import PoolRecord, pool_key
 from schemas.present_answers import BlockedNode, PresentAnswer
 from schemas.stored_messages import decode_stored
 from schemas.time_text import utc_seconds
-from schemas.topology import ANSWERS, EVENTS, EVIDENCE, HEALTH, NODES, POOLS
+from schemas.topology import EVENTS, EVIDENCE, HEALTH, NODES, POOLS
 from services.bus.port import Bus, Stored
-from services.fleet_client.fleet_client import FleetClient
+from services.fleet_client.fleet_client import FleetClient, NoReplyError
 from services.fleet_client.node_timeline import sagas_about
 from services.fleet_client.query_answers import decode_answer
 from services.fleet_client.saga_summaries import no_name, open_sagas, saga_log, state_of
+from services.fleet_client.stored_answers import stored_answer
 from services.fleet_client.why_answer import WhyAnswer
 from services.fleet_client.why_text import why_node, why_pool, why_saga
 from services.operator_text.quantities import rough_time
-from services.primitives.errors import NavarchError
+from services.primitives.errors import AnswerError, NavarchError
 from services.saga.saga_state import SagaState
 
-log = logging.getLogger(__name__)
-
-_answers = decoder(PresentAnswer)
 _nodes = decoder(NodeRecord)
 _pools = decoder(PoolRecord)
 _health = decoder(HealthRecord)
@@ -95,14 +90,11 @@ async def _present(
     """Return what waits, and nothing or who does not answer and how old the stored answer is."""
     try:
         return decode_answer(PresentAnswer, await fleet.query("why", query), "why"), ""
-    except NavarchError as error:
-        log.info("the pool-manager does not answer: %s", error)
-    stored = await fleet.bus.get(ANSWERS, pool_key(query.pool))
+    except AnswerError as error:
+        return None, f"The pool-manager has not recorded it yet: {error}."
+    except NoReplyError:
+        found = await stored_answer(fleet.bus, query.pool)
     who = "The pool-manager does not answer (`nats micro ls` lists who does)"
-    try:
-        found = _answers.decode(stored.value) if stored is not None else None
-    except msgspec.DecodeError:
-        found = None
     if found is None:
         return None, f"{who}, and has stored no answer about pool {query.pool}."
     age = rough_time((at - found.at).total_seconds())

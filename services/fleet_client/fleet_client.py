@@ -92,6 +92,10 @@ class UnansweredError(NavarchError):
     code: Final = "unanswered"
 
 
+class NoReplyError(NavarchError):
+    """A service does not answer a query, or none of its replicas is there."""
+
+
 class FleetClient:
     """Queries, requests and histories over one bus connection."""
 
@@ -131,7 +135,7 @@ class FleetClient:
         except NotPermitted as error:
             raise NavarchError(ROLE_NEEDED) from error
         except Unavailable as error:
-            raise NavarchError(
+            raise NoReplyError(
                 f"no reply to the query {name}: is the {who} running? ({error})"
             ) from error
         try:

@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
 from schemas.fleet_queries import CurrentFailure, Expiry, PoolView, Query
 from schemas.instance_records import InstanceRecord
-from services.fleet_client.fleet_client import FleetClient
+from services.fleet_client.fleet_client import FleetClient, NoReplyError
 from services.fleet_client.instance_reader import INSTANCES_PAGE, read_instances
 from services.fleet_client.query_answers import decode_answer, decode_pools
+from services.fleet_client.stored_answers import stored_lines
 from services.primitives.errors import NavarchError
 
 SAGAS_ASKED_MAX: Final = 20
@@ -35,7 +37,18 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def fleet_state(fleet: FleetClient, sees: Callable[[str], bool]) -> FleetState:
-    """Read it; `sees`: the pools that are wanted, and with an empty name the fleet's services."""
+    """Read it; `sees`: the pools that are wanted, and with an empty name the fleet's services.
+
+    NoReplyError has the last stored answers about the pools where no pool-manager is there.
+    """
+    try:
+        return await _read(fleet, sees)
+    except NoReplyError as error:
+        lines = await stored_lines(fleet.bus, datetime.now(UTC), sees)
+        raise NoReplyError("\n".join([str(error), *lines])) from error
+
+
+async def _read(fleet: FleetClient, sees: Callable[[str], bool]) -> FleetState:
     pools, sagas, orphans, failures = await asyncio.gather(
         fleet.pages("pools", Query()),
         fleet.pages("sagas", Query()),

@@ -19,7 +19,8 @@ from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
 from services.bus.topology_setup import set_up
 from services.fleet_client.explanation import why
-from services.fleet_client.fleet_client import FleetClient
+from services.fleet_client.fleet_client import FleetClient, NoReplyError
+from services.fleet_client.fleet_status import fleet_state
 from services.pool_manager.answer_store import STORE_SECONDS, AnswerStore
 from services.pool_manager.planner.explanation.pool_explanation import present_answer
 from services.pool_manager.planner.node_counts import Nodes
@@ -179,3 +180,21 @@ def test_an_answer_about_ten_thousand_unhealthy_nodes_fits(faults: int) -> None:
     assert len(encode(answer)) <= ANSWER_BYTES_MAX
     assert sum(len(each.nodes) for each in answer.groups) + answer.more == 10_000
     assert answer.groups
+
+
+def test_status_shows_what_pools_waited_for_where_no_pool_manager_answers() -> None:
+    """The error says who is down; each pool that the caller may see follows, with its age."""
+
+    async def play(stored: Stored) -> None:
+        await stored.save(FAILING)
+        assert await stored.kept() is not None
+        fleet = FleetClient(stored.bus)
+        with pytest.raises(NoReplyError, match=r"pool-manager running.*\n.*3 tries in a row") as no:
+            await fleet_state(fleet, lambda _: True)
+        assert "training, as stored " in str(no.value)
+        assert "Nodes that waited: 1 (navarch why training)" in str(no.value)
+        with pytest.raises(NoReplyError) as hidden:
+            await fleet_state(fleet, lambda pool: pool != "training")
+        assert "tries in a row" not in str(hidden.value)
+
+    on_virtual_time(play)

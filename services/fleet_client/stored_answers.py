@@ -1,0 +1,43 @@
+"""Reads what the pool-manager stored last about pools, for the time in which it does not answer."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+import msgspec
+
+from schemas.messages import decoder
+from schemas.pool_records import pool_key
+from schemas.present_answers import PresentAnswer
+from schemas.topology import ANSWERS
+from services.bus.port import Bus
+from services.operator_text.quantities import rough_time
+
+_answers = decoder(PresentAnswer)
+
+
+async def stored_answer(bus: Bus, pool: str) -> PresentAnswer | None:
+    """Return the last answer about a pool; None: there is none that can be read."""
+    entry = await bus.get(ANSWERS, pool_key(pool))
+    return _read(entry.value) if entry is not None else None
+
+
+async def stored_lines(bus: Bus, now: datetime, sees: Callable[[str], bool]) -> list[str]:
+    """Return what each pool that is seen waited for by its last answer, with the age."""
+    found = [_read(entry.value) for entry in await bus.entries(ANSWERS)]
+    return [_line(each, now) for each in found if each is not None and sees(each.pool)]
+
+
+def _line(answer: PresentAnswer, now: datetime) -> str:
+    age = rough_time((now - answer.at).total_seconds())
+    nodes = sum(len(each.nodes) for each in answer.groups) + answer.more
+    waits = " ".join(each.text for each in answer.blocked) or "it waited for nothing."
+    named = f" Nodes that waited: {nodes} (navarch why {answer.pool})." if nodes else ""
+    return f"{answer.pool}, as stored {age} ago: {waits}{named}"
+
+
+def _read(data: bytes) -> PresentAnswer | None:
+    try:
+        found: PresentAnswer = _answers.decode(data)
+    except msgspec.DecodeError:
+        return None
+    return found
