@@ -23,6 +23,7 @@ from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import TimerDue
 from schemas.saga_params import WORKLOAD_NAME, LaunchSpec, SagaParams, traits_of
 from schemas.settings import PoolSpec
+from schemas.stops import StopState
 from services.bus.port import Bus
 from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.asked_remediator import AskedRemediator
@@ -77,12 +78,14 @@ class Reconciler:
         remediator: Callable[[PoolRecord], Remediator],
         beat_seconds: float,
         idle: Callable[[str], Mapping[str, Rest]],
+        stops: Callable[[], StopState] = StopState,
     ) -> None:
         """`coordinator` is asked for late: it and the reconciler call each other.
 
         `beat_seconds`: within so long every agent that is connected beats. `idle`: the nodes of a
-        pool that are to leave as they have no work.
+        pool that are to leave as they have no work. `stops`: what operators have stopped.
         """
+        self._stops = stops
         self._idle = idle
         self._remediator = remediator
         self._bus = bus
@@ -98,7 +101,7 @@ class Reconciler:
         self._notices = NoticeReader(bus)
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE_MAX)
         self.interventions = SagaInterventions(
-            bus, clock, store, self._heartbeats, coordinator, beat_seconds
+            bus, clock, store, self._heartbeats, coordinator, beat_seconds, stops
         )
 
     async def reconcile(self, pool: str) -> None:
@@ -154,12 +157,7 @@ class Reconciler:
             return None  # what was lost is recorded again first: no node is launched in its place
         before = snapshot.record
         await self._publish_pending(before)
-        snapshot = replace(
-            snapshot,
-            record=event_outbox.without_events(before),
-            remediator=self._remediator(snapshot.record),
-            idle=self._idle(pool),
-        )
+        snapshot = self._prepared(snapshot, self._stops())
         decided = await self._plan(snapshot)
         decided = replace(decided, record=numbered(before, decided.record))
         claim = claiming(snapshot, decided.record)
@@ -174,6 +172,24 @@ class Reconciler:
             await self._store.save_pool(record, snapshot.revision)
             await self._publish_pending(record)
         return decided
+
+    def _prepared(self, snapshot: PoolSnapshot, stops: StopState) -> PoolSnapshot:
+        """Return a snapshot with what this process knows beside the records."""
+        record = event_outbox.without_events(snapshot.record)
+        return replace(
+            snapshot,
+            record=record,
+            remediator=self._remediator(record),
+            idle=self._idle(record.name),
+            stops=stops,
+        )
+
+    async def would_begin(self, pool: str, stops: StopState) -> Mapping[str, OpenSaga]:
+        """Return what would begin in a pool now, under these stops; nothing is written."""
+        snapshot = await self._store.snapshot(pool)
+        if snapshot is None or not self._store.trusted:
+            return {}
+        return (await self._plan(self._prepared(snapshot, stops))).start
 
     async def _plan(self, snapshot: PoolSnapshot) -> PoolPlan:
         """Decide; which of several nodes leaves, and when, depends on how they are used."""
