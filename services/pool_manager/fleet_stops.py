@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from services.bus.protocol.endpoint_replies import requester
 from services.pool_manager.planner.safety.stop_gate import stop_of
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
+from services.primitives.errors import Conflict
 from services.runtime.event_publisher import publish_event
 from services.runtime.stop_watch import StopWatch
 
@@ -111,7 +113,16 @@ class FleetStops:
         state = await self._watch.change(change)
         log.warning("stopped", extra={"scope": scope, "by": by, "reason": asked.reason})
         await self._publish_news(now, scope)
+        for pool in await self._pools():
+            await self._fence(pool)
         return encode(StopsAnswer(stops=tuple(state.at(now).values())))
+
+    async def _fence(self, pool: str) -> None:
+        """Write a pool's record as it is: an earlier decision can no longer be written."""
+        found = await self._store.pool(pool)
+        if found is not None:
+            with suppress(Conflict):
+                await self._store.save_pool(*found)
 
     async def _check(self, asked: StopRequest, now: datetime) -> None:
         """Refuse what would stop nothing."""
@@ -205,10 +216,10 @@ class FleetStops:
                 continue
             mark = f"-{now.timestamp():.0f}" if scope == fresh and now != stop.since else ""
             event = AutomationStopped(
-                id=f"stopped-{scope}-{stop.since.timestamp():.0f}-{times}{mark}",
+                id=f"stopped-{stop.scope}-{stop.since.timestamp():.0f}-{times}{mark}",
                 time=now,
                 status="stopped",
-                scope=scope,
+                scope=stop.scope,
                 **_fields(stop),
             )
             await publish_event(self._bus, event)

@@ -54,6 +54,7 @@ from services.primitives.clock import Clock
 from services.primitives.coalesce import Joined
 from services.primitives.errors import AnswerError, BusError, Conflict
 from services.runtime.event_publisher import publish_event
+from services.runtime.stop_watch import StopWatch
 from services.runtime.tracing import current_headers
 from services.saga.coordinator import Coordinator
 from services.settings.provider_choices import choice_of, says_more
@@ -78,7 +79,7 @@ class Reconciler:
         remediator: Callable[[PoolRecord], Remediator],
         beat_seconds: float,
         idle: Callable[[str], Mapping[str, Rest]],
-        stops: Callable[[], StopState] = StopState,
+        stops: StopWatch,
     ) -> None:
         """`coordinator` is asked for late: it and the reconciler call each other.
 
@@ -101,7 +102,7 @@ class Reconciler:
         self._notices = NoticeReader(bus)
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE_MAX)
         self.interventions = SagaInterventions(
-            bus, clock, store, self._heartbeats, coordinator, beat_seconds, stops
+            bus, clock, store, self._heartbeats, coordinator, beat_seconds, stops.state
         )
 
     async def reconcile(self, pool: str) -> None:
@@ -152,12 +153,12 @@ class Reconciler:
         Only then are the events published: a decision that lost the race publishes nothing, and
         those of a replica that died are published by the next one that looks.
         """
-        snapshot = await self._store.snapshot(pool)
+        snapshot, stops = await asyncio.gather(self._store.snapshot(pool), self._stops.fresh())
         if snapshot is None or not self._store.trusted:
             return None  # what was lost is recorded again first: no node is launched in its place
         before = snapshot.record
         await self._publish_pending(before)
-        snapshot = self._prepared(snapshot, self._stops())
+        snapshot = self._prepared(snapshot, stops)
         decided = await self._plan(snapshot)
         decided = replace(decided, record=numbered(before, decided.record))
         claim = claiming(snapshot, decided.record)

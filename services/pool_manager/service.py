@@ -127,7 +127,7 @@ class PoolManager:
             Remediators(context.settings.pools, context.settings_file, context.plugins).of,
             float(context.settings.agent.heartbeat_ttl),
             self._idle.due,
-            self._stops.state,
+            self._stops,
         )
         self._fleet_stops = FleetStops(
             *(context.bus, context.clock, self.store, self._stops, self._reconciler.would_begin),

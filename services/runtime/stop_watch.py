@@ -6,6 +6,7 @@ it keeps: a copy that is gone, unreadable or set back changes nothing.
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -43,6 +44,13 @@ class StopWatch:
     async def read(self) -> None:
         """Read both copies, before anything is decided."""
         await self._stored()
+
+    async def fresh(self) -> StopState:
+        """Return every stop, with those whose news a watch has not brought yet."""
+        place = PLACES[0]
+        with suppress(BusError):
+            self._take(place, await self._bus.get(*place))
+        return self.state()
 
     async def run(self) -> None:
         """Follow both copies, for ever."""

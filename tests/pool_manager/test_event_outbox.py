@@ -32,6 +32,7 @@ from services.pool_manager.reconciler import Reconciler
 from services.pool_manager.sagas import DEFINITIONS
 from services.primitives.clock import SystemClock
 from services.primitives.errors import BusError, Unavailable
+from services.runtime.stop_watch import StopWatch
 from services.saga.coordinator import Coordinator
 
 SIZE, UNHEALTHY = 8, 6
@@ -84,7 +85,8 @@ class Replica:
             self.bus, CLOCK, DEFINITIONS, _no_waiter, _no_effect, "pool-manager"
         )
         self.reconciler = Reconciler(
-            self.bus, CLOCK, self.store, lambda: coordinator, lambda _: REPLACE, 9.0, lambda _: {}
+            *(self.bus, CLOCK, self.store, lambda: coordinator, lambda _: REPLACE, 9.0),
+            *(lambda _: {}, StopWatch(self.bus)),
         )
 
 
