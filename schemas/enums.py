@@ -92,6 +92,7 @@ AlertKind = Literal[
     "saga-overdue",
     "instance-leaked",
     "launch-refused",
+    "stopped",
     "lag",
     "unknown-error",
     "service-failure",

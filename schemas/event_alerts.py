@@ -11,7 +11,13 @@ from schemas import node_events as n
 from schemas import pool_events as p
 from schemas.alert_records import Severity
 from schemas.enums import PROGRAM_CODES, AlertKind
-from schemas.fleet_events import ConsumerLag, FailureKind, ServiceFailure, UnknownError
+from schemas.fleet_events import (
+    AutomationStopped,
+    ConsumerLag,
+    FailureKind,
+    ServiceFailure,
+    UnknownError,
+)
 from schemas.messages import Message
 
 HOUR: Final = 3600.0
@@ -32,6 +38,7 @@ ON_DEMAND: Final = "on-demand/{pool}"
 CONDITION: Final = "condition/{pool}/{condition}"
 INCIDENT: Final = "incident/{pool}/{incident}"
 LAG: Final = "lag/{durable}"
+STOP: Final = "stop/{scope}"
 ERROR: Final = "unknown-error/{provider}/{code}"
 FAILURE: Final = "{failure}/{about}"
 NODE_KEYS: Final = (HEALTH, LOST, OPERATOR, FAILED, MACHINE, FLAPPING)
@@ -98,6 +105,7 @@ ALERTS: Final[Mapping[type[Message], Sequence[AlertRule]]] = {
     ],
     p.InstanceLeaked: [_alert("critical", "instance-leaked", LEAK, "instance")],
     p.LaunchRefused: [_alert("warning", "launch-refused", LAUNCH, "node")],
+    AutomationStopped: [_alert("warning", "stopped", STOP, status="stopped")],
     ConsumerLag: [_alert("critical", "lag", LAG, status="lagging")],
     UnknownError: [_alert("warning", "unknown-error", ERROR)],
     ServiceFailure: [
@@ -159,6 +167,7 @@ ENDS: Final[Sequence[AlertEnd]] = [
     _end(p.OnDemandShort, ON_DEMAND, status="closed"),
     _end(p.PoolCondition, CONDITION, status="closed"),
     _end(p.Incident, INCIDENT, status="closed"),
+    _end(AutomationStopped, STOP, status="resumed"),
     _end(ConsumerLag, LAG, status="caught-up"),
     # Another service may still be refused by a store that takes no writes.
     _end(

@@ -54,6 +54,10 @@ _CLASSIFY: Final = "act on the provider's message, and report the code so that i
 _LAG: Final = "check that its service runs, and whether one replica is enough"
 _HTTP: Final = "{change} as {role} from {address}[: {reason}]"
 _ORDER: Final = "{order}[ {content}][: {reason}]"
+_STOPPED: Final = (
+    "{scope}: nothing automatic begins[ until {until:%m-%d %H:%M} UTC]: {reason}[, by {by}]"
+)
+_RESUME: Final = "to go on: navarch resume[ --pool {pool}][ --provider {provider}]"
 UNCONFIRMED: Final = "without confirmation: work may be left on the node"
 
 EVENT_TEXTS: Final[Mapping[type[Message], Sequence[EventWording]]] = {
@@ -253,6 +257,10 @@ EVENT_TEXTS: Final[Mapping[type[Message], Sequence[EventWording]]] = {
         _text("launch waits", "[at least until {until:%m-%d %H:%M:%S} UTC: ]{reason}", "bad")
     ],
     # --- the fleet's services
+    f.AutomationStopped: [
+        _text("stopped", _STOPPED, "bad", _RESUME, status="stopped"),
+        _text("resumed", "{scope}[: {reason}][, by {by}]", "good"),
+    ],
     f.ConsumerLag: [
         _text("lagging", "{stream}: {reason}", "bad", _LAG, status="lagging"),
         _text("caught up", "{stream}: {reason}", "good"),
@@ -320,6 +328,7 @@ ABOUT: Final[Mapping[type[Message], str]] = {
     f.ConsumerLag: "{durable}",
     f.UnknownError: "{provider}",
     f.ServiceFailure: "{about}",
+    f.AutomationStopped: "{scope}",
     **dict.fromkeys((f.HttpChange, f.OrderAnswered), "{by}"),
 }
 """Event class, or the class of all of a family -> what it is about."""

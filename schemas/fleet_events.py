@@ -3,8 +3,8 @@
 from typing import Literal
 
 from schemas.enums import ProviderErrorKind
-from schemas.messages import GATEWAY, PROVISIONER, RUNTIME, Codec, Message, last_word
-from schemas.value_limits import Int, Name, Seconds
+from schemas.messages import GATEWAY, POOL_MANAGER, PROVISIONER, RUNTIME, Codec, Message, last_word
+from schemas.value_limits import Int, Name, OptionalToken, Seconds, UtcTime
 
 
 class FleetEvent(Message, frozen=True, kw_only=True):
@@ -78,6 +78,26 @@ class ServiceFailure(FleetEvent, frozen=True, kw_only=True, tag=RUNTIME):
     """What an operator does, with the command."""
     store_cause: StoreCause = ""
     """Of `store-unwritable`: too much is sent, or files, space or other servers are lacking."""
+
+
+class AutomationStopped(FleetEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
+    """An operator has stopped what is automatic, in the fleet or a part of it; or it goes on again.
+
+    Published again every four hours while a stop lasts that has no end.
+    """
+
+    status: Literal["stopped", "resumed"]
+    scope: Name
+    """`fleet`, `pool.<pool>` or `provider.<provider>`."""
+    pool: OptionalToken = ""
+    provider: Name = ""
+    running: bool = False
+    """Open sagas wait, too."""
+    until: UtcTime | None = None
+    since: UtcTime
+    by: Name = ""
+    """Empty: it ended by itself."""
+    reason: str = ""
 
 
 class HttpChange(FleetEvent, frozen=True, kw_only=True, tag=GATEWAY):

@@ -99,6 +99,13 @@ INCIDENTS: Final = _of_fleet(
     POOL,
     "Incidents that are open: equal faults on several nodes",
 )
+STOPPED: Final = _of_fleet(
+    "navarch_stopped",
+    "gauge",
+    "",
+    ("scope",),
+    "1 where an operator has stopped what is automatic, by scope: fleet, pool.NAME, provider.NAME",
+)
 POOL_BREAKER: Final = _of_fleet(
     "navarch_pool_breaker_state",
     "gauge",

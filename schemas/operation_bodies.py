@@ -9,7 +9,7 @@ from schemas.alert_records import KEY_CHARS_MAX
 from schemas.duration import TEXT_PATTERN
 from schemas.enums import DrainMode, HardwareKind
 from schemas.operator_requests import Count, GivenReason, Reason
-from schemas.value_limits import NAME_CHARS_MAX, OptionalSagaToken, OptionalToken
+from schemas.value_limits import NAME_CHARS_MAX, OptionalSagaToken, OptionalToken, UtcTime
 
 DIAGNOSE_SECONDS_MIN: Final = 1.0
 DIAGNOSE_SECONDS_MAX: Final = 600.0
@@ -109,6 +109,29 @@ class SweepBody(_Body, frozen=True, kw_only=True):
     terminate: Orphans = ()
 
 
+class ScopeBody(_Body, frozen=True, kw_only=True):
+    """Names a part of the fleet: a pool or a provider; neither: the whole."""
+
+    pool: OptionalToken = ""
+    provider: Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)] = ""
+
+
+class StopBody(ScopeBody, frozen=True, kw_only=True):
+    """Says what must not begin by itself, for how long, and why."""
+
+    running: bool = False
+    """Open sagas wait, too, before their pivot and each step that has no undo."""
+    until: UtcTime | None = None
+    """When it ends by itself; empty: a resume ends it."""
+    reason: GivenReason
+
+
+class ResumeBody(ScopeBody, frozen=True, kw_only=True):
+    """Says which stop ends, and why."""
+
+    reason: Reason = ""
+
+
 class WorkloadCheckBody(_Body, frozen=True, kw_only=True):
     """Says what to try in a pool's workload system."""
 
@@ -126,5 +149,5 @@ class WorkDoneBody(_Body, frozen=True, kw_only=True):
 BODIES: Final = (
     *(ReasonBody, DrainBody, HoldBody, ScaleBody, BreakerBody, UpBody, DiagnoseRequest),
     *(AcknowledgeBody, HardwareBody, ListedHardwareBody, SweepBody),
-    *(WorkloadCheckBody, WorkDoneBody),
+    *(WorkloadCheckBody, WorkDoneBody, StopBody, ResumeBody),
 )

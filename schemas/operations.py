@@ -22,7 +22,9 @@ from schemas.operation_bodies import (
     HoldBody,
     ListedHardwareBody,
     ReasonBody,
+    ResumeBody,
     ScaleBody,
+    StopBody,
     SweepBody,
     UpBody,
     WorkDoneBody,
@@ -41,6 +43,7 @@ from schemas.operator_requests import (
     ScaleRequest,
 )
 from schemas.pool_events import PoolEvent, RequestAccepted, Scaled
+from schemas.stops import ResumeRequest, StopRequest, StopsAnswer
 from schemas.sweeps import SweepAnswer, SweepRequest
 from schemas.work_done import WorkDone, WorkDoneAccepted
 from schemas.workload_checks import WORKLOAD_CHECK, WorkloadCheckAnswer, WorkloadCheckRequest
@@ -308,9 +311,29 @@ REPORT_WORK_DONE: Final[ServiceOrder[WorkDoneAccepted]] = ServiceOrder(
     method="report_work_done",
     body=WorkDoneBody,
 )
+STOP: Final[ServiceOrder[StopsAnswer]] = ServiceOrder(
+    name="stop",
+    help="Begin nothing by itself in the fleet, or in a part of it, until a resume.",
+    request=StopRequest,
+    answer=StopsAnswer,
+    service="pool-manager",
+    path="/stop",
+    method="stop_automation",
+    body=StopBody,
+)
+RESUME: Final[ServiceOrder[StopsAnswer]] = ServiceOrder(
+    name="resume",
+    help="End a stop: what still holds is acted on again.",
+    request=ResumeRequest,
+    answer=StopsAnswer,
+    service="pool-manager",
+    path="/resume",
+    method="resume_automation",
+    body=ResumeBody,
+)
 ORDERS: Final[tuple[ServiceOrder[Any], ...]] = (
     *(ACKNOWLEDGE_ALERT, ADD_HARDWARE, FORGET_HARDWARE, READMIT, SWEEP, PLAN_SWEEP),
-    *(CHECK_WORKLOAD, REPORT_WORK_DONE),
+    *(CHECK_WORKLOAD, REPORT_WORK_DONE, STOP, RESUME),
 )
 CHANGE: Final[Mapping[str, Change]] = {each.name: each for each in CHANGES}
 """Verb -> its declaration."""

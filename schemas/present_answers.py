@@ -14,6 +14,7 @@ ANSWER_BYTES_MAX: Final = 65_536
 """Of one pool's answer; nodes beyond it are counted."""
 
 Gate = Literal[
+    "stop",
     "hold",
     "observe",
     "freeze-window",

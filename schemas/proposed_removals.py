@@ -8,10 +8,13 @@ from schemas.value_limits import Address, Identifier, Name, Token, UtcTime
 
 PROPOSE_REMOVAL: Final = "propose-removal"
 
-RemovalGate = Literal["", "observe", "breaker", "rate", "occupied", "unread", "records", "no-pool"]
-"""What holds a removal. occupied: work may be on it. unread: what would show that cannot be read.
-records: they began, or were restored, after the machine was made, and prove nothing about it.
-no-pool: only an operator's command removes it. Empty: nothing holds it."""
+RemovalGate = Literal[
+    "", "stop", "observe", "breaker", "rate", "occupied", "unread", "records", "no-pool"
+]
+"""What holds a removal. stop: an operator has stopped what is automatic. occupied: work may be on
+it. unread: what would show that cannot be read. records: they began, or were restored, after the
+machine was made, and prove nothing about it. no-pool: only an operator's command removes it. Empty:
+nothing holds it."""
 
 
 class RemovalProposal(

@@ -17,6 +17,7 @@ from schemas.log_excerpts import LogExcerpt, LogRequest
 from schemas.node_work import JobNodes
 from schemas.permissions import ADMIN, CLI, OPERATOR, USER_ROLES, inbox, user_inbox
 from schemas.settings import HealthSpec, NatsSettings
+from schemas.stops import ResumeRequest, StopsAnswer
 from schemas.topology import EVENTS, EVIDENCE
 from services.bus.nats.connection_expiry import expiries, expiring
 from services.bus.nats.connection_options import SERVICE, ConnectOptions
@@ -25,7 +26,7 @@ from services.bus.port import Stored
 from services.fleet_client import service_orders
 from services.fleet_client.cost_report import CostReport
 from services.fleet_client.fleet_client import HEALTH_FILTERS, FleetClient, stored_batches
-from services.fleet_client.fleet_status import fleet_state
+from services.fleet_client.fleet_status import fleet_state, read_stops
 from services.fleet_client.fleet_use import UseRow, total
 from services.fleet_client.instance_reader import INSTANCES_PAGE, fleet_cost, read_instances
 from services.fleet_client.node_timeline import AUDIT_FILTERS, TimelineRow, timeline_rows
@@ -111,6 +112,10 @@ class BusFleet(FleetClient):
     def follow_pool(self, pool: str) -> AsyncGenerator[PoolChange, None]:
         """A pool's nodes and sagas: the whole, and changes, until it is removed."""
         return pool_changes(self.bus, pool)
+
+    async def stops(self, scope: ResumeRequest) -> StopsAnswer:
+        """Return every stop in force, and what would begin if that of a scope ended."""
+        return await read_stops(self, scope)
 
     async def status(self) -> FleetStatus:
         """The pools, the open sagas, and what fails."""

@@ -34,7 +34,9 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         *("cordon", "uncordon", "drain", "replace", "reset-gpu", "reboot", "terminate"),
         *("diagnose", "hold", "release", "readmit", "ssh"),
     ),
-    "Operate pools": ("up", "down", "scale", "saga", "breaker", "sweep", "hardware"),
+    "Operate pools": (
+        *("up", "down", "scale", "saga", "breaker", "stop", "resume", "sweep", "hardware"),
+    ),
     "Run and set up": (
         *("demo", "serve", "config", "nats-config", "gateway", "mcp", "workload"),
         *("slurm", "plugins", "nats-context", "backup", "restore", "version"),
@@ -95,6 +97,8 @@ COMMANDS: Final = {
     "release": "node_commands:release",
     "readmit": "instance_commands:readmit",
     "scale": "scale_command:scale",
+    "stop": "stop_commands:stop",
+    "resume": "stop_commands:resume",
     "serve": "run_commands:serve",
     "backup": "backup_commands:backup",
     "restore": "backup_commands:restore",

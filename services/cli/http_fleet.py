@@ -29,6 +29,7 @@ from schemas.operations import CHANGE, ServiceOrder
 from schemas.operator_requests import Request
 from schemas.pool_events import pool_codec
 from schemas.settings import HealthSpec
+from schemas.stops import ResumeRequest, StopsAnswer
 from services.bus.port import Stored
 from services.cli.fleet_discovery import NEEDS_BUS
 from services.fleet_client.cost_report import CostReport
@@ -154,6 +155,10 @@ class HttpFleet:
     async def budget(self) -> FleetBudgetView:
         """The fleet's budget and how much of it is used."""
         return await self._client.get_budget()
+
+    async def stops(self, scope: ResumeRequest) -> StopsAnswer:
+        """Return every stop in force, and what would begin if that of a scope ended."""
+        return await self._client.get_stops(pool=scope.pool, provider=scope.provider)
 
     async def pool_status(self, pool: str) -> PoolStatus:
         """A pool in numbers."""

@@ -10,6 +10,7 @@ import msgspec
 
 from schemas.fleet_queries import CurrentFailure, Expiry, PoolView, Query
 from schemas.instance_records import InstanceRecord
+from schemas.stops import STOPS_QUERY, ResumeRequest, StopsAnswer
 from services.fleet_client.fleet_client import FleetClient, NoReplyError
 from services.fleet_client.instance_reader import INSTANCES_PAGE, read_instances
 from services.fleet_client.query_answers import decode_answer, decode_pools
@@ -18,6 +19,10 @@ from services.primitives.errors import NavarchError
 
 SAGAS_ASKED_MAX: Final = 20
 """Open sagas of which it is read what their drains wait for."""
+
+
+STOPS_SECONDS_MAX: Final = 20.0
+"""Each pool is decided on once more."""
 
 
 class FleetState(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +39,8 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
     """What the connection to the bus depends on."""
     is_open: bool
     """Whether the bus lets every client do everything."""
+    stops: StopsAnswer = StopsAnswer()
+    """What operators have stopped, and what waits for it."""
 
 
 async def fleet_state(fleet: FleetClient, sees: Callable[[str], bool]) -> FleetState:
@@ -49,11 +56,12 @@ async def fleet_state(fleet: FleetClient, sees: Callable[[str], bool]) -> FleetS
 
 
 async def _read(fleet: FleetClient, sees: Callable[[str], bool]) -> FleetState:
-    pools, sagas, orphans, failures = await asyncio.gather(
+    pools, sagas, orphans, failures, stops = await asyncio.gather(
         fleet.pages("pools", Query()),
         fleet.pages("sagas", Query()),
         _orphans(fleet),
         fleet.failures() if sees("") else _none(),
+        _stops(fleet),
     )
     opened = [decode_answer(dict[str, Any], each, "sagas") for each in sagas]
     opened = [each for each in opened if sees(str(each.get("pool", "")))]
@@ -65,7 +73,34 @@ async def _read(fleet: FleetClient, sees: Callable[[str], bool]) -> FleetState:
         failures=tuple(failures),
         expiries=tuple(fleet.expiries),
         is_open=fleet.bus.is_open and sees(""),
+        stops=visible_stops(stops, sees),
     )
+
+
+def visible_stops(found: StopsAnswer, sees: Callable[[str], bool]) -> StopsAnswer:
+    """Return the stops that concern pools which a caller sees, and what waits there."""
+    if sees(""):
+        return found
+    waiting = tuple(each for each in found.waiting if sees(each.pool))
+    return StopsAnswer(
+        stops=tuple(each for each in found.stops if not each.pool or sees(each.pool)),
+        waiting=waiting,
+        waiting_total=len(waiting),
+        dollars_per_hour=sum(each.dollars_per_hour for each in waiting),
+    )
+
+
+async def read_stops(fleet: FleetClient, scope: ResumeRequest) -> StopsAnswer:
+    """Return every stop in force, and what would begin if that of a scope ended."""
+    data = await fleet.query(STOPS_QUERY, scope, timeout_seconds=STOPS_SECONDS_MAX)
+    return decode_answer(StopsAnswer, data, STOPS_QUERY)
+
+
+async def _stops(fleet: FleetClient) -> StopsAnswer:
+    """Return the stops; none if a pool-manager of an earlier release does not know of them."""
+    with suppress(NavarchError):
+        return await read_stops(fleet, ResumeRequest())
+    return StopsAnswer()
 
 
 async def _none() -> list[CurrentFailure]:

@@ -32,7 +32,7 @@ LINES_MAX: Final = 40
 SAGAS_NAMED_MAX: Final = 20
 NODES_NAMED_MAX: Final = 5
 """Nodes that wait for the same, by name."""
-OF_THE_POOL: Final = frozenset({"breaker", "retry"})
+OF_THE_POOL: Final = frozenset({"stop", "breaker", "retry"})
 """Gates that hold every node of a pool alike: they are explained once."""
 IDLE: Final = "Nothing is in progress, and it waits for nothing."
 

@@ -17,10 +17,11 @@ from schemas.instance_records import InstanceRecord
 from schemas.names import TOKEN
 from schemas.node_work import JobNodes
 from schemas.offering_records import OfferingsQuery, OfferingView
+from schemas.stops import ResumeRequest, StopsAnswer
 from schemas.value_limits import NAME_CHARS_MAX
 from services.fleet_client.explanation import why
 from services.fleet_client.fleet_client import FleetClient
-from services.fleet_client.fleet_status import fleet_state
+from services.fleet_client.fleet_status import fleet_state, read_stops, visible_stops
 from services.fleet_client.fleet_use import total
 from services.fleet_client.instance_reader import PROVISIONER
 from services.fleet_client.node_filter import NodeFilter
@@ -32,6 +33,7 @@ from services.fleet_client.service_orders import job_nodes
 from services.fleet_client.use_reader import read_use
 from services.fleet_client.why_answer import WhyAnswer
 from services.gateway.access_tokens import Principal
+from services.gateway.change_requests import make_request
 from services.gateway.problems import PROBLEMS, ROOT, ProblemError, not_found
 from services.gateway.views import (
     FleetStatus,
@@ -350,6 +352,15 @@ async def get_budget(fleet: Fleet, principal: Caller) -> FleetBudgetView:
     return await fleet.budget()
 
 
+@get(f"{ROOT}/stops", tags=["pools"], responses=PROBLEMS)
+async def get_stops(
+    fleet: Fleet, principal: Caller, pool: FromQuery[str] = "", provider: FromQuery[str] = ""
+) -> StopsAnswer:
+    """Get every stop, and what would begin if that of a pool, a provider or the fleet ended."""
+    scope = make_request(ResumeRequest, pool=pool, provider=provider)
+    return visible_stops(await read_stops(fleet, scope), principal.sees)
+
+
 @get(f"{ROOT}/caller", tags=["caller"], responses=PROBLEMS)
 async def get_caller(principal: Caller) -> Principal:
     """Get the caller's own name, role and pools."""
@@ -359,5 +370,6 @@ async def get_caller(principal: Caller) -> Principal:
 FLEET_ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     *(list_nodes, get_job_nodes, get_node, get_node_why, get_node_timeline, list_instances),
     *(list_pools, get_pool, get_pool_status, get_pool_why, list_sagas, get_saga),
-    *(get_saga_why, list_offerings, list_incidents, get_status, get_budget, get_caller),
+    *(get_saga_why, list_offerings, list_incidents, get_status, get_budget, get_stops),
+    get_caller,
 )

@@ -18,6 +18,8 @@ from schemas.operations import (
     ORDERS,
     PLAN_SWEEP,
     REPORT_WORK_DONE,
+    RESUME,
+    STOP,
     SWEEP,
     ServiceOrder,
 )
@@ -110,6 +112,12 @@ async def _about(
             return {"node": name}
         view = await visible_node(fleet, principal, name)
         return {"node": view.id} if order is REPORT_WORK_DONE else {"pool": view.pool, "node": name}
+    if order in (STOP, RESUME):
+        if data is not None and data.pool:
+            await visible_pool(fleet, principal, data.pool)
+        else:
+            require_whole_fleet(principal, "this is", "name one of your pools")
+        return {}
     require_whole_fleet(principal, "sweeps are" if order is SWEEP else "this list is")
     return {}
 

@@ -11,6 +11,7 @@ from schemas.event_texts import Tone
 from schemas.fleet_queries import CurrentFailure, Expiry, NodeView, PoolView
 from schemas.instance_records import InstanceRecord
 from schemas.pool_records import PoolRecord
+from schemas.stops import StopsAnswer
 from services.bus.port import Stored
 from services.fleet_client.fleet_status import FleetState
 from services.fleet_client.pool_watch import NodePlace, PoolChange
@@ -157,6 +158,8 @@ class FleetStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What of the caller's expires."""
     bus_is_open: bool = False
     """Every client that reaches the bus controls the fleet."""
+    stops: StopsAnswer = msgspec.field(default_factory=StopsAnswer)
+    """What operators have stopped, and what waits for it."""
 
 
 class SagaLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -313,6 +316,7 @@ def status_view(state: FleetState, own: tuple[Expiry, ...]) -> FleetStatus:
         failures=state.failures,
         expiries=own,
         bus_is_open=state.is_open,
+        stops=state.stops,
     )
 
 

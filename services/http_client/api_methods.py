@@ -116,6 +116,7 @@ class ApiMethods:
     list_incidents = _Answered(gateway_calls.list_incidents)
     get_status = _Answered(gateway_calls.get_status)
     get_budget = _Answered(gateway_calls.get_budget)
+    get_stops = _Answered(gateway_calls.get_stops)
     get_caller = _Answered(gateway_calls.get_caller)
     get_policy = _Answered(gateway_calls.get_policy)
     list_events = _Answered(gateway_calls.list_events)
@@ -153,6 +154,8 @@ class ApiMethods:
     sweep_instances = _Answered(order_calls.sweep_instances)
     check_workload = _Answered(order_calls.check_workload)
     report_work_done = _Answered(order_calls.report_work_done)
+    stop_automation = _Answered(order_calls.stop_automation)
+    resume_automation = _Answered(order_calls.resume_automation)
 
     each_node = _Paged(gateway_calls.list_nodes)
     each_instance = _Paged(gateway_calls.list_instances)

@@ -25,6 +25,7 @@ from schemas.operation_bodies import (
     UpBody,
 )
 from schemas.operations import CHANGE
+from schemas.stops import StopsAnswer
 from services.fleet_client.cost_report import PoolHistory
 from services.fleet_client.fleet_use import GpuReadings, UseRow, UtilizationHistory
 from services.fleet_client.node_timeline import TimelineRow
@@ -221,6 +222,12 @@ def get_status() -> ApiCall[FleetStatus]:
 def get_budget() -> ApiCall[FleetBudgetView]:
     """Get the fleet's budget, and what is used of it."""
     return ApiCall(path=f"{API}/budget", answer=FleetBudgetView)
+
+
+def get_stops(*, pool: str = "", provider: str = "") -> ApiCall[StopsAnswer]:
+    """Get every stop, and what would begin if that of a pool, a provider or the fleet ended."""
+    query = {"pool": pool, "provider": provider}
+    return ApiCall(path=f"{API}/stops", answer=StopsAnswer, query=query)
 
 
 def get_caller() -> ApiCall[Principal]:

@@ -4,6 +4,7 @@ Those in `gateway_calls` read the fleet or change it by a request to a pool.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
 from schemas.alert_records import Alert, OpenAlertRecord
@@ -17,6 +18,8 @@ from schemas.operation_bodies import (
     AcknowledgeBody,
     HardwareBody,
     ListedHardwareBody,
+    ResumeBody,
+    StopBody,
     SweepBody,
     WorkDoneBody,
     WorkloadCheckBody,
@@ -29,8 +32,11 @@ from schemas.operations import (
     PLAN_SWEEP,
     READMIT,
     REPORT_WORK_DONE,
+    RESUME,
+    STOP,
     SWEEP,
 )
+from schemas.stops import StopsAnswer
 from schemas.sweeps import SweepAnswer
 from schemas.work_done import WorkDoneAccepted
 from schemas.workload_checks import WorkloadCheckAnswer
@@ -113,6 +119,27 @@ def check_workload(name: str, *, node: str = "") -> ApiCall[WorkloadCheckAnswer]
 def report_work_done(name: str, *, saga: str = "") -> ApiCall[WorkDoneAccepted]:
     """Say that the work has left a node; nothing changes unless a drain waits for it."""
     return operation_call(REPORT_WORK_DONE, name, WorkDoneAccepted, WorkDoneBody(saga=saga))
+
+
+def stop_automation(
+    *,
+    reason: str,
+    pool: str = "",
+    provider: str = "",
+    running: bool = False,
+    until: datetime | None = None,
+) -> ApiCall[StopsAnswer]:
+    """Begin nothing by itself in the fleet, or in a part of it, until a resume."""
+    body = StopBody(pool=pool, provider=provider, running=running, until=until, reason=reason)
+    return operation_call(STOP, "", StopsAnswer, body)
+
+
+def resume_automation(
+    *, pool: str = "", provider: str = "", reason: str = ""
+) -> ApiCall[StopsAnswer]:
+    """End a stop: what still holds is acted on again."""
+    body = ResumeBody(pool=pool, provider=provider, reason=reason)
+    return operation_call(RESUME, "", StopsAnswer, body)
 
 
 def plan_sweep(*, adopt: Sequence[str] = (), terminate: Sequence[str] = ()) -> ApiCall[SweepAnswer]:

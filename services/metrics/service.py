@@ -32,6 +32,7 @@ from services.metrics.fleet.fleet_metrics import LatestSample, increments
 from services.metrics.fleet.prometheus_collector import FleetCollector, PoolMirror
 from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.process import Context, Service
+from services.runtime.stop_watch import StopWatch
 from services.runtime.tracing import trace_labels
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,9 @@ async def build(context: Context) -> Service:
     instances = BucketView(context.bus, INSTANCES, InstanceRecord)
     fleet.nodes, fleet.health = nodes.records, health.records
     fleet.read_pools, fleet.instances = pools.read, instances.records
+    stops = StopWatch(context.bus)
+    await stops.read()
+    fleet.stops = stops.state
     fleet.spend_cap = context.settings.spend_cap
     registry = context.instruments.registry
     registry.register(fleet)
@@ -111,6 +115,7 @@ async def build(context: Context) -> Service:
                 nodes.run,
                 health.run,
                 pools.run,
+                stops.run,
                 instances.run,
                 Samples(context.bus, fleet, invalid).run,
             ),

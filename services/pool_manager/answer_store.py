@@ -8,15 +8,20 @@ from typing import Final
 import msgspec
 
 from schemas.messages import decoder, encode
+from schemas.node_records import node_key
 from schemas.pool_records import pool_key
-from schemas.present_answers import PresentAnswer
+from schemas.present_answers import BlockedGroup, PresentAnswer
+from schemas.stops import Stop
 from schemas.topology import ANSWERS
 from services.bus.port import Bus
+from services.pool_manager.planner.explanation.node_explanation import blocked_node
 from services.pool_manager.planner.explanation.pool_explanation import present_answer
 from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.safety.stop_gate import stop_of
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Conflict
+from services.runtime.stop_watch import StopWatch
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +34,16 @@ _answers = decoder(PresentAnswer)
 class AnswerStore:
     """Writes what pools wait for, at most once a second each and only when it changed."""
 
-    def __init__(self, bus: Bus, clock: Clock, store: Store, replica: str) -> None:
-        """Read from `store`; `replica` is named in what is written."""
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        store: Store,
+        replica: str,
+        stops: StopWatch,
+    ) -> None:
+        """Read from `store` and `stops`; `replica` is named in what is written."""
+        self._stops = stops
         self._bus = bus
         self._clock = clock
         self._store = store
@@ -70,8 +83,24 @@ class AnswerStore:
             return None
         nodes = Nodes(self._store.nodes_of(pool))
         return present_answer(
-            *(found[0], nodes, self._clock.now()), revision=found[1], replica=self._replica
+            *(found[0], nodes, self._clock.now()),
+            stop=self._stop(pool),
+            revision=found[1],
+            replica=self._replica,
         )
+
+    def of_node(self, pool: str, node: str) -> PresentAnswer | None:
+        """Return what a node waits for now; None: it is not recorded."""
+        record = self._store.nodes.records.get(node_key(pool, node))
+        if record is None:
+            return None
+        found, now = self._store.last_read(pool), self._clock.now()
+        blocked = blocked_node(record, found[0] if found else None, now, self._stop(pool))
+        named = BlockedGroup(nodes=(node,), **msgspec.structs.asdict(blocked))
+        return PresentAnswer(pool=pool, at=now, replica=self._replica, groups=(named,))
+
+    def _stop(self, pool: str) -> Stop | None:
+        return stop_of(self._stops.state(), pool, self._clock.now())
 
     async def _write(self, pool: str) -> None:
         if self._store.last_read(pool) is None and await self._store.pool(pool) is None:

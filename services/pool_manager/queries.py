@@ -24,15 +24,14 @@ from schemas.health_records import HealthRecord
 from schemas.held_conditions import condition_views
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
-from schemas.present_answers import BlockedGroup, PresentAnswer
 from schemas.settings import FleetBudgetSpec, Settings
 from schemas.time_text import utc_text
 from services.bus.port import Endpoint, Headers
 from services.operator_text.workload_words import state_words
+from services.pool_manager.answer_store import AnswerStore
 from services.pool_manager.heartbeat_reader import HeartbeatTimes
 from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.disruption_budget import allowance, others
-from services.pool_manager.planner.explanation.node_explanation import blocked_node
 from services.pool_manager.planner.node_counts import Nodes, busy, size
 from services.pool_manager.planner.remediation import drift
 from services.pool_manager.planner.remediation.renewals import renewal
@@ -283,13 +282,13 @@ class Queries:
         settings: Settings,
         warning: Callable[[PoolRecord], Awaitable[str]],
         beats: HeartbeatTimes,
-        present: Callable[[str], PresentAnswer | None],
+        answers: AnswerStore,
     ) -> None:
         """Answer from `store`; `settings` say what a pool risks, `warning` if it is unlisted.
 
-        `present`: what a pool and its nodes wait for.
+        `answers`: what pools and their nodes wait for.
         """
-        self._present = present
+        self._answers = answers
         self._warning = warning
         self._beats = beats
         self._store = store
@@ -362,19 +361,19 @@ class Queries:
 
     async def _why(self, data: bytes, _: Headers) -> bytes:
         """Answer what a pool waits for, or one of its nodes, at which gate and until when."""
-        query, now = _read(data), self._clock.now()
-        if not query.node:
-            found = self._present(query.pool)
-            if found is None:
-                raise UnknownNameError(f"there is no pool {query.pool!r}; see navarch status")
-            return msgspec.json.encode(found)
-        record = self._store.nodes.records.get(node_key(query.pool, query.node))
-        if record is None:
-            raise UnknownNameError(f"there is no node {query.node!r}; see navarch list")
-        pool = self._store.last_read(record.pool)
-        held = blocked_node(record, pool[0] if pool else None, now)
-        named = BlockedGroup(nodes=(record.node,), **msgspec.structs.asdict(held))
-        return msgspec.json.encode(PresentAnswer(pool=record.pool, at=now, groups=(named,)))
+        query = _read(data)
+        if query.node:
+            found = self._answers.of_node(query.pool, query.node)
+        else:
+            found = self._answers.answer(query.pool)
+        if found is None:
+            about, where = (
+                (f"node {query.node!r}", "list")
+                if query.node
+                else (f"pool {query.pool!r}", "status")
+            )
+            raise UnknownNameError(f"there is no {about}; see navarch {where}")
+        return msgspec.json.encode(found)
 
     async def _budget(self, _: bytes, __: Headers) -> bytes:
         """The fleet's budget, and what of it is used."""

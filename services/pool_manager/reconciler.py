@@ -23,6 +23,7 @@ from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import TimerDue
 from schemas.saga_params import WORKLOAD_NAME, LaunchSpec, SagaParams, traits_of
 from schemas.settings import PoolSpec
+from schemas.stops import StopState
 from services.bus.port import Bus
 from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.asked_remediator import AskedRemediator
@@ -52,6 +53,7 @@ from services.primitives.clock import Clock
 from services.primitives.coalesce import Joined
 from services.primitives.errors import AnswerError, BusError, Conflict
 from services.runtime.event_publisher import publish_event
+from services.runtime.stop_watch import StopWatch
 from services.runtime.tracing import current_headers
 from services.saga.coordinator import Coordinator
 from services.saga.definitions import DEFINITIONS
@@ -78,14 +80,16 @@ class Reconciler:
         beat_seconds: float,
         idle: Callable[[str], Mapping[str, Rest]],
         looked_at: Callable[[str], None],
+        stops: StopWatch,
     ) -> None:
         """`coordinator` is asked for late: it and the reconciler call each other.
 
         `beat_seconds`: within so long every agent that is connected beats. `idle`: the nodes of a
         pool that are to leave as they have no work. `looked_at`: called with each pool that was
-        decided about.
+        decided about. `stops`: what operators have stopped.
         """
         self._looked_at = looked_at
+        self._stops = stops
         self._idle = idle
         self._remediator = remediator
         self._bus = bus
@@ -101,7 +105,7 @@ class Reconciler:
         self._notices = NoticeReader(bus)
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE_MAX)
         self.interventions = SagaInterventions(
-            bus, clock, store, self._heartbeats, coordinator, beat_seconds
+            bus, clock, store, self._heartbeats, coordinator, beat_seconds, stops.state
         )
 
     async def reconcile(self, pool: str) -> None:
@@ -153,17 +157,12 @@ class Reconciler:
         Only then are the events published: a decision that lost the race publishes nothing, and
         those of a replica that died are published by the next one that looks.
         """
-        snapshot = await self._store.snapshot(pool)
+        snapshot, stops = await asyncio.gather(self._store.snapshot(pool), self._stops.fresh())
         if snapshot is None or not self._store.trusted:
             return None  # what was lost is recorded again first: no node is launched in its place
         before = snapshot.record
         await self._publish_pending(before)
-        snapshot = replace(
-            snapshot,
-            record=event_outbox.without_events(before),
-            remediator=self._remediator(snapshot.record),
-            idle=self._idle(pool),
-        )
+        snapshot = self._prepared(snapshot, stops)
         decided = await self._plan(snapshot)
         decided = replace(decided, record=numbered(before, decided.record))
         claim = claiming(snapshot, decided.record)
@@ -178,6 +177,24 @@ class Reconciler:
             await self._store.save_pool(record, snapshot.revision)
             await self._publish_pending(record)
         return decided
+
+    def _prepared(self, snapshot: PoolSnapshot, stops: StopState) -> PoolSnapshot:
+        """Return a snapshot with what this process knows beside the records."""
+        record = event_outbox.without_events(snapshot.record)
+        return replace(
+            snapshot,
+            record=record,
+            remediator=self._remediator(record),
+            idle=self._idle(record.name),
+            stops=stops,
+        )
+
+    async def would_begin(self, pool: str, stops: StopState) -> Mapping[str, OpenSaga]:
+        """Return what would begin in a pool now, under these stops; nothing is written."""
+        snapshot = await self._store.snapshot(pool)
+        if snapshot is None or not self._store.trusted:
+            return {}
+        return (await self._plan(self._prepared(snapshot, stops))).start
 
     async def _plan(self, snapshot: PoolSnapshot) -> PoolPlan:
         """Decide; which of several nodes leaves, and when, depends on how they are used."""

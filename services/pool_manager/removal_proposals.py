@@ -5,7 +5,7 @@ from after the proposal, which begins after the list that showed the machine.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -18,6 +18,7 @@ from schemas.messages import decoder, encode
 from schemas.pool_events import RemovalAnswered
 from schemas.pool_records import FLEET_KEY, FleetRecord, removed_key
 from schemas.proposed_removals import PROPOSE_REMOVAL, RemovalAnswer, RemovalProposal
+from schemas.stops import FLEET, StopState, scope_of
 from schemas.topology import EVENTS, INSTANCES, LEASES, NODES, POOLS, SAGAS
 from services.bus.bucket_mirror import readable, readable_record
 from services.bus.port import Bus, Endpoint, Headers
@@ -48,7 +49,10 @@ _instance: Final = decoder(InstanceRecord)
 class RemovalProposals:
     """Serve the endpoint of one replica."""
 
-    def __init__(self, bus: Bus, clock: Clock, store: Store) -> None:
+    def __init__(
+        self, bus: Bus, clock: Clock, store: Store, stops: Callable[[], StopState] = StopState
+    ) -> None:
+        self._stops = stops
         self._bus = bus
         self._clock = clock
         self._store = store
@@ -121,8 +125,12 @@ class RemovalProposals:
         stored = await self._bus.last(EVENTS.name, subjects.node_event(pool, name, "registered"))
         beat = await self._heartbeats.last(pool, name)
         began, since = await self._records()
+        now = self._clock.now()
+        scopes = FLEET, scope_of(pool, ""), scope_of("", proposal.provider)
+        stop = self._stops().find(scopes, now)
         return ProposalFacts(
             pool=found[0] if found is not None else None,
+            stopped=f"stopped {stop}" if stop is not None else "",
             removed=removed,
             node=node,
             nodes=tuple(self._store.nodes.records.values()),
@@ -134,7 +142,7 @@ class RemovalProposals:
             busy=busy,
             fleet_began=began,
             records_since=since,
-            now=self._clock.now(),
+            now=now,
         )
 
     async def _records(self) -> tuple[datetime | None, datetime | None]:

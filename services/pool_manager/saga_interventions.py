@@ -21,6 +21,7 @@ from schemas.saga_log_entries import (
     StepStarted,
     UndoStarted,
 )
+from schemas.stops import StopState
 from services.bus.port import Bus
 from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.heartbeat_reader import HeartbeatReader
@@ -33,7 +34,7 @@ from services.pool_manager.planner.remediation.recovered_nodes import (
     recovered,
     unfounded,
 )
-from services.pool_manager.planner.safety import incidents
+from services.pool_manager.planner.safety import incidents, stop_gate
 from services.pool_manager.planner.safety.restored_store import has_ended_since
 from services.pool_manager.planner.saga_projection import has_succeeded
 from services.pool_manager.planner.sizing.withdrawn_notices import WITHDRAWN
@@ -44,7 +45,7 @@ from services.primitives.errors import Retry
 from services.saga.coordinator import Coordinator
 from services.saga.definitions import DEFINITIONS
 from services.saga.definitions.saga_steps import PROVISION
-from services.saga.next_entry import Impossible, cancel, proceed
+from services.saga.next_entry import Impossible, Waiting, cancel, proceed
 from services.saga.saga_state import SagaState
 
 log = logging.getLogger(__name__)
@@ -86,11 +87,14 @@ class SagaInterventions:
         heartbeats: HeartbeatReader,
         coordinator: Callable[[], Coordinator],
         beat_seconds: float,
+        stops: Callable[[], StopState],
     ) -> None:
         """`coordinator` is asked for late: it and the reconciler call each other.
 
-        `beat_seconds`: within so long every agent that is connected beats.
+        `beat_seconds`: within so long every agent that is connected beats. `stops`: what operators
+        have stopped.
         """
+        self._stops = stops
         self._notices = NoticeReader(bus)
         self._beat_seconds = beat_seconds
         self._dated = -1
@@ -156,11 +160,11 @@ class SagaInterventions:
 
         await self._intervene(saga, entry)
 
-    async def confirm(self, state: SagaState, entry: SagaEntry) -> SagaEntry | None:
+    async def confirm(self, state: SagaState, entry: SagaEntry) -> SagaEntry | Waiting | None:
         """The entry to append, once the store is known not to have been restored from a backup.
 
-        None: the saga has ended, and SAGAS has lost the end of its log. What the entry depends on
-        is read from the server at once.
+        It waits where a stop holds it. None: the saga has ended, and SAGAS has lost the end of its
+        log. What the entry depends on is read from the server at once.
         """
         _, seen = await asyncio.gather(self._store.nodes.caught_up(), self._look(state, entry))
         if not self._store.dated:
@@ -171,7 +175,26 @@ class SagaInterventions:
         entry = await self._unless_ended(state, entry, seen)
         entry = await self._unless_withdrawn(state, entry)
         entry = await self._unless_called_off(state, entry)
-        return self._unless_over(state, entry, seen)
+        entry = self._unless_over(state, entry, seen)
+        return await self._unless_stopped(state, entry)
+
+    async def _unless_stopped(self, state: SagaState, entry: SagaEntry) -> SagaEntry | Waiting:
+        """Return the entry, or that it waits: the look at open sagas asks again after the stop."""
+        stops, pool, now = self._stops(), state.params.pool, self._clock.now()
+        asks = any(each.running for each in stops.at(now).values())
+        if not asks or not isinstance(entry, StepStarted):
+            return entry
+        record = await self._pool(pool)
+        opened = record.open.get(state.saga) if record is not None else None
+        if record is None or opened is None:
+            return entry
+        steps = DEFINITIONS[state.kind].steps(state.params)
+        step = next(each for each in steps if each.name == entry.step)
+        stop = stop_gate.holds_step(stops, pool, record.spec, opened, step, now)
+        if stop is None:
+            return entry
+        log.info("waits for a stop", extra={"saga": state.saga, "step": step.name})
+        return Waiting(step.name, None)
 
     async def _look(self, state: SagaState, entry: SagaEntry) -> "_Seen":
         """Read what `_unless_ended` and `_unless_over` look at, all at once."""

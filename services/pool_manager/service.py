@@ -29,6 +29,7 @@ from services.pool_manager.autoscaling.autoscaling_loop import Autoscaling
 from services.pool_manager.configured_pools import ConfiguredPools
 from services.pool_manager.decision_log import log_event
 from services.pool_manager.dry_runs import DryRuns
+from services.pool_manager.fleet_stops import FleetStops
 from services.pool_manager.hardware_store import HardwareList
 from services.pool_manager.heartbeat_reader import HeartbeatTimes
 from services.pool_manager.idle_watch import IdleWatch
@@ -68,6 +69,7 @@ from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.event_publisher import publish_event
 from services.runtime.failure_register import unreadable
 from services.runtime.process import Context, Service
+from services.runtime.stop_watch import StopWatch
 from services.saga.coordinator import Coordinator
 from services.saga.definitions import DEFINITIONS
 from services.saga.saga_state import SagaState
@@ -118,8 +120,11 @@ class PoolManager:
         self._configured = ConfiguredPools(context, self.store)
         self._lease = Lease(context.bus, context.clock, "pool-manager.resync", context.replica)
         self._idle = IdleWatch(context.bus, context.clock, self.store, self._lease)
+        self._stops = StopWatch(context.bus)
         self._prices = PriceWatch(context.bus, context.clock, self.store, self._lease)
-        self._answers = AnswerStore(context.bus, context.clock, self.store, context.replica)
+        self._answers = AnswerStore(
+            *(context.bus, context.clock, self.store, context.replica, self._stops)
+        )
         self._reconciler = Reconciler(
             *(context.bus, context.clock, self.store),
             lambda: self._coordinator,
@@ -127,17 +132,18 @@ class PoolManager:
             float(context.settings.agent.heartbeat_ttl),
             self._idle.due,
             self._answers.note,
+            self._stops,
+        )
+        self._fleet_stops = FleetStops(
+            *(context.bus, context.clock, self.store, self._stops, self._reconciler.would_begin),
+            frozenset(context.settings.providers),
         )
         self._hardware = HardwareList(context.bus, context.clock)
         self._effects = SagaEffects(
             context.bus, self.store, self._hardware, self._reconciler.reconcile
         )
         self._coordinator = Coordinator(
-            context.bus,
-            context.clock,
-            DEFINITIONS,
-            self._look,
-            self._effects.project,
+            *(context.bus, context.clock, DEFINITIONS, self._look, self._effects.project),
             TIMER_OWNER,
             make_up=self._effects.make_up,
             confirm=self._reconciler.interventions.confirm,
@@ -152,8 +158,7 @@ class PoolManager:
         self._finder = Finder(context.settings, context.settings_file, context.plugins)
         self._autoscaling = Autoscaling(
             *(context.bus, context.clock, self.store, self._lease, self._finder),
-            context.settings,
-            self._reconciler.reconcile,
+            *(context.settings, self._reconciler.reconcile, self._fleet_stops.stops_pool),
         )
         self._rebuilder = NodeRebuilder(context.bus, context.clock, self.store)
         self._detector = RestoreDetector(
@@ -162,15 +167,14 @@ class PoolManager:
         )
         self._adoption = NodeAdoption(
             *(context.bus, context.clock, self.store),
-            self._rebuilder.last_events,
-            self._reconciler.reconcile,
+            *(self._rebuilder.last_events, self._reconciler.reconcile),
         )
         self._verifier = Verifier(
             context.bus, context.clock, self.store, self._lease, self._reconciler.reconcile
         )
 
     def service(self) -> Service:
-        """The consumers, loops and endpoints."""
+        """Return the consumers, loops and endpoints."""
         return Service(
             description="Brings pools to their size and replaces what is unhealthy",
             consumers=(
@@ -196,25 +200,17 @@ class PoolManager:
                 ),
             ),
             tasks=(
-                self.store.nodes.run,
-                self.store.health.run,
-                self._hardware.view.run,
-                self._lease.keep,
-                self._resync_for_ever,
-                self._verifier.run,
-                self._autoscaling.run,
-                self._answers.run,
+                *(self.store.nodes.run, self.store.health.run, self._hardware.view.run),
+                *(self._stops.run, self._lease.keep, self._resync_for_ever),
+                *(self._verifier.run, self._autoscaling.run, self._answers.run),
                 partial(self._idle.run, self._reconciler.reconcile),
                 partial(self._prices.run, self._reconciler.reconcile),
             ),
             endpoints={
                 **Queries(
-                    self.store,
-                    self._clock,
-                    self._context.settings,
-                    self._configured.warning,
+                    *(self.store, self._clock, self._context.settings, self._configured.warning),
                     HeartbeatTimes(self._bus, self._clock),
-                    self._answers.answer,
+                    self._answers,
                 ).endpoints(),
                 **DryRuns(
                     self._clock, self.store, self._pools, self._coordinator.state
@@ -222,7 +218,10 @@ class PoolManager:
                 **self._hardware.endpoints(),
                 **self._adoption.endpoints(),
                 **PluginSwitches(self._bus, self._clock).endpoints(),
-                **RemovalProposals(self._bus, self._clock, self.store).endpoints(),
+                **RemovalProposals(
+                    self._bus, self._clock, self.store, self._stops.state
+                ).endpoints(),
+                **self._fleet_stops.endpoints(),
             },
             close=self._close,
         )
@@ -259,6 +258,7 @@ class PoolManager:
         """Give the bus its fleet id, and record the configured pools."""
         while True:
             try:
+                await self._stops.read()
                 await self._configured.record()
             except (Unavailable, UnreadableRecord) as error:
                 found = [unreadable(error)] if isinstance(error, UnreadableRecord) else []
@@ -384,6 +384,7 @@ class PoolManager:
             await self._clock.sleep(FIRST_RETRY_SECONDS if first else RESYNC_SECONDS)
 
     async def _resync(self) -> None:
+        await self._fleet_stops.keep()
         lost = self.store.losses and not self.store.trusted
         if lost or not await self.store.fleet_is_recorded():
             await self._configured.record()

@@ -60,12 +60,12 @@ written it, if that is the one."""
 Project = Callable[[SagaState, SagaEntry], Awaitable[None]]
 """Brings the effects of one entry about (records, events); idempotent."""
 
-Confirm = Callable[[SagaState, SagaEntry], Awaitable[SagaEntry | None]]
-"""Looks once more before an entry is appended; returns it, the one to append in its place, or None:
-the saga has ended, and its log has lost the end."""
+Confirm = Callable[[SagaState, SagaEntry], Awaitable[SagaEntry | Waiting | None]]
+"""Looks once more before an entry is appended; returns it, the one to append in its place, or that
+it waits: the saga is looked at again. None: the saga has ended, and its log has lost the end."""
 
 
-async def confirm_always(_: SagaState, entry: SagaEntry) -> SagaEntry | None:
+async def confirm_always(_: SagaState, entry: SagaEntry) -> SagaEntry | Waiting | None:
     """Append what the log calls for."""
     return entry
 
@@ -172,9 +172,10 @@ class Coordinator:
         if entry is None or isinstance(entry, Waiting):
             return None
         try:
-            return await self._confirm(state, entry)
+            confirmed = await self._confirm(state, entry)
         except Retry:
             return None
+        return None if isinstance(confirmed, Waiting) else confirmed
 
     async def state(self, saga: str) -> SagaState | None:
         """Read a saga's log as it is now; None where there is none."""
@@ -352,6 +353,8 @@ class Coordinator:
             follows = first is not None and first.cause == state.last_id
             confirmed = first if follows else await self._confirm(state, entry)
             first = None
+            if isinstance(confirmed, Waiting):
+                return state
             if confirmed is None:
                 await self.drop(saga)
                 return None

@@ -110,6 +110,7 @@ REFUSED = [
     *("up --name web --gpus 16 --type p5.48xlarge --dry-run", "saga proceed gone"),
     *("diagnose training-1", "diagnose training-3 --check dcgm -o json", "diagnose gone"),
     *("reset-gpu training-2", "reboot training-2 --mode wait"),
+    *("resume --pool serving", "resume --dry-run", "stop --pool training --provider a --reason b"),
     *("alerts acknowledge gone", "hardware forget gpu GPU-2", "hardware add tpu x --reason y"),
     *("hardware forget --node training-7", "hardware forget", "readmit gone"),
     *("workload check training", "workload check training -o json", "workload check gone"),
@@ -131,6 +132,7 @@ CHANGES = [
 ORDERS = [
     *("alerts acknowledge silence/training-1 --reason x", "hardware add gpu GPU-1 --reason x"),
     *("hardware forget gpu GPU-1 -o json", "readmit training-1", "sweep -o json", "sweep"),
+    *("stop --reason why", "stop --pool training --running --reason why", "resume -o json"),
     *("workload done training-1", "workload done training-1 --saga drain-training-1-1 -o json"),
 ]
 """Commands that small services carry out at once."""

@@ -15,7 +15,9 @@ from schemas.messages import encode
 from schemas.node_disconnections import ReadmitRequest
 from schemas.node_events import BusAccess
 from schemas.node_work import JOB_NODES, JobNodes, JobNodesQuery
+from schemas.operations import RESUME, STOP
 from schemas.permissions import WORK_DONE
+from schemas.stops import ResumeRequest, Stop, StopRequest, StopsAnswer, WaitingStart
 from schemas.sweeps import SweepAnswer, SweepLine, SweepRequest
 from schemas.topology import ALERTS
 from schemas.work_done import WorkDone, WorkDoneAccepted
@@ -34,7 +36,7 @@ KEYS: Final = ("silence/training-1", "silence/serving-1")
 
 
 def alert(key: str) -> Alert:
-    """An open alert about the pool in its key."""
+    """Return an open alert about the pool in its key."""
     pool = key.partition("/")[2].partition("-")[0]
     return Alert(
         severity="critical" if pool == "serving" else "warning",
@@ -57,7 +59,7 @@ async def open_alerts(bus: Bus) -> None:
 
 @dataclass(slots=True)
 class Orders:
-    """What was asked: the order, who gave it, and the request."""
+    """Keeps what was asked: the order, who gave it, and the request."""
 
     asked: list[tuple[str, str, Any]] = field(default_factory=list)
 
@@ -75,10 +77,13 @@ class Orders:
             "readmit": self._readmit,
             "sweep-now": self._sweep,
             WORK_DONE: self._work_done,
+            STOP.name: self._stop,
+            RESUME.name: self._resume,
         }
         return {
             **{subjects.order_wildcard(name): each for name, each in orders.items()},
             subjects.query("sweep-plan"): self._plan,
+            subjects.query("stops"): _stops,
             subjects.query(JOB_NODES): self._job,
             subjects.query(WORKLOAD_CHECK): self._check,
             subjects.service_logs("notifier"): self._logs,
@@ -118,6 +123,17 @@ class Orders:
         self._keep("sweep-plan", data, headers, SweepRequest)
         return encode(_swept(performed=False))
 
+    async def _stop(self, data: bytes, headers: Headers) -> bytes:
+        asked = self._keep("stop", data, headers, StopRequest)
+        stop = Stop(pool=asked.pool, reason=asked.reason, by="bob", since=NOW)
+        return encode(StopsAnswer(stops=(stop,)))
+
+    async def _resume(self, data: bytes, headers: Headers) -> bytes:
+        asked = self._keep("resume", data, headers, ResumeRequest)
+        if asked.pool == "serving":
+            raise ValueError("pool.serving is not stopped; stopped: fleet")
+        return encode(StopsAnswer())
+
     async def _check(self, data: bytes, headers: Headers) -> bytes:
         asked = self._keep(WORKLOAD_CHECK, data, headers, WorkloadCheckRequest)
         found = WorkloadCheck(what="connect", passed=asked.node != "training-3", detail=HOSTILE)
@@ -154,3 +170,18 @@ def _swept(*, performed: bool) -> SweepAnswer:
         outcome="left" if performed else "",
     )
     return SweepAnswer(replica="r", at=NOW, performed=performed, lines=(line,))
+
+
+async def _stops(_: bytes, __: Headers) -> bytes:
+    begins = WaitingStart(pool="training", kind="replace", node="training-1", dollars_per_hour=31)
+    return encode(
+        StopsAnswer(
+            stops=(
+                Stop(reason="a wrong image", by="ann", since=NOW),
+                Stop(pool="serving", reason=HOSTILE, by="ann", since=NOW),
+            ),
+            waiting=(begins,),
+            waiting_total=1,
+            dollars_per_hour=31,
+        )
+    )

@@ -1,4 +1,4 @@
-"""What services do at once by HTTP: in whose name, for whom, and what is refused."""
+"""Services do some things at once by HTTP: in whose name, for whom, and what is refused."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ API = "/api/v1"
 async def test_every_order_is_given_in_the_callers_name(
     gateway: Gateway, bus: MemoryBus, orders: Orders
 ) -> None:
-    """As `NAME via gateway`, once; and an event says who requested what from where."""
+    """The caller is `NAME via gateway`, once; and an event says who requested what from where."""
     for path, body in ORDERS.items():
         answer = await gateway.client("operator-token").post(f"{API}{path}", json=body)
         assert answer.status_code == 200, (path, answer.text)
@@ -32,7 +32,7 @@ async def test_every_order_is_given_in_the_callers_name(
 async def test_reading_a_plan_changes_nothing(
     gateway: Gateway, bus: MemoryBus, orders: Orders
 ) -> None:
-    """It leaves no event, names no one, and says that nothing was performed."""
+    """The plan leaves no event, names no one, and says that nothing was performed."""
     answer = await gateway.client("operator-token").get(
         f"{API}/sweep", params={"adopt": ["training-8", "training-9"]}
     )
@@ -52,6 +52,20 @@ async def test_reading_a_plan_changes_nothing(
         ("scoped-token", "GET", "/nodes/serving-1/logs", None, 404),
         ("scoped-token", "GET", "/services/notifier/logs", None, 403),
         ("scoped-token", "GET", "/sweep", None, 403),
+        ("viewer-token", "POST", "/stop", ORDERS["/stop"], 403),
+        ("viewer-token", "POST", "/resume", {}, 403),
+        ("scoped-token", "POST", "/stop", ORDERS["/stop"], 403),
+        ("scoped-token", "POST", "/stop", {**ORDERS["/stop"], "provider": "aws"}, 403),
+        ("scoped-token", "POST", "/stop", {**ORDERS["/stop"], "pool": "serving"}, 404),
+        ("scoped-token", "POST", "/resume", {"pool": "serving"}, 404),
+        ("operator-token", "POST", "/stop", {"pool": "training", "reason": ""}, 400),
+        (
+            "operator-token",
+            "POST",
+            "/stop",
+            {**ORDERS["/stop"], "pool": "training", "provider": "b"},
+            400,
+        ),
         ("scoped-token", "POST", "/sweep", {}, 403),
         ("scoped-token", "POST", "/hardware/add", ORDERS["/hardware/add"], 403),
         ("scoped-token", "POST", "/hardware/forget", ORDERS["/hardware/forget"], 403),
@@ -88,7 +102,7 @@ async def test_what_is_not_the_callers_is_refused_before_any_service_is_asked(
     body: Any,
     status: int,
 ) -> None:
-    """By role, by pool, and by what the description allows."""
+    """Roles, pools and the description decide what is allowed."""
     answer = await gateway.client(token).request(method, f"{API}{path}", json=body)
     assert answer.status_code == status, answer.text
     assert answer.headers["Content-Type"] == "application/problem+json"
@@ -98,7 +112,7 @@ async def test_what_is_not_the_callers_is_refused_before_any_service_is_asked(
 async def test_a_services_refusal_is_a_conflict(
     gateway: Gateway, bus: MemoryBus, orders: Orders
 ) -> None:
-    """With its reason, which the event has, too."""
+    """The problem has its reason, which the event has, too."""
     client = gateway.client("operator-token")
     for path, body in (
         ("/alerts/acknowledge", {"alert": "gone"}),
@@ -124,10 +138,19 @@ async def test_a_caller_sees_the_alerts_of_its_pools(gateway: Gateway, orders: O
 
 
 async def test_a_caller_sees_the_cost_of_its_pools(gateway: Gateway) -> None:
-    """And what they cost together."""
+    """The answer has what they cost together."""
     for token, pools in (("viewer-token", {"serving", "training"}), ("scoped-token", {"training"})):
         answer = await gateway.client(token).get(f"{API}/cost", params={"since": "7d"})
         found = answer.json()
         total = sum(each["dollars"] for each in found["rows"])
         assert {each["pool"] for each in found["rows"]} == pools, found
         assert found["dollars"] == pytest.approx(total, abs=0.1)
+
+
+async def test_a_caller_sees_the_stops_of_its_pools_and_of_the_fleet(gateway: Gateway) -> None:
+    """The answer has what waits there; another pool's reason is not shown."""
+    seen = (await gateway.client("scoped-token").get(f"{API}/stops")).json()
+    every = (await gateway.client("viewer-token").get(f"{API}/stops")).json()
+    assert [""] == [each.get("pool", "") for each in seen["stops"]]
+    assert ["", "serving"] == [each.get("pool", "") for each in every["stops"]]
+    assert (1, 31.0) == (seen["waiting_total"], seen["dollars_per_hour"])

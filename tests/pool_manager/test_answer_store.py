@@ -13,6 +13,7 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.present_answers import ANSWER_BYTES_MAX, PresentAnswer
 from schemas.settings import BudgetSpec, PoolSpec
+from schemas.stops import Stop
 from schemas.topology import ANSWERS, NODES, POOLS
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
@@ -25,6 +26,7 @@ from services.pool_manager.answer_store import STORE_SECONDS, AnswerStore
 from services.pool_manager.planner.explanation.pool_explanation import present_answer
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.pool_store import Store
+from services.runtime.stop_watch import StopWatch
 from services.simulator.engine import virtual_time
 from services.simulator.engine.virtual_time import VirtualClock
 from tests.pool_manager.fleet import settings
@@ -43,7 +45,8 @@ class Stored:
         self.clock = clock
         self.bus = bus
         self.store = Store(bus, settings().budget)
-        self.answers = AnswerStore(bus, clock, self.store, "pool-manager-1")
+        self.stops = StopWatch(bus)
+        self.answers = AnswerStore(*(bus, clock, self.store, "pool-manager-1"), self.stops)
 
     async def save(self, record: PoolRecord) -> None:
         """Write the pool's record, and say that it was looked at."""
@@ -76,6 +79,7 @@ def on_virtual_time(play: Callable[[Stored], Awaitable[None]]) -> None:
             asyncio.ensure_future(each()) for each in (stored.store.nodes.run, stored.answers.run)
         ]
         await stored.store.nodes.caught_up()
+        await stored.stops.read()
         await play(stored)
         for each in loops:
             each.cancel()
@@ -104,6 +108,23 @@ def test_an_answer_is_written_when_it_changed_and_not_before() -> None:
         assert after is not None
         assert [each.gate for each in after[0].of("n1").blocked] == ["retry"]
         assert after[1] > first[1]
+
+    on_virtual_time(play)
+
+
+def test_a_stop_is_the_first_gate_of_a_pool_and_of_what_waits_in_it() -> None:
+    """The answer names the stop, who gave it, and the command that ends it."""
+
+    async def play(stored: Stored) -> None:
+        stop = Stop(by="ada", reason="a wrong image", since=stored.clock.now())
+        await stored.stops.change(lambda _: {stop.scope: stop})
+        await stored.save(FAILING)
+        kept = await stored.kept()
+        assert kept is not None
+        [of_node] = kept[0].of("n1").blocked
+        assert (of_node.gate, of_node.remedy) == ("stop", "navarch resume")
+        assert "by ada" in of_node.text
+        assert [each.gate for each in kept[0].blocked] == ["stop", "retry"]
 
     on_virtual_time(play)
 

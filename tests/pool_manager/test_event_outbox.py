@@ -31,6 +31,7 @@ from services.pool_manager.pool_store import Store
 from services.pool_manager.reconciler import Reconciler
 from services.primitives.clock import SystemClock
 from services.primitives.errors import BusError, Unavailable
+from services.runtime.stop_watch import StopWatch
 from services.saga.coordinator import Coordinator
 from services.saga.definitions import DEFINITIONS
 
@@ -85,8 +86,7 @@ class Replica:
         )
         self.reconciler = Reconciler(
             *(self.bus, CLOCK, self.store, lambda: coordinator, lambda _: REPLACE, 9.0),
-            lambda _: {},
-            lambda _: None,
+            *(lambda _: {}, lambda _: None, StopWatch(self.bus)),
         )
 
 

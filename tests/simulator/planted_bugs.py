@@ -307,7 +307,13 @@ def rate_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pool_planner, "without_counted", lambda record, _: record)
 
 
+def stops_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    """The planner begins what a stop holds."""
+    patch.setattr(pool_planner, "stopped", lambda _, decided, __: decided)
+
+
 BUGS: dict[str, Plant] = {
+    "stops are ignored": stops_are_ignored,
     "acknowledges first": acknowledges_first,
     "timers are not stored": timers_are_not_stored,
     "fence is not confirmed": fence_is_not_confirmed,

@@ -59,6 +59,7 @@ def test_another_seed_has_another_history():
 
 FOUND_AT = {
     "acknowledges first": 0,
+    "stops are ignored": 52,
     "timers are not stored": 0,
     "fence is not confirmed": 289,
     "writes over anything": 0,

@@ -194,6 +194,7 @@ NOT_PUBLISHED: dict[str, str] = {
     "InterruptionsRecord": "one key: tests/provisioner/test_interruptions.py",
     "RemovalGrantsRecord": "a lease of each pool: tests/provisioner/test_termination_orders.py",
     "PluginSwitchRecord": "one key for each plugin: tests/runtime/test_plugin_host.py",
+    "StopsRecord": "one key in two buckets: tests/pool_manager/test_stops_on_the_bus.py",
     "RepairTotals": "one key: tests/metrics/test_repairs.py",
     "EvidenceBundle": "an object: tests/metrics/test_repairs.py",
     "EvidenceCapture": "an object: tests/metrics/test_repairs.py",

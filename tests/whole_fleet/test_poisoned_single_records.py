@@ -26,8 +26,11 @@ from schemas.offering_records import (
 from schemas.plugin_records import PluginSwitch, PluginSwitchRecord
 from schemas.pool_records import FleetRecord
 from schemas.settings import FleetBudgetSpec
+from schemas.stops import Stop, StopsAnswer, StopsRecord, StopState
+from services.cli.text.stop_text import stop_lines
 from services.metrics.evidence.repair_sums import BUCKETS_SECONDS, add_repair
 from services.metrics.evidence.repair_totals import families
+from services.metrics.fleet.fleet_metrics import stop_gauge
 from services.pool_manager.planner.disruption_budget import noted, others, room_at
 from services.pool_manager.planner.safety.removal_gates import with_grant
 from services.pool_manager.plugin_switches import switched
@@ -118,6 +121,17 @@ def grants(record: RemovalGrantsRecord) -> None:
     assert decoder(RemovalGrantsRecord).decode(encode(after)) == after
 
 
+def stops(record: StopsRecord) -> None:
+    """Decide under them, and show them, as every process does."""
+    state = StopState(record.stops)
+    for scope, each in state.at(NOW).items():
+        assert state.find((scope,), NOW) is each
+        assert each.scope not in state.without(each.scope).stops
+    assert list(stop_lines(StopsAnswer(stops=tuple(record.stops.values())))) is not None
+    assert stop_gauge(state, NOW).values
+    assert decoder(StopsRecord).decode(encode(record)) == record
+
+
 TABLE: dict[type[Record], tuple[Callable[[Any], None], Record]] = {
     FleetBudgetRecord: (
         budget,
@@ -134,6 +148,7 @@ TABLE: dict[type[Record], tuple[Callable[[Any], None], Record]] = {
     RepairTotals: (repairs, RepairTotals(counts=(RepairCount(pool="a", fault_signature="f"),))),
     FleetRecord: (fleet, FleetRecord(id="default")),
     PluginSwitchRecord: (switch, PluginSwitchRecord(name="acme", at=NOW, number=1)),
+    StopsRecord: (stops, StopsRecord(number=1, stops={"fleet": Stop(since=NOW, reason="r")})),
     RemovalGrantsRecord: (grants, RemovalGrantsRecord(granted={"fake/i-1": NOW})),
 }
 

@@ -11,10 +11,11 @@ import typer
 
 from schemas.enums import HealthStatus, NodeState
 from schemas.fleet_queries import NodeView, Query
+from schemas.stops import StopsAnswer
 from services.cli import console
 from services.cli.command_options import Output, Pool, Watch
 from services.cli.fleet_connection import FleetAccess, everyday_command
-from services.cli.text import instances_text, tables
+from services.cli.text import instances_text, stop_text, tables
 from services.fleet_client.fleet_client import PAGE_NODES
 from services.fleet_client.node_filter import NodeFilter
 from services.operator_text.safe_text import escape
@@ -95,9 +96,10 @@ async def _write_status(fleet: FleetAccess, output: console.Format) -> bool:
     """Write it all; whether something fails."""
     found = await fleet.status()
     if output.is_data:
-        shown = ("pools", "sagas", "failures", "expiries")
+        shown = ("stops", "pools", "sagas", "failures", "expiries")
         console.write_data(output, {each: getattr(found, each) for each in shown})
         return bool(found.failures)
+    _write_stops(found.stops)
     views = sorted(found.pools, key=lambda each: each.name)
     rows = tables.pool_rows(views)
     console.write_table(tables.POOL_HEADERS, rows)
@@ -120,6 +122,11 @@ async def _write_status(fleet: FleetAccess, output: console.Format) -> bool:
     for each in found.failures:
         console.write(f"\n{tables.failure_line(each)}")
     return bool(found.failures)
+
+
+def _write_stops(found: StopsAnswer) -> None:
+    for line in stop_text.stop_lines(found):
+        console.write(f"{line}\n")
 
 
 def _known(option: str, words: tuple[str, ...]) -> typer.models.OptionInfo:

@@ -33,6 +33,7 @@ from schemas.node_events import (
 from schemas.node_records import NodeRecord
 from schemas.pool_events import NodeReplaced, Scaled
 from schemas.pool_records import PoolRecord
+from schemas.stops import FLEET, StopState
 
 STALE_SECONDS: Final = 300.0
 """The series of a sample older than this end."""
@@ -247,6 +248,13 @@ def _gpu_gauges(
                 if value is not None:
                     family.values[labels] = value
     return families
+
+
+def stop_gauge(stops: StopState, now: datetime) -> Gauge:
+    """Return the gauge of stops; the fleet's is 0 where none is in force."""
+    gauge = Gauge(metric_catalogue.STOPPED, {(FLEET,): 0.0})
+    gauge.values.update({(scope,): 1.0 for scope in stops.at(now)})
+    return gauge
 
 
 def pool_gauges(

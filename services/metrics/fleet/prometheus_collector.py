@@ -27,6 +27,7 @@ from schemas.metric_catalogue import LABEL_VALUES_MAX, NODE_XIDS_MAX, OTHER
 from schemas.metric_catalogue import REPLACEMENT_SECONDS as SPEC
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord, pool_key
+from schemas.stops import StopState
 from schemas.topology import POOLS
 from services.bus.port import Bus
 from services.metrics.fleet.fleet_metrics import (
@@ -39,6 +40,7 @@ from services.metrics.fleet.fleet_metrics import (
     gauges,
     pool_gauges,
     stale_samples,
+    stop_gauge,
 )
 from services.metrics.histogram_buckets import add_buckets
 from services.runtime.gauge_table import GaugeTable
@@ -95,6 +97,7 @@ class FleetCollector(Collector):
         self.read_pools: Callable[[], Mapping[str, PoolRecord]] = dict
         self.instances: Mapping[str, InstanceRecord] = {}
         """Mirrors of POOLS and INSTANCES."""
+        self.stops: Callable[[], StopState] = StopState
         self.spend_cap = 0.0
         self.samples: dict[str, LatestSample] = {}
         """`<pool>.<node>` -> its newest sample."""
@@ -150,7 +153,7 @@ class FleetCollector(Collector):
             del self.samples[key]
         of_nodes = gauges(self.nodes, self.health, self.samples, now)
         of_pools = pool_gauges(self.read_pools().values(), self.instances, self.spend_cap, now)
-        for gauge in chain(of_nodes, of_pools):
+        for gauge in chain(of_nodes, of_pools, (stop_gauge(self.stops(), now),)):
             yield GaugeTable(*gauge.spec.declared, gauge.values)
         for counter in COUNTERS:
             counts = CounterMetricFamily(*counter.declared[:2], labels=counter.labels)

@@ -57,8 +57,10 @@ class Autoscaling:
         finder: Finder,
         settings: Settings,
         reconcile: Callable[[str], Awaitable[None]],
+        stopped: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """Ask while `lease` is held."""
+        """Ask while `lease` is held; no pool that is `stopped`."""
+        self._stopped = stopped
         self._bus = bus
         self._clock = clock
         self._store = store
@@ -98,6 +100,8 @@ class Autoscaling:
             log.info("autoscaling put off: %s", error)
             return
         for record in records:
+            if self._stopped(record.name):
+                continue
             found = self._finder.of(record) if record.spec.autoscaling else None
             if found is None or not found.may_wait:
                 await self._attempt(record, found)

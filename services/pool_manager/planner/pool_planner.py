@@ -20,6 +20,7 @@ from services.pool_manager.planner.remediation import drift
 from services.pool_manager.planner.remediation.observe_mode import apply_mode
 from services.pool_manager.planner.remediation.quarantine import quarantine
 from services.pool_manager.planner.remediation.repair import repair
+from services.pool_manager.planner.remediation.stopped_plan import stopped
 from services.pool_manager.planner.safety import breaker, eligibility
 from services.pool_manager.planner.sizing import (
     failed_launches,
@@ -70,7 +71,7 @@ def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
         ),
         released=eligibility.released(snapshot, now),
     )
-    return apply_mode(snapshot, decided, now)
+    return stopped(snapshot, apply_mode(snapshot, decided, now), now)
 
 
 def _next_cordon(record: PoolRecord, now: datetime) -> datetime | None:

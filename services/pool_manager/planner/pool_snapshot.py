@@ -12,6 +12,7 @@ from schemas.node_records import GpuUse, NodeRecord
 from schemas.offering_records import OfferingView
 from schemas.pool_events import PoolEvent
 from schemas.pool_records import OpenSaga, PoolRecord
+from schemas.stops import NOT_STOPPED, StopState
 from services.pool_manager.planner.disruption_budget import Others
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.remediator import REPLACE, Remediator
@@ -70,6 +71,9 @@ class PoolSnapshot:
     """The pool's offerings; None: not read, as nothing would leave before its successor comes."""
     idle: Mapping[str, Rest] = field(default_factory=dict)
     """Nodes that have had no work for the pool's `idle_after`."""
+
+    stops: StopState = NOT_STOPPED
+    """What operators have stopped."""
 
     @property
     def fleet_window(self) -> float:

@@ -12,6 +12,7 @@ import msgspec
 
 from schemas import subjects
 from schemas.messages import encode
+from schemas.operations import ServiceOrder
 from schemas.pool_records import FLEET_KEY, FleetRecord, PoolRecord, pool_key
 from schemas.settings import Settings
 from schemas.sweeps import SweepRequest
@@ -22,7 +23,7 @@ from services.health_monitor.service import build as build_health_monitor
 from services.notifier.service import build as build_notifier
 from services.notifier.workload.workload_notifier import NodeReference
 from services.pool_manager.service import build as build_pool_manager
-from services.primitives.errors import BusError, NavarchError
+from services.primitives.errors import AnswerError, BusError, NavarchError
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.removal.sweep_endpoints import NOW as SWEEP_NOW
 from services.provisioner.removal.sweep_endpoints import SECONDS_MAX as SWEEP_SECONDS_MAX
@@ -62,6 +63,7 @@ from services.simulator.engine.simulation_context import (
     StoredRecords,
 )
 from services.simulator.engine.size_invariants import SizeInvariants
+from services.simulator.engine.stop_invariants import StopInvariants
 from services.simulator.engine.supervised_service import SupervisedService
 from services.simulator.engine.write_invariants import WriteInvariants
 
@@ -74,6 +76,8 @@ BUILDS: Final[dict[str, Build]] = {
 FIRST_BOOT_SECONDS: Final = (0.5, 2.0)
 """Of the named nodes: a scenario's times assume that they are in service quickly."""
 TAIL_LINES: Final = 60
+ORDER_TRIES_MAX: Final = 20
+ORDER_AGAIN_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,13 +147,13 @@ class SimulatedFleet:
         self.rack_invariants = RackInvariants(simulation, self.invariants)
         WorkloadInvariants(simulation, self.workload, self.invariants)
         QuarantineInvariants(simulation, self.machines, self.invariants)
-        GapInvariants(simulation, self.invariants)
-        for each in (SizeInvariants, SlowWaveInvariants, RenewalInvariants):
+        for each in (GapInvariants, SizeInvariants, SlowWaveInvariants, RenewalInvariants):
             each(simulation, self.invariants)
         MarketInvariants(simulation, self.cloud, self.invariants)
         InterruptionInvariants(simulation, self.invariants)
         RestartInvariants(simulation, self.cloud, self.invariants)
         WriteInvariants(simulation, self.invariants, adopts=lambda: self.cloud.adopts)
+        self.stops = StopInvariants(simulation, self.invariants, setup.skew_seconds)
         self.at_rest = FleetAtRest(
             *(simulation, self.cloud, self.workload, self.machines, self.operators), self.invariants
         )
@@ -347,6 +351,30 @@ class SimulatedFleet:
                 self.simulation.note(f"what the operator publishes on {subject} is lost: {error}")
 
         self.operator.spawn(publish())
+
+    def order(self, order: ServiceOrder[Any], body: msgspec.Struct) -> None:
+        """Give a service an order; the operator repeats it while no service answers."""
+        self.simulation.note(f"the operator orders {order.name}: {body}")
+
+        async def give() -> None:
+            for _ in range(ORDER_TRIES_MAX):
+                try:
+                    reply = await self.operator.bus.request(
+                        subjects.order(order.name, "operator"),
+                        encode(body),
+                        timeout_seconds=order.seconds_max,
+                    )
+                    reply_data(reply)
+                except AnswerError as error:
+                    self.simulation.note(f"{order.name} is refused: {error}")
+                    return
+                except BusError as error:
+                    self.simulation.note(f"{order.name} is not answered: {error}")
+                    await asyncio.sleep(ORDER_AGAIN_SECONDS)
+                else:
+                    return
+
+        self.operator.spawn(give())
 
     def resolve(self, orphans: Sequence[str], held: Sequence[str]) -> None:
         """Run `navarch sweep` that adopts orphans, and removes what is held; one at a time."""

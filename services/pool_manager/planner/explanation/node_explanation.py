@@ -7,6 +7,7 @@ from typing import Final
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.present_answers import Block, BlockedNode
+from schemas.stops import Stop
 from schemas.time_text import utc_seconds
 from services.operator_text.breaker_text import breaker_sentence
 from services.operator_text.quantities import first_of
@@ -18,8 +19,10 @@ SAGAS_NAMED_MAX: Final = 20
 UNTIL_ENDED: Final = "nothing automatic until the block ends"
 
 
-def blocked_node(node: NodeRecord, pool: PoolRecord | None, now: datetime) -> BlockedNode:
-    """Return everything that holds a node back, and what follows."""
+def blocked_node(
+    node: NodeRecord, pool: PoolRecord | None, now: datetime, stop: Stop | None = None
+) -> BlockedNode:
+    """Return everything that holds a node back, and what follows; `stop`: the pool's, in force."""
     fault = fault_text(node)
     held = [*_quarantine(node, pool), *blocks(node, pool, now)]
     then = ""
@@ -27,7 +30,7 @@ def blocked_node(node: NodeRecord, pool: PoolRecord | None, now: datetime) -> Bl
         pass
     elif fault:
         blocked = bool(held) and any(each.gate not in _QUARANTINED for each in held)
-        held += [_fault(fault)] if blocked else [_block(node, pool)]
+        held += [_fault(fault)] if blocked else [_block(node, pool, stop)]
         then = UNTIL_ENDED if blocked else _then(node, pool)
     elif node.spare:
         text = "It is a spare: it stays cordoned until it replaces a node."
@@ -136,10 +139,20 @@ def _quarantine(node: NodeRecord, pool: PoolRecord | None) -> Iterator[Block]:
 # --- what an unhealthy node waits for ------------------------------------------------------------
 
 
-def _block(node: NodeRecord, pool: PoolRecord | None) -> Block:
+def stopped(stop: Stop) -> Block:
+    """Return that operators have stopped what is automatic."""
+    named = f" --pool {stop.pool}" if stop.pool else ""
+    remedy = f"navarch resume{named}"
+    text = f"Nothing begins by itself: {stop.scope} is stopped {stop}. To end it: {remedy}"
+    return Block(gate="stop", text=text, until=stop.until, remedy=remedy)
+
+
+def _block(node: NodeRecord, pool: PoolRecord | None, stop: Stop | None) -> Block:
     """Return why an unhealthy node is not being remediated."""
     if pool is None:
         return Block(gate="removal", text="Nothing is in progress: its pool is no longer there.")
+    if stop is not None:
+        return stopped(stop)
     if not pool.spec.health.auto_replace:
         text = (
             "Nothing is in progress: the pool has auto_replace: false, so an operator must decide."

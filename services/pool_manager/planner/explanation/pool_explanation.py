@@ -9,6 +9,7 @@ import msgspec
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.present_answers import ANSWER_BYTES_MAX, Block, BlockedGroup, PresentAnswer
+from schemas.stops import Stop
 from schemas.time_text import utc_seconds
 from services.operator_text.advice_text import advice_sentence
 from services.operator_text.quantities import first_of
@@ -19,24 +20,34 @@ from services.pool_manager.planner.sizing import on_demand_floor
 
 NAMED_MAX: Final = 10
 """Nodes or actions that one sentence or list names."""
+EXPLAINED_MAX: Final = 1_000
+"""Nodes whose sentences one answer may cost, some 20 µs each; the others are counted."""
 HEADER_BYTES_MAX: Final = 16_384
 """Of an answer what is about the pool and the sentences of its groups, at the most."""
 
 
 def present_answer(
-    pool: PoolRecord, nodes: Nodes, now: datetime, *, revision: int = 0, replica: str = ""
+    pool: PoolRecord,
+    nodes: Nodes,
+    now: datetime,
+    *,
+    stop: Stop | None = None,
+    revision: int = 0,
+    replica: str = "",
 ) -> PresentAnswer:
     """Return what a pool and those of its nodes that need attention wait for now.
 
-    Nodes beyond 64 KiB are counted.
+    Nodes beyond 1,000, and beyond 64 KiB, are counted.
     """
     taken = busy(pool)
     groups: dict[bytes, BlockedGroup] = {}
-    size = more = 0
-    for node in nodes.needs_attention:
+    size = 0
+    waiting = nodes.needs_attention
+    more = max(0, len(waiting) - EXPLAINED_MAX)
+    for node in waiting[:EXPLAINED_MAX]:
         if node.node in taken or node.state == "terminated":
             continue
-        found = node_explanation.blocked_node(node, pool, now)
+        found = node_explanation.blocked_node(node, pool, now, stop)
         if not found.blocked:
             continue
         key = msgspec.json.encode(found)
@@ -53,13 +64,15 @@ def present_answer(
         at=now,
         replica=replica,
         revision=revision,
-        blocked=tuple(_of_pool(pool, nodes, now)),
+        blocked=tuple(_of_pool(pool, nodes, stop, now)),
         groups=tuple(groups.values()),
         more=more,
     )
 
 
-def _of_pool(pool: PoolRecord, nodes: Nodes, now: datetime) -> Iterator[Block]:
+def _of_pool(pool: PoolRecord, nodes: Nodes, stop: Stop | None, now: datetime) -> Iterator[Block]:
+    if stop is not None:
+        yield node_explanation.stopped(stop)
     yield from _removal(pool, nodes)
     yield from _observed(pool)
     yield from open_windows(pool, now)
@@ -80,7 +93,8 @@ def _of_pool(pool: PoolRecord, nodes: Nodes, now: datetime) -> Iterator[Block]:
             yield Block(gate="incident", text=text)
     if (again := node_explanation.retry(pool)) is not None:
         yield again
-    yield from _gap(pool, nodes)
+    if stop is None:
+        yield from _gap(pool, nodes)
 
 
 def _removal(pool: PoolRecord, nodes: Iterable[NodeRecord]) -> Iterator[Block]:

@@ -37,11 +37,20 @@ def apply_mode(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> Pool
             continue
         would[key] = action
         fresh.append(_event(snapshot, action, now))
-    # Incidents and the nodes that others made are counted, and operators are notified; all else in
-    # the decided record belongs to what was not begun.
+    seen = without_starts(snapshot, decided)
+    kept = msgspec.structs.replace(seen.record, observed_actions=would)
+    return replace(seen, record=kept, events=(*seen.events, *fresh))
+
+
+def without_starts(snapshot: PoolSnapshot, decided: PoolPlan) -> PoolPlan:
+    """Return what a plan only records and reports: nothing of it begins.
+
+    Incidents and the nodes that others made are counted, and operators are notified; all else in
+    the decided record belongs to what is not begun.
+    """
+    record = decided.record
     kept = msgspec.structs.replace(
         snapshot.record,
-        observed_actions=would,
         incidents=record.incidents,
         operator_notified=record.operator_notified,
         desired=record.desired if record.spec.nodes == "adopted" else snapshot.record.desired,
@@ -49,7 +58,7 @@ def apply_mode(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> Pool
         conditions=record.conditions,
     )
     seen = tuple(each for each in decided.events if isinstance(each, PUBLISHED))
-    return replace(decided, record=kept, start={}, events=(*seen, *fresh))
+    return replace(decided, record=kept, start={}, events=seen)
 
 
 def _forgetting(decided: PoolPlan) -> PoolPlan:

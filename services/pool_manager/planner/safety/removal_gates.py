@@ -24,6 +24,8 @@ class ProposalFacts:
     """The gates look at these values when a removal is proposed."""
 
     pool: PoolRecord | None
+    stopped: str = ""
+    """What stops removals in its pool, or at its provider."""
     removed: bool = False
     """An operator has removed the pool, with everything that it launched."""
     node: NodeRecord | None = None
@@ -56,6 +58,8 @@ def decide_removal(
 
     `granted`: the removals of its pool that were granted lately.
     """
+    if facts.stopped:
+        return RemovalAnswer(gate="stop", reason=facts.stopped)
     if facts.unread:
         return RemovalAnswer(gate="unread", reason=facts.unread)
     if facts.pool is None and not facts.removed:

@@ -12,7 +12,17 @@ from services.simulator.engine.listed_ids import ANSWERS, SPELLINGS
 
 ZONES: Final = ("zone-a", "zone-b")
 OperatorVerb = Literal[
-    "scale", "replace", "drain", "cordon", "hold", "cancel", "breaker", "resize-group", "relabel"
+    "scale",
+    "replace",
+    "drain",
+    "cordon",
+    "hold",
+    "cancel",
+    "breaker",
+    "resize-group",
+    "relabel",
+    "stop",
+    "stop-running",
 ]
 Withdrawal = Literal["", "withdrawn", "withdrawn-broken"]
 CONTROLLER_SHARE: Final = 0.2
@@ -36,7 +46,7 @@ class OperatorAction:
     verb: OperatorVerb
     nodes: int = 0
     seconds: float = 0.0
-    """Until a cordon is lifted, a breaker closed, or a hold ends."""
+    """Until a cordon is lifted, a breaker closed, or a hold or a stop ends."""
 
     def __str__(self) -> str:
         """Write `the operator requests hold for 20.0 s`."""

@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any, Final
 
 from schemas.node_records import node_key
+from schemas.operations import RESUME, STOP
+from schemas.stops import ResumeRequest, StopRequest
 from services.pool_manager.planner.announced_restarts import RETURN_SECONDS_MAX
 from services.settings.settings_file import parse_settings
 from services.simulator.engine import virtual_time
@@ -194,6 +196,8 @@ class FuzzSimulation:
             raise ViolationError(f"no backup was restored: {pool.breaker.reason}")
         if pool is not None and asks and pool.breaker.state == "open":
             self._publish("breaker-close", reason=REASON)
+        if self.fleet.stops.in_force:
+            self.fleet.order(RESUME, ResumeRequest())
         nodes = self.fleet.at_rest.waits_for_operator(POOL)
         if nodes is not None:
             self._publish("scale", nodes=nodes)
@@ -301,12 +305,19 @@ class FuzzSimulation:
                 self.fleet.group.resize(action.nodes)
             case "relabel":
                 self._relabel()
+            case "stop" | "stop-running":
+                self._stop(action)
             case "breaker":
                 self._publish("breaker-open", reason=REASON)
                 self._in(action.seconds, partial(self._publish, "breaker-close", reason=REASON))
             case _:
                 if (machine := self._some_machine()) is not None:
                     self._request_about(action, machine.name)
+
+    def _stop(self, action: OperatorAction) -> None:
+        running = action.verb == "stop-running"
+        self.fleet.order(STOP, StopRequest(reason=REASON, running=running))
+        self._in(action.seconds, partial(self.fleet.order, RESUME, ResumeRequest()))
 
     def _relabel(self) -> None:
         """Change the pool's labels in the configuration, and restart every service with it."""

@@ -17,7 +17,13 @@ from services.simulator.engine.fault_kinds import (
     WHOLE_STORE,
     WORKLOAD,
 )
-from services.simulator.inputs.fuzz.campaign_steps import CampaignStep, FleetShape, made_fault
+from services.simulator.inputs.fuzz.campaign_steps import (
+    CampaignStep,
+    FleetShape,
+    OperatorAction,
+    OperatorVerb,
+    made_fault,
+)
 
 OUTAGE_SHARE: Final = 0.25
 FATAL_MESSAGE_SHARE: Final = 0.1
@@ -42,6 +48,8 @@ EXPIRED_SHARE: Final = 0.05
 ANNOUNCED_SHARE: Final = 0.15
 SCHEDULER_SHARE: Final = 0.25
 SCHEDULER_FAULTS: Final = ("slow_orders", "refused_orders", "late_work", "returning_work")
+OPERATOR_STOP_SHARE: Final = 0.1
+FATAL_XID: Final = 79
 SECOND_SHARE: Final = 0.05
 FREEZE_SHARE: Final = 0.25
 LAUNCH_FREEZE_SHARE: Final = 0.8
@@ -74,6 +82,7 @@ def draw_rare(seed: str, shape: FleetShape, seconds: float) -> list[CampaignStep
         *_schedulers(chance("scheduler"), seconds),
         *_second_machines(chance("second-machine"), seconds),
         *_freezes(chance("freezes"), shape, seconds),
+        *_stops(chance("stops"), seconds),
     ]
 
 
@@ -229,4 +238,16 @@ def _freezes(chance: Random, shape: FleetShape, seconds: float) -> list[Campaign
         steps.append(CampaignStep(at, fault))
         if of_launch:
             steps.append(CampaignStep(at, made_fault("deleted")))
+    return steps
+
+
+def _stops(chance: Random, seconds: float) -> list[CampaignStep]:
+    """In some campaigns, an operator who stops what is automatic, with a fault, and resumes."""
+    steps: list[CampaignStep] = []
+    for _ in range(chance.randint(1, 2) if chance.random() < OPERATOR_STOP_SHARE else 0):
+        at, lasts = chance.uniform(0, seconds), chance.uniform(20, 90)
+        verb: OperatorVerb = chance.choice(("stop", "stop-running"))
+        steps.append(CampaignStep(at, OperatorAction(verb=verb, seconds=lasts)))
+        fault = made_fault("xid_error", xid_code=FATAL_XID, fixed_by="replace")
+        steps.append(CampaignStep(min(at + chance.uniform(0, lasts), seconds), fault))
     return steps
