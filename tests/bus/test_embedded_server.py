@@ -21,7 +21,7 @@ async def test_a_server_that_does_not_answer_is_ended(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_ends_is_tried_again_on_another_port(tmp_path: Path) -> None:
-    """Another process may have taken the port meanwhile; after three tries the error says that it ended."""
+    """Another process may have the port by then; after three tries the error says that it ended."""
     counted = ("sh", "-c", f"echo tried >> {tmp_path}/tries; exit 7", "sh")
     server = EmbeddedServer(tmp_path, through=counted)
 
