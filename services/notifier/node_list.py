@@ -17,13 +17,13 @@ from schemas.stored_messages import decode_stored, event_source
 from schemas.topology import INSTANCES, NODES, NOTIFIER_NODES, POOLS
 from services.bus.bucket_mirror import readable, readable_record
 from services.bus.port import Bus
+from services.notifier.node_references import read_reference
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
     NodeListNotifier,
     NodeReference,
     StepFailure,
 )
-from services.notifier.workload_steps import read_reference
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Retry
 from services.runtime.consumer_loop import Consumer, Received

@@ -20,6 +20,7 @@ from schemas.topology import INSTANCES, NODES
 from schemas.value_limits import NAME_CHARS_MAX
 from services.bus.bucket_mirror import BucketView
 from services.bus.port import Bus
+from services.notifier.node_references import node_reference
 from services.notifier.work_report import last_event
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
@@ -31,7 +32,6 @@ from services.notifier.workload.workload_notifier import (
     WorkloadAnswer,
     WorkloadNodeState,
 )
-from services.notifier.workload_steps import node_reference
 from services.primitives.clock import Clock
 from services.primitives.race import race
 from services.runtime.event_publisher import publish_event

@@ -35,6 +35,7 @@ from schemas.workload_checks import (
 )
 from services.bus.bucket_mirror import readable, readable_record
 from services.bus.port import Bus, Endpoint, Headers
+from services.notifier.node_references import node_reference, read_reference
 from services.notifier.workload.combined_notifier import CombinedNotifier
 from services.notifier.workload.noop_notifier import NoopNotifier
 from services.notifier.workload.pool_notifiers import PoolNotifiers
@@ -50,7 +51,6 @@ from services.notifier.workload.workload_notifier import (
     WorkloadAnswer,
     WorkloadOrder,
 )
-from services.notifier.workload_steps import node_reference, read_reference
 from services.operator_text.quantities import first_of
 
 ANSWER_SECONDS_MAX: Final = 20.0

@@ -9,22 +9,27 @@ from typing import Final
 
 import msgspec
 
-from schemas.enums import TAKING, DrainMode
-from schemas.health_records import HealthRecord
-from schemas.instance_records import InstanceRecord
-from schemas.messages import decoder
-from schemas.node_records import DRAINED_BEFORE_SECONDS, NodeRecord, node_key
+from schemas.enums import DrainMode
+from schemas.node_records import DRAINED_BEFORE_SECONDS, NodeRecord
 from schemas.step_data import DrainOutputs, GpuInputs, NodeInputs, VacateOutputs
-from schemas.topology import HEALTH, INSTANCES, NODES
 from services.bus.bucket_mirror import readable_record
-from services.bus.port import Bus, Entry
+from services.bus.port import Bus
 from services.notifier.drain_stages import DrainCallbacks, await_checkpoint, checkpoint_order
+from services.notifier.node_references import (
+    Entries,
+    decode_node,
+    gpus_of,
+    read_entries,
+    read_gpus,
+    read_node,
+    reference_of,
+    taken_at,
+)
 from services.notifier.work_report import WorkReport
 from services.notifier.workload.drain_watch import DrainWatch
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
     GpuCordoningNotifier,
-    GpuReference,
     NodeReference,
     Notifier,
     StepFailure,
@@ -52,16 +57,10 @@ EVICTIONS_MAX: Final = 5
 RECORDED_SECONDS_MAX: Final = 30.0
 """How long a node's lost record is waited for; without it the node has no other name than ours."""
 RECORDED_AGAIN_SECONDS: Final = 0.5
+ALIGN_AGAIN_SECONDS: Final = 60.0
+"""Between two orders that put right one that came too late, while a saga may yet change it."""
 LOOK_SECONDS: Final = 10.0
 """How often a drain looks whether the cloud takes its node earlier than it ends."""
-
-_nodes = decoder(NodeRecord)
-_instances = decoder(InstanceRecord)
-_health = decoder(HealthRecord)
-
-
-Entries = tuple[Entry | None, Entry | None, Entry | None]
-"""What NODES, INSTANCES and HEALTH have of a node."""
 
 
 class _AboutNode(msgspec.Struct, frozen=True):
@@ -83,17 +82,19 @@ class WorkloadSteps:
         self._bus = bus
         self._clock = clock
         self._watches: dict[Notifier, DrainWatch] = {}
+        self._cut_short: set[str] = set()
+        """Keys of the orders whose call was ended before it was answered."""
         self.callbacks = DrainCallbacks(bus, clock, self._watches.values())
 
     async def cordon(self, command: Command) -> None:
         """Stop placing new work on the node."""
         notifier, order = await self._order(command)
-        await self._observed(notifier, notifier.cordon(order))
+        await self._observed(notifier, order, notifier.cordon(order))
 
     async def uncordon(self, command: Command) -> None:
         """Allow new work on the node again; also the undo of a cordon."""
         notifier, order = await self._order(command)
-        await self._observed(notifier, notifier.uncordon(order))
+        await self._observed(notifier, order, notifier.uncordon(order))
 
     async def return_node(self, command: Command) -> None:
         """Allow new work on the node again, and on all GPUs that its record has not cordoned.
@@ -109,7 +110,7 @@ class WorkloadSteps:
             await notifier.cordon_gpus(
                 msgspec.structs.replace(order, key=f"{order.key}/gpus", gpus=gpus)
             )
-        await self._observed(notifier, notifier.uncordon(order))
+        await self._observed(notifier, order, notifier.uncordon(order))
 
     async def promote(self, command: Command) -> None:
         """Put a spare into service.
@@ -128,7 +129,7 @@ class WorkloadSteps:
         notifier, (reference, record) = await asyncio.gather(
             self._notifiers.of(about.pool), self._recorded(command, about)
         )
-        gpus = _gpus(record, about.gpus)
+        gpus = gpus_of(record, about.gpus)
         if not isinstance(notifier, GpuCordoningNotifier):
             if not gpus:
                 return
@@ -139,23 +140,33 @@ class WorkloadSteps:
                 "health-monitor",
             )
         order = WorkloadOrder(node=reference, reason=about.reason, key=command.key, gpus=gpus)
-        await self._observed(notifier, notifier.cordon_gpus(order))
+        await self._observed(notifier, order, notifier.cordon_gpus(order))
 
     async def align(self, command: Command) -> None:
-        """Order what the node's record says, after an order that may have come too late."""
+        """Order what the node's record says, after an order that may have come too late.
+
+        What is ordered here may come too late itself: the record is read again, and as long as a
+        saga may change the node's cordon the command comes again.
+        """
         about = msgspec.convert(command.inputs, _AboutNode)
         record = await read_node(self._bus, about.pool, about.node)
-        if record is None or record.state != "active" or command.step == "cordon-gpus":
+        if command.step == "cordon-gpus" or record is None or record.state != "active":
             return
-        if record.cordoned:
-            await self.cordon(command)
-        elif not record.saga:
-            await self.return_node(command)
+        try:
+            if record.cordoned:
+                await self.cordon(command)
+            elif not record.saga:
+                await self.return_node(command)
+        except StepFailure as failure:
+            raise Retry(failure.reason, ALIGN_AGAIN_SECONDS) from failure
+        after = await read_node(self._bus, about.pool, about.node)
+        if not is_aligned(record, after):
+            raise Retry(f"the cordon of {about.node} may have changed", ALIGN_AGAIN_SECONDS)
 
     async def start_drain(self, command: Command) -> VacateOutputs:
         """Order the drain without waiting for it."""
         notifier, order = await self._order(command)
-        await self._observed(notifier, notifier.drain(drain_order(order)))
+        await self._observed(notifier, order, notifier.drain(drain_order(order)))
         return VacateOutputs()
 
     async def drain(self, command: Command) -> DrainOutputs:
@@ -206,10 +217,27 @@ class WorkloadSteps:
         drained.result()
         return DrainOutputs()
 
-    async def _observed(self, notifier: Notifier, call: Awaitable[None]) -> None:
-        """Give an order; Retry where the workload system is away, which is no defect of ours."""
+    def may_land_late(self, command: Command) -> bool:
+        """Return, once, whether a call of this command was ended before it was answered."""
+        found = command.key in self._cut_short
+        self._cut_short.discard(command.key)
+        return found
+
+    async def _called(
+        self, notifier: Notifier, order: WorkloadOrder, call: Awaitable[None]
+    ) -> None:
         try:
             await self._availability.observed(notifier.name, call)
+        except asyncio.CancelledError:
+            self._cut_short.add(order.key)
+            raise
+
+    async def _observed(
+        self, notifier: Notifier, order: WorkloadOrder, call: Awaitable[None]
+    ) -> None:
+        """Give an order; Retry where the workload system is away, which is no defect of ours."""
+        try:
+            await self._called(notifier, order, call)
         except OSError as error:
             raise Retry(f"{notifier.name}: {str(error) or type(error).__name__}") from error
 
@@ -217,7 +245,7 @@ class WorkloadSteps:
         """Order it until the workload system takes the order, or refuses it."""
         while True:
             try:
-                await self._availability.observed(notifier.name, notifier.drain(order))
+                await self._called(notifier, order, notifier.drain(order))
             except StepFailure:
                 raise
             except Exception as error:  # noqa: BLE001 - a notifier may be a third party's code
@@ -270,7 +298,7 @@ class WorkloadSteps:
             about = msgspec.convert(command.inputs, _AboutNode)
         except msgspec.ValidationError:
             return None  # the action says why they cannot be used
-        return await _entries(self._bus, about.pool, about.node)
+        return await read_entries(self._bus, about.pool, about.node)
 
     async def _recorded(
         self, command: Command, about: NodeInputs | GpuInputs
@@ -285,15 +313,15 @@ class WorkloadSteps:
             left = (command.deadline - self._clock.now()).total_seconds()
             waits = min(waits, left / 2)
         until = self._clock.monotonic() + waits
-        entries = command.prepared or await _entries(self._bus, about.pool, about.node)
+        entries = command.prepared or await read_entries(self._bus, about.pool, about.node)
         while entries[0] is None:
             if self._clock.monotonic() >= until:
                 log.warning("a node has no record", extra={"pool": about.pool, "node": about.node})
                 break
             await self._clock.sleep(RECORDED_AGAIN_SECONDS)
-            entries = await _entries(self._bus, about.pool, about.node)
-        record: NodeRecord | None = readable_record(entries[0], _nodes)
-        return _reference(about.pool, about.node, record, entries), record
+            entries = await read_entries(self._bus, about.pool, about.node)
+        record: NodeRecord | None = readable_record(entries[0], decode_node)
+        return reference_of(about.pool, about.node, record, entries), record
 
     def participant(self, context: Context) -> Participant:
         """Make the saga participant that performs these steps."""
@@ -314,75 +342,15 @@ class WorkloadSteps:
             undos={"cordon": self.uncordon},
             prepare=self._prepare,
             align=self.align,
+            may_land_late=self.may_land_late,
         )
 
 
-async def read_reference(bus: Bus, pool: str, node: str) -> NodeReference:
-    """Everything a workload system may know the node by; records may be gone or unreadable."""
-    entries = await _entries(bus, pool, node)
-    return _reference(pool, node, readable_record(entries[0], _nodes), entries)
-
-
-async def _entries(bus: Bus, pool: str, node: str) -> Entries:
-    key = node_key(pool, node)
-    return await asyncio.gather(bus.get(NODES, key), bus.get(INSTANCES, key), bus.get(HEALTH, key))
-
-
-def _reference(pool: str, node: str, record: NodeRecord | None, entries: Entries) -> NodeReference:
-    instance: InstanceRecord | None = readable_record(entries[1], _instances)
-    health: HealthRecord | None = readable_record(entries[2], _health)
-    return node_reference(pool, node, record, instance, health)
-
-
-async def read_node(bus: Bus, pool: str, node: str) -> NodeRecord | None:
-    """The record of a node; None: it is gone, or unreadable."""
-    record: NodeRecord | None = readable_record(await bus.get(NODES, node_key(pool, node)), _nodes)
-    return record
-
-
-async def read_gpus(
-    bus: Bus, pool: str, node: str, gpus: tuple[int, ...] | None = None
-) -> tuple[GpuReference, ...]:
-    """Return these GPUs, or those recorded as cordoned, with the UUIDs that the agent reported."""
-    return _gpus(await read_node(bus, pool, node), gpus)
-
-
-def _gpus(record: NodeRecord | None, gpus: tuple[int, ...] | None) -> tuple[GpuReference, ...]:
-    uuids = {each.index: each.uuid for each in record.gpus} if record is not None else {}
-    if gpus is None:
-        gpus = record.cordoned_gpus if record is not None else ()
-    return tuple(GpuReference(index=each, uuid=uuids.get(each, "")) for each in gpus)
-
-
-def node_reference(
-    pool: str,
-    node: str,
-    record: NodeRecord | None,
-    instance: InstanceRecord | None,
-    health: HealthRecord | None = None,
-) -> NodeReference:
-    """The reference that these records make. Pure."""
-    launch = (record and record.launch) or (instance and instance.launch)
-    return NodeReference(
-        pool=pool,
-        node=node,
-        hostname=record.hostname if record else "",
-        address=(record and record.address) or (instance and instance.address) or "",
-        provider=instance.provider if instance else "",
-        provider_id=instance.provider_id if instance else "",
-        labels=launch.labels if launch else {},
-        lost=record.lost if record else False,
-        gone=record.provider_state == "gone" if record else False,
-        taken_at=taken_at(record) if record else None,
-        faulty_gpus=tuple(each.index for each in health.gpus) if health else (),
-    )
-
-
-def taken_at(record: NodeRecord) -> datetime | None:
-    """When the cloud takes a node first, by the notices in force. Pure."""
-    notices = record.notices.values()
-    taking = (each.deadline for each in notices if each.effect in TAKING and not each.withdrawn)
-    return min((each for each in taking if each is not None), default=None)
+def is_aligned(ordered: NodeRecord, after: NodeRecord | None) -> bool:
+    """Return whether a node's record says what was ordered, and no saga may change it. Pure."""
+    if after is None or after.state != "active":
+        return True
+    return not (ordered.saga or after.saga) and ordered.cordoned == after.cordoned
 
 
 def eviction_time(

@@ -7,7 +7,8 @@ the coordinator's next command and not this one's business.
 
 Where a saga is cancelled, `watch` stops the action under way, and its failure is the word that it
 has stopped: unwinding waits for that word, so that nothing comes into effect after its undo. Where
-its step is given up, `watch` stops it too, and no result is expected.
+its step is given up, `watch` stops it too, and no result is expected. A call that was stopped may
+yet take effect at the other end, so its command comes once more, to be put right.
 """
 
 import asyncio
@@ -56,9 +57,12 @@ REASON_CHARS_MAX: Final = 2_000
 APPEND_TRIES_MAX: Final = 10
 LOOK_AGAIN_SECONDS: Final = 0.5
 WATCH_BACK_SECONDS: Final = 60.0
+"""How far back the watch begins: the moment between a command and the watch must not be missed."""
 LATE: Final = "late"
 """In the key of an order that puts right what an action did after its saga had gone on."""
-"""How far back the watch begins: the moment between a command and the watch must not be missed."""
+LANDED_SECONDS: Final = 60.0
+"""After so long a call that was stopped has taken effect at the other end, or never will: twice
+what proxies and API servers usually work on a request whose caller has gone."""
 STOPPED_REASON: Final = "stopped, because the saga is being unwound"
 
 
@@ -145,6 +149,11 @@ async def align_nothing(_: Command) -> None:
     """Leave things as a late action has made them."""
 
 
+def ends_when_stopped(_: Command) -> bool:
+    """An action that was stopped takes no effect any more."""
+    return False
+
+
 class Participant:
     """Performs steps for one service."""
 
@@ -156,12 +165,15 @@ class Participant:
         undos: Mapping[str, Action],
         prepare: Prepare = prepare_nothing,
         align: Action = align_nothing,
+        may_land_late: Callable[[Command], bool] = ends_when_stopped,
     ) -> None:
         """`actions` and `undos`: step name -> what performs it.
 
         `prepare` reads what they need at the same time as the log is read. `align` puts right what
-        an action has done after its saga had gone on: this process may stall between the two.
+        an action has done after its saga had gone on: this process may stall between the two, and
+        `may_land_late` says of a command whose action was stopped whether a call was under way.
         """
+        self._may_land_late = may_land_late
         self._prepare = prepare
         self._align = align
         self._bus = bus
@@ -258,6 +270,8 @@ class Participant:
         result = await self._perform(action, command, stop)
         if result is not None and not await self._answer(result, open_command.sequence, undo=undo):
             await self._align(replace(command, late=True))
+        if self._may_land_late(command):
+            raise Retry("a call that was stopped may yet take effect", LANDED_SECONDS)
 
     async def _open_command(
         self, saga: str, step: str, sequence: int, *, undo: bool

@@ -8,6 +8,7 @@ from typing import Any, Final
 import yaml
 
 from schemas.topology import SERVER_VERSION_MIN
+from services.bus.nats.embedded_server import GOGC
 from services.cli.supervisor import SERVICES
 from services.settings.settings_file import load_settings
 
@@ -188,3 +189,20 @@ def test_the_collector_passes_on_what_the_services_send() -> None:
         f"NAVARCH_TRACES=http://collector:{port}/v1/traces" in (FOLDER / "compose.yaml").read_text()
     )
     assert collector["exporters"]["otlphttp"]["endpoint"].startswith("http://traces:")
+
+
+def test_the_servers_collect_less_until_three_quarters_of_their_memory_are_in_use() -> None:
+    """Compose and the chart give their servers what `navarch serve` does, for their limits."""
+    values = yaml.safe_load((ROOT / "deploy/helm/nats-values.yaml").read_text())["container"]
+    servers = [
+        (CONTAINERS["nats"]["environment"], CONTAINERS["nats"]["mem_limit"]),
+        *((CLUSTER["services"][name]["environment"], "1g") for name in SERVERS[1:]),
+        (values["env"], values["merge"]["resources"]["limits"]["memory"]),
+    ]
+    for environment, limit in servers:
+        found = re.search(r"(\d+)MiB", environment["GOMEMLIMIT"])
+        gib = re.search(r"(\d+)(g|Gi)", limit)
+        assert environment["GOGC"] == GOGC
+        assert found is not None
+        assert gib is not None
+        assert int(found[1]) == 768 * int(gib[1])

@@ -23,6 +23,7 @@ from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
 from services.bus.topology_setup import set_up
+from services.notifier.node_references import read_reference
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
     GpuReference,
@@ -31,7 +32,7 @@ from services.notifier.workload.workload_notifier import (
     WorkloadOrder,
 )
 from services.notifier.workload_availability import WorkloadAvailability
-from services.notifier.workload_steps import WorkloadSteps, read_reference
+from services.notifier.workload_steps import WorkloadSteps
 from services.primitives.errors import BusError
 from services.primitives.race import race
 from services.runtime.failure_register import FailureRegister

@@ -41,7 +41,7 @@ class Clock(SystemClock):
 
 
 async def nothing(_: str, __: StopState) -> Mapping[str, OpenSaga]:
-    """Begin nothing."""
+    """Return that nothing would begin."""
     return {}
 
 
@@ -156,7 +156,7 @@ def test_the_metric_has_a_series_for_each_scope() -> None:
     ],
 )
 def test_status_begins_with_the_stop(about: dict[str, Any], words: str) -> None:
-    """Who, since when, why, what waits and what it costs, and how to go on."""
+    """The lines name who, since when, why, what waits and what it costs, and how to go on."""
     stop = Stop(reason="x", by="ada", since=NOW, **about)
     found = StopsAnswer(stops=(stop,), waiting_total=2, dollars_per_hour=62.5)
     [line] = stop_lines(found)

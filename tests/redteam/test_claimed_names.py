@@ -8,8 +8,8 @@ import pytest
 from schemas.node_events import Registered
 from schemas.node_records import NodeRecord
 from services.notifier.node_list import as_registered
+from services.notifier.node_references import node_reference
 from services.notifier.workload.node_name import node_name
-from services.notifier.workload_steps import node_reference
 from services.pool_manager.planner.node_projection import apply_event
 
 NOW: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -5,6 +5,7 @@ TRANSIENT and leave in doubt whether the call took effect. Lists are shared: cal
 during one list all get the next one, which starts afterwards.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -109,13 +110,19 @@ class ProviderCalls:
         return msgspec.structs.replace(record, provider_id=ids[0], ordered=ids[1])
 
     async def terminate(self, order: TerminationOrder, seconds_max: float = inf) -> None:
-        """Begin to remove the instances of an order, or raise ProviderError.
+        """Begin to remove the instances of an order, or raise the first one's ProviderError.
 
+        The limit is the whole order's, and an ID that is not answered delays no other.
         `seconds_max`: after that what the order was given for may no longer hold.
         """
         timeout = min(self._timeout, seconds_max)
-        for each in order.provider_ids:
-            await self._call("terminate", each, seconds=timeout)
+        calls = [self._call("terminate", each, seconds=timeout) for each in order.provider_ids]
+        if len(calls) == 1:
+            await calls[0]
+            return
+        for failed in await asyncio.gather(*calls, return_exceptions=True):
+            if failed is not None:
+                raise failed
 
     async def bootstrap(self, instance: Instance, *, timeout_seconds: float) -> None:
         """Start the agent on the instance, if it does not start by itself."""

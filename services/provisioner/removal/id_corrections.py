@@ -54,17 +54,7 @@ class IdCorrections:
         def decide(found: InstanceRecord | None) -> InstanceRecord | None:
             if found is None or (found.state, found.provider_id) != ("running", seen.provider_id):
                 return None
-            former = tuple(
-                each
-                for each in (*found.former_ids, found.provider_id)
-                if each not in ("", listed.provider_id)
-            )
-            return replace(
-                found,
-                provider_id=listed.provider_id,
-                provider=action.provider,
-                former_ids=former[-FORMER_IDS_MAX:],
-            )
+            return corrected(found, action)
 
         event = InstanceIdCorrected(
             id=f"corrected-{action.key}-{seen.provider_id}-{listed.provider_id}",
@@ -97,6 +87,20 @@ class IdCorrections:
             if len(keys) > CORRECTED_MAX
         ]
         self._report(OBSERVER, found)
+
+
+def corrected(record: InstanceRecord, action: SweepAction) -> InstanceRecord:
+    """Return a record with the ID of the machine that is its node. Pure.
+
+    The ID before means the same machine in another form, unless it is another machine's: then no
+    order of this record means it.
+    """
+    now = action.instance.provider_id
+    known = (*record.former_ids, record.provider_id)
+    former = tuple(each for each in known if each not in ("", now, action.beside))
+    return replace(
+        record, provider_id=now, provider=action.provider, former_ids=former[-FORMER_IDS_MAX:]
+    )
 
 
 def unclear_failure(action: SweepAction) -> CurrentFailure:

@@ -78,7 +78,8 @@ class SweepAction:
     waits_seconds: float = 0.0
     """The rest of the grace: a replica may be about to finish its work."""
     beside: str = ""
-    """ID of the machine of its name that serves; empty: it is not known."""
+    """ID of the machine of its name that serves, empty: it is not known; of `correct-id`, ID of the
+    other machine of its name, which its record names."""
     by_operator: bool = False
     """An operator's command names it."""
 

@@ -218,10 +218,13 @@ def _decide_differing(
         return action("remove-surplus", why=why, waits_seconds=waits, beside=recorded)
     if key in seen.departed:
         return action("orphan-departed", why=DEPARTED, waits_seconds=waits)
-    why = f"it is the only machine of its name, and its record names {record.provider_id}"
+    other = recorded if recorded in listed and recorded != instance.provider_id else ""
+    sole = "its agent reports its ID or address" if other else "it is the only machine of its name"
+    why = f"{sole}, and its record names {record.provider_id}"
     if instance.provider_id == recorded:
         return action("correct-id", why=why)
-    return action("correct-id", why=why, waits_seconds=waits) if key in seen.living else None
+    waiting = action("correct-id", why=why, waits_seconds=waits, beside=other)
+    return waiting if key in seen.living else None
 
 
 def machines_named(seen: SweepInput, record: InstanceRecord) -> dict[str, Instance]:

@@ -31,7 +31,7 @@ from services.simulator.engine.simulated_cloud import (
 )
 from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.engine.simulated_workload import UNTIL, SimulatedWorkload
-from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.simulation_context import Freeze, SimulationContext
 from services.simulator.engine.store_destroyer import StoreDestroyer
 from services.simulator.engine.supervised_service import SupervisedService
 
@@ -298,12 +298,19 @@ class FaultInjector:
             self._in(seconds, service.start)
 
     def _stall(self, fault: InjectedFault) -> None:
-        process = self._chance.choice(self._replicas(fault.target)).process
         seconds = STALL_SECONDS if fault.seconds is None else fault.seconds
+        if fault.kind == "freeze":
+            freeze = Freeze(fault.lease, fault.after_effects, seconds, fault.effect == "after")
+        if fault.kind == "freeze" and freeze.answered:  # of whichever gets the lease
+            for each in self._replicas(fault.target):
+                if each.process is not None:
+                    each.process.freezes_after = freeze
+            return
+        process = self._chance.choice(self._replicas(fault.target)).process
         if process is None or process.dead:
             return
         if fault.kind == "freeze":
-            process.freezes_after = fault.lease, fault.after_effects, seconds
+            process.freezes_after = freeze
         elif fault.after_effects:
             process.stalls_after = process.effects + fault.after_effects, seconds
         else:

@@ -174,7 +174,8 @@ class InjectedFault:
     """It is reported once, and the hardware stays intact."""
     error: ProviderErrorKind = "TRANSIENT"
     effect: Effect = "before"
-    """Whether a failing call takes effect."""
+    """Whether a failing call takes effect. Of `freeze`: after, where the first replica with the
+    lease freezes, once that call is answered and before its caller knows."""
     share: float = 0.0
     """Of the calls of a connection that are lost."""
     stream: str = ""

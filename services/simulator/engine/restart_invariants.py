@@ -17,8 +17,9 @@ from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaDone, SagaStarted, StepStarted, StepSucceeded, saga_codec
 from schemas.topology import EVENTS, NODES, SAGAS
 from services.bus.port import Stored
+from services.notifier.node_references import taken_at
 from services.notifier.workload.workload_notifier import WorkloadOrder
-from services.notifier.workload_steps import EVICTION_SECONDS_MAX, taken_at
+from services.notifier.workload_steps import EVICTION_SECONDS_MAX
 from services.notifier.workload_steps import LOOK_SECONDS as WORK_LOOK_SECONDS
 from services.pool_manager.planner import announced_restarts as restarts
 from services.pool_manager.planner.cloud_notices import doubted_until

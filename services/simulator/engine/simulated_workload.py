@@ -1,7 +1,7 @@
 """A simulated workload system, and the notifier plugin that calls it."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -224,6 +224,15 @@ class SimulatedNotifier:
         if now() < workload.away_until:
             raise ConnectionError("the workload system is away")
 
+    async def _landing(self, call: Coroutine[Any, Any, None]) -> None:
+        """Make a call; a slow one takes effect although its caller waits for it no more."""
+        if self._workload.simulation.now() >= self._workload.slow_until:
+            await call
+            return
+        landing = asyncio.get_running_loop().create_task(call)
+        landing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(landing)
+
     async def _order(self, order: WorkloadOrder) -> bool:
         """Whether there is the node that an order is about."""
         await self._reach()
@@ -233,6 +242,9 @@ class SimulatedNotifier:
 
     async def cordon(self, order: WorkloadOrder) -> None:
         """Place nothing new on the node."""
+        await self._landing(self._cordon(order))
+
+    async def _cordon(self, order: WorkloadOrder) -> None:
         if not await self._order(order):
             return
         changed = order.node.node not in self._workload.cordoned
@@ -243,6 +255,9 @@ class SimulatedNotifier:
 
     async def uncordon(self, order: WorkloadOrder) -> None:
         """The node may be used again."""
+        await self._landing(self._uncordon(order))
+
+    async def _uncordon(self, order: WorkloadOrder) -> None:
         await self._reach()
         if self._workload.is_another(order.node):
             return
@@ -261,6 +276,9 @@ class SimulatedNotifier:
 
     async def drain(self, order: WorkloadOrder) -> None:
         """Begin to move the work off the node."""
+        await self._landing(self._drain(order))
+
+    async def _drain(self, order: WorkloadOrder) -> None:
         if not await self._order(order):
             return
         changed = order.node.node not in self._workload.drained_at

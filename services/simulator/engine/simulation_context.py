@@ -8,6 +8,7 @@ import asyncio
 import contextvars
 import random
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final, TypeVar
 
@@ -57,6 +58,24 @@ RENEWALS: Final = f"$KV.{LEASES.name}."
 """Lease renewals, once a second, do not count as effects."""
 STEP_SECONDS: Final = 0.000_001
 """Between two deliveries over one connection: they stay in order."""
+
+
+@dataclass(slots=True)
+class Freeze:
+    """A freeze begins in one of the next calls of a process after it has written a lease.
+
+    Of several processes that wait for the same one, the first freezes alone.
+    """
+
+    lease: str
+    """How its name begins."""
+    calls: int
+    """Which of the next calls it is."""
+    seconds: float
+    answered: bool = False
+    """It begins once that call is answered, before its caller knows; the lease's own write is the
+    first then."""
+    over: bool = False
 
 
 class StoredRecords:
@@ -200,9 +219,7 @@ class SimulatedProcess(TaskOwner):
         """The effect that is its last."""
         self.stalls_after: tuple[int, float] | None = None
         """The effect after which it stalls, and for how many seconds."""
-        self.freezes_after: tuple[str, int, float] | None = None
-        """How the lease's name begins after whose write it freezes, in which of its next calls, and
-        for how many seconds."""
+        self.freezes_after: Freeze | None = None
         self._calls_left = 0
         """Until it freezes; 0: it does not."""
         self.stalled: Callable[[], None] | None = None
@@ -267,8 +284,21 @@ class SimulatedProcess(TaskOwner):
         if self.stalled is not None:
             self.stalled()
 
-    def _freeze(self, seconds: float) -> None:
+    def _freezes_now(self, *, answered: bool) -> bool:
+        """Count a call, or an answer, and say whether the process freezes in it."""
+        freeze = self.freezes_after
+        if not self._calls_left or freeze is None or freeze.answered is not answered:
+            return False
+        if freeze.over:
+            self.freezes_after, self._calls_left = None, 0
+            return False
+        self._calls_left -= 1
+        return not self._calls_left
+
+    def _freeze(self) -> None:
         """Stop between two awaits, and go on later."""
+        assert self.freezes_after is not None
+        self.freezes_after.over, seconds = True, self.freezes_after.seconds
         self.simulation.note(f"{self.name} freezes for {seconds:.1f} s")
         self.freezes_after, self._calls_left = None, 0
         self.stall(seconds)
@@ -305,10 +335,8 @@ class SimulatedProcess(TaskOwner):
         """Bring a request to the server; Unavailable where it never arrives."""
         del call
         self._alive()
-        if self._calls_left and self.freezes_after is not None:
-            self._calls_left -= 1
-            if not self._calls_left:
-                self._freeze(self.freezes_after[2])
+        if self._freezes_now(answered=False):
+            self._freeze()
         elif self.stalled_now:
             await self._running()
         network, chance = self.simulation.network, self._chance
@@ -329,9 +357,12 @@ class SimulatedProcess(TaskOwner):
         if call == "store" and not about.startswith(RENEWALS):
             await self.effect(about)
         elif call == "store" and self.freezes_after is not None and not self._calls_left:
-            lease, calls, _ = self.freezes_after
-            self._calls_left = calls if about.removeprefix(RENEWALS).startswith(lease) else 0
+            freeze, lease = self.freezes_after, about.removeprefix(RENEWALS)
+            self._calls_left = freeze.calls if lease.startswith(freeze.lease) else 0
         self._alive()
+        if self._freezes_now(answered=True):
+            self._freeze()
+            await asyncio.sleep(0)  # what the answer leads to is done before timers that came due
         if self.stalled_now:
             await self._running()
         network, chance = self.simulation.network, self._chance

@@ -58,6 +58,11 @@ LAUNCH_LEASE: Final = "provisioner.launch-"
 LAUNCH_CALLS_MAX: Final = 6
 """Calls of a launch from its lease to its request."""
 CALLS_MAX: Final = 30
+TAKEN_OVER_SECONDS: Final = (4.0, 15.0)
+"""Long enough for another replica to get the lease, and to launch."""
+LAST_ANSWERS: Final = (3, 5)
+"""Of the answers from the lease of a launch on, those after one of which the cloud is asked: the
+fourth, where no other task of the process is answered meanwhile."""
 LEASE_SECONDS: Final = (3.0, 6.0)
 """About as long as another replica takes to get the lease, and to use it."""
 
@@ -83,6 +88,7 @@ def draw_rare(seed: str, shape: FleetShape, seconds: float) -> list[CampaignStep
         *_second_machines(chance("second-machine"), seconds),
         *_freezes(chance("freezes"), shape, seconds),
         *_stops(chance("stops"), seconds),
+        *_late_requests(chance("late-requests"), shape, seconds),
     ]
 
 
@@ -250,4 +256,23 @@ def _stops(chance: Random, seconds: float) -> list[CampaignStep]:
         steps.append(CampaignStep(at, OperatorAction(verb=verb, seconds=lasts)))
         fault = made_fault("xid_error", xid_code=FATAL_XID, fixed_by="replace")
         steps.append(CampaignStep(min(at + chance.uniform(0, lasts), seconds), fault))
+    return steps
+
+
+def _late_requests(chance: Random, shape: FleetShape, seconds: float) -> list[CampaignStep]:
+    """Launches under leases that expire unseen, immediately before the cloud is asked."""
+    has_leases = not shape.idempotent and not shape.adopted
+    if not has_leases or shape.replicas == 1:
+        return []
+    steps: list[CampaignStep] = []
+    for _ in range(chance.randint(4, 9)):
+        at = chance.uniform(0, seconds)
+        fault = made_fault(
+            *("freeze", "provisioner"),
+            lease=LAUNCH_LEASE,
+            after_effects=chance.randint(*LAST_ANSWERS),
+            seconds=chance.uniform(*TAKEN_OVER_SECONDS),
+            effect="after",
+        )
+        steps += [CampaignStep(at, fault), CampaignStep(at, made_fault("deleted"))]
     return steps
