@@ -100,6 +100,7 @@ WaitTimeout = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Show it again whenever something happens.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")]
 Pool = Annotated[str, typer.Option("--pool", help="Only this pool.", autocompletion=complete_pool)]
 Output = Annotated[Format, typer.Option("--output", "-o", help="Output format.")]
 

@@ -88,8 +88,7 @@ async def write_stream(
 
     def line(stored: Stored) -> str:
         if output.is_data:
-            document = json_line(stored)
-            return f"---\n{_yaml(document.encode())}" if output is Format.YAML else document
+            return document(json_line(stored), output)
         return tables.event_line(stored.time, describe_stored(stored), colour=coloured)
 
     last, coloured, printed = None, colour(), 0
@@ -103,6 +102,11 @@ async def write_stream(
             if count and printed == count:
                 break
     return last
+
+
+def document(line: str, output: Format) -> str:
+    """Return one document of several, of its JSON on one line."""
+    return f"---\n{_yaml(line.encode())}" if output is Format.YAML else line
 
 
 def json_line(stored: Stored) -> str:

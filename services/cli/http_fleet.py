@@ -250,9 +250,9 @@ class HttpFleet:
         return (await self._client.list_events(since="1s", limit=PAGE)).next
 
     async def follow_events(
-        self, *, pool: str, node: str, since: datetime | int | None
+        self, *, pool: str, node: str, since: datetime | int | None, follow: bool = True
     ) -> AsyncGenerator[Sequence[Stored], None]:
-        """Yield events from now, from a time on, or after a sequence; of a pool, a node, or all."""
+        """Yield events from now, from a time on, or after a sequence; to `follow`: also later."""
         after: int | None = None if isinstance(since, datetime) else since
         more = isinstance(since, datetime)
         while more and isinstance(since, datetime):
@@ -262,6 +262,8 @@ class HttpFleet:
             after, more = page.next or after, page.more
             if page.items:
                 yield tuple(map(stored_of, page.items))
+        if not follow:
+            return
         async with aclosing(
             self._client.follow_events(after=after, pool=pool, node=node)
         ) as following:

@@ -79,7 +79,6 @@ NAMES: Final = (
 MORE: Final = {
     "navarch up": ("--yes", "--no-wait"),
     "navarch down": ("--yes", "--no-wait"),
-    "navarch events": ("--since", "1h", "--count", "1"),
     "navarch top": ("--once",),
     "navarch config set-credentials": ("--no-check",),
 }

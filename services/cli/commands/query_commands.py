@@ -7,7 +7,7 @@ import typer
 
 from schemas.stored_messages import decode_stored
 from services.cli import console
-from services.cli.command_options import Node, Output, Pool, Since, start_time
+from services.cli.command_options import Follow, Node, Output, Pool, Since, start_time
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.live_names import complete_any, complete_node
 from services.cli.node_requests import explain, find_node, full_name
@@ -17,6 +17,7 @@ from services.fleet_client.why_text import why_page
 from services.operator_text.quantities import local_time
 from services.primitives.errors import NavarchError
 
+EVENTS_SINCE: Final = "15m"
 HEADERS: Final = ("time", "by", "from", "change", "about", "outcome", "saga", "reason")
 
 
@@ -72,19 +73,31 @@ async def events(
         str, typer.Option("--node", help="Only this node.", autocompletion=complete_node)
     ] = "",
     since: Since = "",
+    *,
+    follow: Follow = False,
     count: Annotated[
-        int, typer.Option("--count", min=0, help="Stop after this many events; 0: never.")
+        int,
+        typer.Option("--count", min=0, help="Follow until so many were printed; 0: no limit."),
     ] = 0,
     output: Output = console.Format.TABLE,
 ) -> None:
-    """Print events as they happen, one per line."""
-    start = start_time(since)
+    """Print the events of the last 15 minutes, one per line.
+
+    With --follow those from now on, with --since also those since then.
+    """
     await fleet.check_pool(pool)
-    if not since and sys.stderr.isatty():
+    follows = follow or count > 0
+    if follows and not since and sys.stderr.isatty():
         sys.stderr.write("Waiting for events; press Ctrl-C to stop.\n")
-    await console.write_stream(
-        fleet.follow_events(pool=pool, node=node, since=start), output, count=count
-    )
+    start = start_time(since or ("" if follows else EVENTS_SINCE))
+    found = fleet.follow_events(pool=pool, node=node, since=start, follow=follows)
+    last = await console.write_stream(found, output, count=count)
+    if follows:
+        return
+    if last is None and not output.is_data:
+        console.write(f"Nothing happened since {since or EVENTS_SINCE}.")
+    if sys.stdout.isatty():
+        console.note("these are the events until now; --follow goes on")
 
 
 @everyday_command
