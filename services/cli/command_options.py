@@ -3,7 +3,7 @@
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 import typer
@@ -11,7 +11,8 @@ import typer
 from schemas.duration import decode_hook, parse_duration
 from schemas.operator_requests import DrainRequest
 from services.cli.console import Format
-from services.cli.live_names import complete_node, complete_pool
+from services.cli.fleet_names import A_NODE, A_POOL
+from services.cli.live_names import complete_node, complete_pool, complete_saga
 from services.fleet_client.node_filter import time_since
 from services.primitives.errors import NavarchError
 
@@ -101,7 +102,38 @@ WaitTimeout = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Show it again whenever something happens.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")]
-Pool = Annotated[str, typer.Option("--pool", help="Only this pool.", autocompletion=complete_pool)]
+Pool = Annotated[
+    str,
+    typer.Option("--pool", help="Only this pool.", autocompletion=complete_pool),
+    A_POOL,
+]
+PoolName = Annotated[
+    str,
+    typer.Argument(
+        metavar="POOL",
+        help="The pool's name, or the beginning of one name.",
+        show_default=False,
+        autocompletion=complete_pool,
+    ),
+    A_POOL,
+]
+
+
+def node_option(about: str) -> Any:
+    """Make an option that names a node, which may be gone."""
+    return typer.Option("--node", help=about, autocompletion=complete_node)
+
+
+NodeOption = Annotated[str, node_option("Only this node."), A_NODE]
+SagaName = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="The saga's id, or the beginning of one id.",
+        show_default=False,
+        autocompletion=complete_saga,
+    ),
+]
 Output = Annotated[Format, typer.Option("--output", "-o", help="Output format.")]
 
 

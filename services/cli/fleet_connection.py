@@ -12,6 +12,7 @@ import typer
 from services.cli.bus_client import connect_fleet
 from services.cli.command_options import Config, NatsUrl, NoServer, Server
 from services.cli.fleet_discovery import NEEDS_BUS, find_bus
+from services.cli.fleet_names import full_names
 from services.fleet_client.fleet_client import FleetClient
 from services.primitives.errors import NavarchError
 
@@ -50,7 +51,7 @@ def fleet_command(work: Work) -> Callable[..., None]:
 
         async def run() -> None:
             async with connect_fleet(find_bus(nats_url, config)) as fleet:
-                await work(fleet, **given, **wanted(config))
+                await work(fleet, **await full_names(fleet, own, given), **wanted(config))
 
         asyncio.run(run())
 
@@ -75,7 +76,7 @@ def everyday_command(work: Work) -> Callable[..., None]:
 
         async def run() -> None:
             async with _connected(server, nats_url, config) as fleet:
-                await work(fleet, **given, **wanted(config))
+                await work(fleet, **await full_names(fleet, own, given), **wanted(config))
 
         asyncio.run(run())
 

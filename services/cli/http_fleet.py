@@ -134,12 +134,14 @@ class HttpFleet:
             raise AnswerError(str(error)) from error
         return view, encode(view)
 
+    async def pool_names(self) -> list[str]:
+        """Return the names of the pools."""
+        return [each.name for each in await self._client.list_pools()]
+
     async def check_pool(self, pool: str) -> None:
         """Fail if there is no such pool; an empty name is every pool."""
-        if pool:
-            names = [each.name for each in await self._client.list_pools()]
-            if pool not in names:
-                raise no_pool(pool, names)
+        if pool and pool not in (names := await self.pool_names()):
+            raise no_pool(pool, names)
 
     async def pools_labelled(self, labels: Sequence[str]) -> frozenset[str]:
         """The pools with all these labels; ValueError for what is not `KEY=VALUE`."""

@@ -24,7 +24,8 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Headers
 from services.cli.app import app
-from tests.cli.test_http_commands import OVER, SAGA, commands, fill, navarch
+from tests.cli.begun_names import OVER, SAGA
+from tests.cli.test_http_commands import commands, fill, navarch
 from tests.support.documented_commands import ROOT, Documented, documented
 from tests.support.secured import nats_config
 

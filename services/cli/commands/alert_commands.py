@@ -14,6 +14,8 @@ from services.cli import console
 from services.cli.command_options import Config, Output, command_group
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.fleet_discovery import settings_of
+from services.cli.fleet_names import AN_ALERT
+from services.cli.live_names import complete_alert
 from services.operator_text.quantities import local_time
 from services.primitives.clock import SystemClock
 from services.primitives.errors import NavarchError
@@ -26,6 +28,16 @@ SEND_SECONDS_MAX: Final = 30.0
 
 commands = command_group("The open alerts, and the channels that they are sent to.")
 HEADERS = ("severity", "since", "key", "title", "acknowledged", "sent to")
+AlertKey = Annotated[
+    str,
+    typer.Argument(
+        metavar="KEY",
+        help="The alert's key, or the beginning of one key.",
+        show_default=False,
+        autocompletion=complete_alert,
+    ),
+    AN_ALERT,
+]
 
 
 @commands.command("list")
@@ -48,7 +60,7 @@ async def list_alerts(fleet: FleetAccess, output: Output = console.Format.TABLE)
 @everyday_command
 async def acknowledge(
     fleet: FleetAccess,
-    key: Annotated[str, typer.Argument(metavar="KEY", show_default=False)],
+    key: AlertKey,
     reason: Annotated[str, typer.Option("--reason", help="Shown in every channel.")] = "",
 ) -> None:
     """Take on an open alert.

@@ -11,6 +11,7 @@ from schemas.operator_requests import BreakerRequest
 from services.cli import console
 from services.cli.command_options import Output, command_group
 from services.cli.fleet_connection import FleetAccess, everyday_command
+from services.cli.fleet_names import A_POOL
 from services.cli.live_names import complete_pool
 from services.cli.text.tables import rate_text, usage_text
 from services.fleet_client.fleet_client import require_accepted
@@ -27,6 +28,7 @@ Reason = Annotated[
 PoolName = Annotated[
     str,
     typer.Argument(metavar="[POOL]", help="The pool's name.", autocompletion=complete_pool),
+    A_POOL,
 ]
 Everywhere = Annotated[bool, typer.Option("--fleet", help="All pools.")]
 HEADERS: Final = (
@@ -47,7 +49,6 @@ async def show(
     fleet: FleetAccess, pool: PoolName = "", output: Output = console.Format.TABLE
 ) -> None:
     """Show each pool's breaker and its budget, and the fleet's."""
-    await fleet.check_pool(pool)
     items = await fleet.pages("pools", Query(pool=pool))
     budget = await fleet.budget()
     views = sorted(decode_pools(items), key=lambda each: each.name)

@@ -14,9 +14,9 @@ from schemas.permissions import GATEWAY, SERVICES
 from services.cli import console
 from services.cli.command_options import Follow, Node, Output, Since, start_time
 from services.cli.fleet_connection import FleetAccess, everyday_command
+from services.cli.fleet_names import find_node
 from services.cli.live_names import complete_node
 from services.cli.log_follow import follow_lines
-from services.cli.node_requests import find_node
 from services.cli.text.log_text import log_lines, statements
 from services.operator_text.condition_text import condition_line
 from services.primitives.errors import NavarchError

@@ -16,7 +16,7 @@ from schemas.sweeps import SweepRequest
 from services.cli import console
 from services.cli.command_options import Node, Output, Pool
 from services.cli.fleet_connection import FleetAccess, everyday_command
-from services.cli.node_requests import find_node
+from services.cli.fleet_names import find_node
 from services.cli.text import instances_text
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
@@ -35,7 +35,6 @@ async def instances(
     output: Output = console.Format.TABLE,
 ) -> None:
     """List every instance: its state, age and price."""
-    await fleet.check_pool(pool)
     records = await fleet.instances(pool, terminated=terminated)
     if output.is_data:
         console.write_data(output, records)
@@ -53,7 +52,6 @@ async def leaked(
 
     Since when, why, and what they cost.
     """
-    await fleet.check_pool(pool)
     records = await fleet.instances(pool, terminated=False)
     leaks = [each for each in records if each.state in LOST_STATES]
     if output.is_data:

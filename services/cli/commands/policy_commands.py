@@ -14,7 +14,7 @@ import typer
 from schemas.enums import FaultKind
 from schemas.node_events import Metric
 from services.cli import console
-from services.cli.command_options import Config, Output, start_time
+from services.cli.command_options import Config, Output, Pool, start_time
 from services.cli.fleet_connection import FleetAccess, everyday_command
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ async def replay_faults(
     since: Annotated[
         str, typer.Option("--since", help="From this time: 7d, 12h, 2026-11-21T01:35:00Z.")
     ] = "7d",
-    pool: Annotated[str, typer.Option("--pool", help="One pool only.")] = "",
+    pool: Pool = "",
     output: Output = console.Format.TABLE,
 ) -> None:
     """Replay the stored faults under a policy.

@@ -1,28 +1,17 @@
 """`navarch pool list|status|history`: pools, one in numbers, and what happened to it."""
 
-from typing import Annotated
-
 import msgspec
-import typer
 
 from schemas.fleet_queries import Query
 from services.cli import console
-from services.cli.command_options import Output, Since, command_group, start_time
+from services.cli.command_options import Output, PoolName, Since, command_group, start_time
 from services.cli.fleet_connection import FleetAccess, everyday_command
-from services.cli.live_names import complete_pool
 from services.cli.text import tables
 from services.fleet_client.node_timeline import timeline_rows
 from services.fleet_client.query_answers import decode_pools
 from services.operator_text.event_text import describe_stored
 
 commands = command_group("Show pools, one in numbers, and its history.")
-
-PoolName = Annotated[
-    str,
-    typer.Argument(
-        metavar="POOL", help="The pool.", show_default=False, autocompletion=complete_pool
-    ),
-]
 
 
 @commands.command("list")
@@ -44,7 +33,6 @@ async def status(fleet: FleetAccess, pool: PoolName, output: Output = console.Fo
 
     They are those of the HTTP API, at /api/v1/pools/POOL/status.
     """
-    await fleet.check_pool(pool)
     found = await fleet.pool_status(pool)
     if output.is_data:
         console.write_data(output, found)
@@ -60,7 +48,6 @@ async def history(
     fleet: FleetAccess, pool: PoolName, since: Since = "7d", output: Output = console.Format.TABLE
 ) -> None:
     """Show what was requested of a pool and decided for it."""
-    await fleet.check_pool(pool)
     found = await fleet.pool_events(pool, start_time(since))
     if output.is_data:
         console.write_data(output, timeline_rows(found))

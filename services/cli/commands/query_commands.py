@@ -7,12 +7,12 @@ import typer
 
 from schemas.stored_messages import decode_stored
 from services.cli import console
-from services.cli.command_options import Follow, Node, Output, Pool, Since, start_time
+from services.cli.command_options import Follow, Node, NodeOption, Output, Pool, Since, start_time
 from services.cli.fleet_connection import FleetAccess, everyday_command
-from services.cli.live_names import complete_any, complete_node
-from services.cli.node_requests import explain, find_node, full_name
+from services.cli.fleet_names import GONE, explain, find_node, named, node_names
+from services.cli.live_names import complete_any
 from services.cli.text import tables
-from services.fleet_client.node_timeline import audit_rows
+from services.fleet_client.node_timeline import TimelineRow, audit_rows
 from services.fleet_client.why_text import why_page
 from services.operator_text.quantities import local_time
 from services.primitives.errors import NavarchError
@@ -33,7 +33,6 @@ async def audit(
 
     Requests by command, HTTP and bus; changes that Navarch decides by itself are events.
     """
-    await fleet.check_pool(pool)
     stored = await fleet.audited_events(start_time(since))
     rows = audit_rows(map(decode_stored, stored), pool=pool, by=by)
     if output.is_data:
@@ -69,9 +68,7 @@ async def get(fleet: FleetAccess, node: Node, output: Output = console.Format.TA
 async def events(
     fleet: FleetAccess,
     pool: Pool = "",
-    node: Annotated[
-        str, typer.Option("--node", help="Only this node.", autocompletion=complete_node)
-    ] = "",
+    node: NodeOption = "",
     since: Since = "",
     *,
     follow: Follow = False,
@@ -85,7 +82,6 @@ async def events(
 
     With --follow those from now on, with --since also those since then.
     """
-    await fleet.check_pool(pool)
     follows = follow or count > 0
     if follows and not since and sys.stderr.isatty():
         sys.stderr.write("Waiting for events; press Ctrl-C to stop.\n")
@@ -103,15 +99,17 @@ async def events(
 @everyday_command
 async def timeline(fleet: FleetAccess, node: Node, output: Output = console.Format.TABLE) -> None:
     """Show everything that happened to a node, with milliseconds."""
-    rows = await fleet.timeline(node)
-    if not rows:
-        rows = await fleet.timeline(await full_name(fleet, node, terminated=True))
+
+    async def ask(name: str) -> tuple[TimelineRow, ...]:
+        if rows := await fleet.timeline(name):
+            return rows
+        raise NavarchError(f"no events about a node {name!r}: `navarch list --all` lists the nodes")
+
+    rows = await named(node, ask, lambda: node_names(fleet, terminated=True), GONE)
     if output.is_data:
         console.write_data(output, rows)
-    elif rows:
+    else:
         console.write(tables.timeline(rows, colour=console.colour()))
-    if not rows:
-        raise NavarchError(f"no events about a node {node!r}: `navarch list --all` lists the nodes")
 
 
 @everyday_command

@@ -34,7 +34,6 @@ async def report(
     start = start_time(since)
     if start is None:
         raise typer.BadParameter("give a start time: --since 7d")
-    await fleet.check_pool(pool)
     found = await fleet.report(start, pool)
     if output.is_data:
         console.write_data(output, found)
@@ -95,7 +94,6 @@ async def cost(
     start = start_time(since)
     if start is None:
         raise typer.BadParameter("give a start time: --since 7d")
-    await fleet.check_pool(pool)
     found = await fleet.cost(pool, start, label)
     if output.is_data:
         console.write_data(output, found)

@@ -114,7 +114,6 @@ async def top(
 
     Without a terminal, and as JSON or YAML, it is shown once.
     """
-    await fleet.check_pool(pool)
     shown = _Shown(sort, count, of_gpus=gpus, output=output)
     if once or output.is_data or not console.colour():
         shown.write(await fleet.use(pool, of_gpus=gpus))

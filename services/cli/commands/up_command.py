@@ -17,7 +17,15 @@ from schemas.names import TOKEN
 from schemas.offering_records import OfferingsQuery, OfferingView
 from schemas.operator_requests import ApplyRequest, RemoveRequest
 from services.cli import console
-from services.cli.command_options import Config, Mode, Timeout, Yes, confirm, drain_options
+from services.cli.command_options import (
+    Config,
+    Mode,
+    PoolName,
+    Timeout,
+    Yes,
+    confirm,
+    drain_options,
+)
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.fleet_discovery import served_settings
 from services.cli.progress_board import show_launches, show_removal
@@ -101,7 +109,7 @@ async def up(
 @everyday_command
 async def down(
     fleet: FleetAccess,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The pool's name.")],
+    name: PoolName,
     *,
     mode: Mode = "",
     drain_timeout: Timeout = "",
@@ -109,7 +117,6 @@ async def down(
     wait: Wait = True,
 ) -> None:
     """Drain and terminate all nodes of a pool, and remove it."""
-    await fleet.check_pool(name)
     there = await _nodes(fleet, name)
     for node, status in there.items():
         console.write(f"  {node:<24} {status}")

@@ -170,7 +170,6 @@ async def list_nodes(
     output: Output = console.Format.TABLE,
 ) -> None:
     """List the nodes."""
-    await fleet.check_pool(pool)
     try:
         pools = await fleet.pools_labelled(label) if label else None
     except ValueError as error:
