@@ -1,6 +1,7 @@
 """Options that several commands share."""
 
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -10,7 +11,7 @@ import typer
 
 from schemas.duration import decode_hook, parse_duration
 from schemas.operator_requests import DrainRequest
-from services.cli.console import Format
+from services.cli.console import JSONPATH, KINDS, LISTING_KINDS, Format, Listing, json_path
 from services.cli.fleet_names import A_NODE, A_POOL
 from services.cli.live_names import complete_node, complete_pool, complete_saga
 from services.fleet_client.node_filter import time_since
@@ -134,7 +135,65 @@ SagaName = Annotated[
         autocompletion=complete_saga,
     ),
 ]
-Output = Annotated[Format, typer.Option("--output", "-o", help="Output format.")]
+
+
+def _format_of(text: str | Format, kinds: Sequence[str]) -> Format:
+    """Read --output."""
+    if isinstance(text, Format):
+        return text
+    kind, equals, path = text.partition("=")
+    if kind == JSONPATH and path:
+        try:
+            json_path(path)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        return Format(kind, path)
+    if equals or kind not in kinds:
+        named = ", ".join((*kinds, f"{JSONPATH}=EXPRESSION"))
+        raise typer.BadParameter(f"{text!r} is none of {named}")
+    return Format(kind)
+
+
+def _output(kinds: Sequence[str]) -> Any:
+    return typer.Option(
+        "--output",
+        "-o",
+        parser=lambda text: _format_of(text, kinds),
+        metavar="|".join((*kinds, f"{JSONPATH}=…")),
+        help="Output format.",
+        show_default=False,
+        autocompletion=lambda incomplete: [each for each in kinds if each.startswith(incomplete)],
+    )
+
+
+Output = Annotated[Format, _output(KINDS)]
+LISTED: Final = "listing"
+"""Marks the output of a command that lists: it has the options of LISTING_OPTIONS, too."""
+ListOutput = Annotated[Listing, _output(LISTING_KINDS), LISTED]
+LISTING_OPTIONS: Final = {
+    "columns": (
+        Annotated[
+            str,
+            typer.Option(
+                "--columns",
+                metavar="A,B",
+                help="Only these columns, in this order.",
+            ),
+        ],
+        "",
+    ),
+    "sort_by": (
+        Annotated[
+            str,
+            typer.Option("--sort-by", metavar="[-]A", help="Sort by this column; -A: downwards."),
+        ],
+        "",
+    ),
+    "no_headers": (
+        Annotated[bool, typer.Option("--no-headers", help="Print the rows alone.")],
+        False,
+    ),
+}
 
 
 def command_group(about: str) -> typer.Typer:

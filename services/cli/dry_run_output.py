@@ -11,7 +11,7 @@ from schemas.operator_requests import Request
 from schemas.step_declarations import waits_for
 from services.cli import console
 from services.cli.fleet_connection import FleetAccess
-from services.cli.text import tables
+from services.cli.text.table_layout import columns
 from services.operator_text.safe_text import escape_line
 
 
@@ -55,7 +55,7 @@ def page(result: DryRun) -> str:
         for gate in result.gates
     ]
     if rows:
-        lines += ["", tables.columns(("gate", "", "applies to", "why"), rows, colour=False)]
+        lines += ["", columns(("gate", "", "applies to", "why"), rows, colour=False)]
     if result.promotes:
         lines += ["", escape_line(f"The spare {result.promotes} would take its place at once.")]
     if offering := result.offering:
@@ -73,7 +73,7 @@ def page(result: DryRun) -> str:
             for step in result.steps
         ]
         final = next((step.step for step in result.steps if step.final), "")
-        lines += ["", tables.columns(("step", "at most", "waits for"), steps, colour=False)]
+        lines += ["", columns(("step", "at most", "waits for"), steps, colour=False)]
         if final:
             leaves = escape_line(result.leaves)
             lines.append(f"It can be cancelled until {final} begins; that leaves {leaves}.")

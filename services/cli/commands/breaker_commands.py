@@ -9,7 +9,7 @@ import typer
 from schemas.fleet_queries import FleetBudgetView, PoolView, Query
 from schemas.operator_requests import BreakerRequest
 from services.cli import console
-from services.cli.command_options import Output, command_group
+from services.cli.command_options import ListOutput, Output, command_group
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.fleet_names import A_POOL
 from services.cli.live_names import complete_pool
@@ -46,7 +46,7 @@ HEADERS: Final = (
 @commands.command("show")
 @everyday_command
 async def show(
-    fleet: FleetAccess, pool: PoolName = "", output: Output = console.Format.TABLE
+    fleet: FleetAccess, pool: PoolName = "", output: ListOutput = console.LISTING
 ) -> None:
     """Show each pool's breaker and its budget, and the fleet's."""
     items = await fleet.pages("pools", Query(pool=pool))
@@ -55,7 +55,9 @@ async def show(
     if output.is_data:
         console.write_data(output, {"pools": items, "fleet": budget})
         return
-    console.write_table(HEADERS, [row(each) for each in views])
+    console.write_table(HEADERS, [row(each) for each in views], output=output)
+    if output.is_bare:
+        return
     console.write("\n" + fleet_line(budget))
     for each in views:
         if each.breaker != "closed":

@@ -13,11 +13,11 @@ from schemas.evidence_bundles import EvidenceBundle, KeptEvidence
 from schemas.messages import encode
 from schemas.names import saga_token, token
 from services.cli import console
-from services.cli.command_options import Output
+from services.cli.command_options import ListOutput
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.fleet_names import A_SAGA, GONE, named, node_names
 from services.cli.live_names import complete_node, complete_saga
-from services.cli.text import evidence_text, tables
+from services.cli.text import evidence_text
 from services.operator_text.quantities import elapsed, gpu_hours, local_time
 from services.primitives.errors import NavarchError
 
@@ -61,7 +61,7 @@ async def evidence(
             help="Write it as files, to attach to a vendor's ticket.",
         ),
     ] = None,
-    output: Output = console.Format.TABLE,
+    output: ListOutput = console.LISTING,
 ) -> None:
     """Show the evidence about an unhealthy node.
 
@@ -98,7 +98,9 @@ def show_list(shown: Sequence[KeptEvidence], unreadable: int, output: console.Fo
         console.write("No evidence: no node has been unhealthy.")
         return
     rows = [_row(each) for each in shown[-ROWS_MAX:]]
-    console.write(tables.columns(HEADERS, rows, colour=console.colour()))
+    console.write_table(HEADERS, rows, output=output)
+    if isinstance(output, console.Listing) and output.is_bare:
+        return
     if len(shown) > ROWS_MAX:
         console.write(f"… {len(shown) - ROWS_MAX} older: navarch evidence -o json")
     console.write("\nDetails: navarch evidence NODE; to save it: --save DIR or FILE.tar.gz")

@@ -7,7 +7,7 @@ import typer
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from schemas.operations import ADD_HARDWARE, FORGET_HARDWARE
 from services.cli import console
-from services.cli.command_options import Output, command_group, node_option
+from services.cli.command_options import ListOutput, Output, command_group, node_option
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.fleet_names import A_NODE, Kind, complete
 from services.operator_text.quantities import local_time
@@ -23,7 +23,7 @@ Value = Annotated[str, typer.Argument(metavar="IDENTITY", show_default=False)]
 
 @commands.command("list")
 @everyday_command
-async def list_hardware(fleet: FleetAccess, output: Output = console.Format.TABLE) -> None:
+async def list_hardware(fleet: FleetAccess, output: ListOutput = console.LISTING) -> None:
     """List the denylist: since when, from which node, and why."""
     _write(await fleet.hardware(), output)
 
@@ -86,4 +86,4 @@ def _write(found: list[HardwareRecord], output: console.Format) -> None:
         (each.kind, each.value, local_time(each.since), each.node or "-", each.reason)
         for each in found
     ]
-    console.write_table(HEADERS, rows, "No hardware is on the denylist.")
+    console.write_table(HEADERS, rows, "No hardware is on the denylist.", output)

@@ -14,7 +14,7 @@ from schemas.node_disconnections import ReadmitRequest
 from schemas.operations import PLAN_SWEEP, READMIT, SWEEP
 from schemas.sweeps import SweepRequest
 from services.cli import console
-from services.cli.command_options import Node, Output, Pool
+from services.cli.command_options import ListOutput, Node, Output, Pool
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.fleet_names import find_node
 from services.cli.text import instances_text
@@ -32,7 +32,7 @@ async def instances(
     pool: Pool = "",
     *,
     terminated: Annotated[bool, typer.Option("--all", help="Include terminated ones.")] = False,
-    output: Output = console.Format.TABLE,
+    output: ListOutput = console.LISTING,
 ) -> None:
     """List every instance: its state, age and price."""
     records = await fleet.instances(pool, terminated=terminated)
@@ -40,14 +40,13 @@ async def instances(
         console.write_data(output, records)
         return
     if rows := instances_text.instance_rows(records, datetime.now(UTC)):
-        console.write_table(instances_text.INSTANCE_HEADERS, rows)
-    console.write(instances_text.instances_summary(records))
+        console.write_table(instances_text.INSTANCE_HEADERS, rows, output=output)
+    if not output.is_bare:
+        console.write(instances_text.instances_summary(records))
 
 
 @everyday_command
-async def leaked(
-    fleet: FleetAccess, pool: Pool = "", output: Output = console.Format.TABLE
-) -> None:
+async def leaked(fleet: FleetAccess, pool: Pool = "", output: ListOutput = console.LISTING) -> None:
     """List leaked and orphaned instances.
 
     Since when, why, and what they cost.
@@ -59,7 +58,9 @@ async def leaked(
         return
     now = datetime.now(UTC)
     if rows := instances_text.leaked_rows(leaks, now):
-        console.write_table(instances_text.LEAKED_HEADERS, rows)
+        console.write_table(instances_text.LEAKED_HEADERS, rows, output=output)
+    if output.is_bare:
+        return
     console.write(instances_text.leaks_summary(records, now))
     with suppress(NavarchError):  # a provisioner that does not answer hides no leak
         plan = await fleet.perform(PLAN_SWEEP, SweepRequest())

@@ -16,6 +16,7 @@ from schemas.node_events import Metric
 from services.cli import console
 from services.cli.command_options import Config, Output, Pool, start_time
 from services.cli.fleet_connection import FleetAccess, everyday_command
+from services.cli.text.table_layout import columns
 
 if TYPE_CHECKING:
     from services.health_monitor.rules.health_policy import Policy
@@ -283,8 +284,6 @@ def _differences_text(found: "list[Difference]", faults: int, since: str) -> str
     span = f"over {faults} faults since {since}"
     if not found:
         return f"No difference {span}."
-    from services.cli.text import tables  # noqa: PLC0415
-
     rows = [
         (
             each.time.strftime("%Y-%m-%d %H:%M:%S"),
@@ -296,7 +295,7 @@ def _differences_text(found: "list[Difference]", faults: int, since: str) -> str
         for each in found[:DIFFERENCES_SHOWN_MAX]
     ]
     headers = ("time", "node", "decided", "would", "reason")
-    table = tables.columns(headers, rows, colour=console.colour())
+    table = columns(headers, rows, colour=console.colour())
     rest = len(found) - len(rows)
     left = f"\n… and {rest} more; -o json shows all" if rest else ""
     counts = f"{len(more)} nodes more and {len(fewer)} fewer would have become unhealthy"

@@ -4,9 +4,17 @@ import msgspec
 
 from schemas.fleet_queries import Query
 from services.cli import console
-from services.cli.command_options import Output, PoolName, Since, command_group, start_time
+from services.cli.command_options import (
+    ListOutput,
+    Output,
+    PoolName,
+    Since,
+    command_group,
+    start_time,
+)
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.text import tables
+from services.cli.text.table_layout import columns
 from services.fleet_client.node_timeline import timeline_rows
 from services.fleet_client.query_answers import decode_pools
 from services.operator_text.event_text import describe_stored
@@ -16,14 +24,15 @@ commands = command_group("Show pools, one in numbers, and its history.")
 
 @commands.command("list")
 @everyday_command
-async def list_pools(fleet: FleetAccess, output: Output = console.Format.TABLE) -> None:
+async def list_pools(fleet: FleetAccess, output: ListOutput = console.LISTING) -> None:
     """List the pools."""
     items = await fleet.pages("pools", Query())
     if output.is_data:
         console.write_data(output, items)
         return
     views = sorted(decode_pools(items), key=lambda each: each.name)
-    console.write_table(tables.POOL_HEADERS, tables.pool_rows(views), "No pool is configured.")
+    empty = "No pool is configured."
+    console.write_table(tables.POOL_HEADERS, tables.pool_rows(views), empty, output)
 
 
 @commands.command("status")
@@ -39,7 +48,7 @@ async def status(fleet: FleetAccess, pool: PoolName, output: Output = console.Fo
         return
     fields = msgspec.structs.asdict(found).items()
     rows = [(name.replace("_", " "), _cell(value)) for name, value in fields]
-    console.write(tables.columns(("pool", pool), rows[1:], colour=console.colour()))
+    console.write(columns(("pool", pool), rows[1:], colour=console.colour(), width=console.width()))
 
 
 @commands.command("history")

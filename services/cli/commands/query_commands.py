@@ -7,7 +7,16 @@ import typer
 
 from schemas.stored_messages import decode_stored
 from services.cli import console
-from services.cli.command_options import Follow, Node, NodeOption, Output, Pool, Since, start_time
+from services.cli.command_options import (
+    Follow,
+    ListOutput,
+    Node,
+    NodeOption,
+    Output,
+    Pool,
+    Since,
+    start_time,
+)
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.fleet_names import GONE, explain, find_node, named, node_names
 from services.cli.live_names import complete_any
@@ -27,7 +36,7 @@ async def audit(
     pool: Pool = "",
     by: Annotated[str, typer.Option("--by", help="Only what this user changed.")] = "",
     since: Since = "24h",
-    output: Output = console.Format.TABLE,
+    output: ListOutput = console.LISTING,
 ) -> None:
     """Show who requested which change, from where, and its outcome.
 
@@ -51,7 +60,7 @@ async def audit(
         )
         for each in rows
     ]
-    console.write_table(HEADERS, cells, f"Nothing was requested since {since}.")
+    console.write_table(HEADERS, cells, f"Nothing was requested since {since}.", output)
 
 
 @everyday_command
@@ -61,7 +70,7 @@ async def get(fleet: FleetAccess, node: Node, output: Output = console.Format.TA
     if output.is_data:
         console.write_data(output, data)
     else:
-        console.write(tables.node_page(view, colour=console.colour()))
+        console.write(tables.node_page(view, colour=console.colour(), width=console.width()))
 
 
 @everyday_command

@@ -15,6 +15,7 @@ from schemas.stored_messages import decode_stored
 from services.bus.port import Stored
 from services.cli import console
 from services.cli.command_options import (
+    ListOutput,
     Output,
     Pool,
     SagaName,
@@ -51,7 +52,7 @@ async def list_sagas(
     *,
     ended: Annotated[bool, typer.Option("--all", help="Include those that have ended.")] = False,
     since: Since = "7d",
-    output: Output = console.Format.TABLE,
+    output: ListOutput = console.LISTING,
 ) -> None:
     """List the open sagas and what each waits for.
 
@@ -64,15 +65,15 @@ async def list_sagas(
     if output.is_data:
         console.write_data(output, found)
     else:
-        console.write_table(HEADERS, rows(found), "No saga is open.")
+        console.write_table(HEADERS, rows(found), "No saga is open.", output)
 
 
-def _write_all(summaries: Sequence[SagaSummary], output: console.Format) -> None:
+def _write_all(summaries: Sequence[SagaSummary], output: console.Listing) -> None:
     if output.is_data:
         console.write_data(output, summaries)
     else:
         empty = "No saga began in that time."
-        console.write_table(ALL_HEADERS, summary_rows(summaries), empty)
+        console.write_table(ALL_HEADERS, summary_rows(summaries), empty, output)
 
 
 def summary_rows(found: Sequence[SagaSummary]) -> list[tuple[str, ...]]:

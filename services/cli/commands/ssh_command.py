@@ -73,7 +73,7 @@ def ssh(
 
     words = asyncio.run(work())
     if show:
-        console.write(shlex.join(words))
+        console.write(shlex.join(words), exactly=True)
         return
     try:
         os.execvp(words[0], words)  # noqa: S606 - it takes this process's place

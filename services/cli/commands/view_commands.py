@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
+from datetime import UTC, datetime
 from typing import Annotated, Final, get_args
 
 import msgspec
@@ -12,7 +13,7 @@ import typer
 from schemas.enums import HealthStatus, NodeState
 from schemas.fleet_queries import NodeView, Query
 from services.cli import console
-from services.cli.command_options import Output, Pool, Watch
+from services.cli.command_options import ListOutput, Output, Pool, Watch
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.text import instances_text, tables
 from services.fleet_client.fleet_client import PAGE_NODES
@@ -107,7 +108,10 @@ async def _write_status(fleet: FleetAccess, output: console.Format) -> bool:
         if found_lines := lines(views):
             console.write("\n" + "\n".join(found_lines))
     if found.sagas:
-        console.write("\n" + tables.open_sagas_text(found.sagas, colour=console.colour()))
+        found_sagas = tables.open_sagas_text(
+            found.sagas, colour=console.colour(), width=console.width()
+        )
+        console.write(f"\n{found_sagas}")
         for line in found.remaining_work:
             console.write(line)
     if found.orphans:
@@ -167,7 +171,7 @@ async def list_nodes(
     *,
     terminated: Annotated[bool, typer.Option("--all", help="Include terminated nodes.")] = False,
     watch: Watch = False,
-    output: Output = console.Format.TABLE,
+    output: ListOutput = console.LISTING,
 ) -> None:
     """List the nodes."""
     try:
@@ -202,12 +206,13 @@ async def list_nodes(
     await show_view(fleet, view, watch=watch)
 
 
-def _write(nodes: list[NodeView], output: console.Format, *, selected: bool) -> None:
-    if output is console.Format.WIDE:
-        console.write_table(tables.WIDE_NODE_HEADERS, tables.wide_node_rows(nodes))
+def _write(nodes: list[NodeView], output: console.Listing, *, selected: bool) -> None:
+    now = datetime.now(UTC)
+    empty = "No nodes. `navarch why POOL` explains what a pool waits for."
+    if selected:
+        empty = "No node is like that; `navarch list` shows all."
+    if output.is_wide:
+        rows = tables.wide_node_rows(nodes, now)
+        console.write_table(tables.WIDE_NODE_HEADERS, rows, empty, output)
     else:
-        console.write_table(tables.NODE_HEADERS, tables.node_rows(nodes))
-    if not nodes and selected:
-        console.write("No node is like that; `navarch list` shows all.")
-    elif not nodes:
-        console.write("No nodes. `navarch why POOL` explains what a pool waits for.")
+        console.write_table(tables.NODE_HEADERS, tables.node_rows(nodes, now), empty, output)
