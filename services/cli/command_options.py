@@ -102,6 +102,9 @@ WaitTimeout = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Show it again whenever something happens.")]
+Check = Annotated[
+    bool, typer.Option("--check", help="Print only what is wrong; exit code 3 if anything is.")
+]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")]
 Pool = Annotated[
     str,

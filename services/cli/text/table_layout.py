@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final
 
-from schemas.event_texts import Tone
 from services.cli.text.styles import BOLD, COLOURS, RESET
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
@@ -19,12 +18,21 @@ CELL_CHARS_MAX: Final = 140
 LAST_CHARS_MIN: Final = 16
 """The last column is broken between words where it has at least this width."""
 GAP: Final = "  "
-HEALTH_TONES: Final[dict[str, Tone]] = {"healthy": "good", "degraded": "bad", "unhealthy": "bad"}
+BAD_CELLS: Final = frozenset(
+    {
+        *("degraded", "unhealthy", "warning", "critical", "failing", "failed"),
+        *("stuck", "leaked", "open", "half-open"),
+    }
+)
+"""Cells of rows that are painted in red."""
+BAD_COUNTS: Final = frozenset({"unhealthy", "unhealthy, waiting"})
+"""Headers of columns whose rows are painted where they count something."""
 LOW_PRIORITY: Final = (
     *("gpu", "place", "used by", "price", "market", "sent to", "from", "last try", "tries"),
     *("resets", "min", "max", "authority", "instance type", "provider", "gpus", "id", "name"),
-    *("disruptions", "deadline", "kind", "new_node", "open sagas", "cordoned"),
-    *("gpu-hours", "ended", "out of service", "rule", "took", "last change", "pool", "since"),
+    *("disruptions", "deadline", "kind", "new_node", "last change"),
+    *("gpu-hours", "ended", "serial", "out of service", "nodes", "cordoned", "rule", "took"),
+    *("pool", "since"),
 )
 """Headers of the columns that go where a table is wider than the terminal, the first one first."""
 NAMES: Final = frozenset(
@@ -54,13 +62,11 @@ def columns(
     headers = [escape_line(each) for each in headers]
     cells = _escaped([*rows])
     widths = _widths(headers, cells)
+    bad = _are_bad(headers, cells) if colour else []
     if width:
         kept = fitting(headers, widths, width)
         headers, widths = [headers[i] for i in kept], [widths[i] for i in kept]
-        tones = [_tone(row) for row in cells]
         cells = [[row[i] for i in kept] for row in cells]
-    else:
-        tones = [_tone(row) for row in cells] if colour else []
     if any(each > CELL_CHARS_MAX for each in widths[:-1]):
         cells = [(*map(_short, row[:-1]), row[-1]) for row in cells]
         widths = [min(each, CELL_CHARS_MAX) for each in widths]
@@ -69,7 +75,11 @@ def columns(
     if width:
         lines = [_within(text, widths, width) for text in lines]
     if colour:
-        lines = [_paint(text, tone) for text, tone in zip(lines, tones, strict=True)]
+        red = COLOURS["bad"]
+        lines = [
+            f"{red}{text}{RESET}" if is_bad else text
+            for text, is_bad in zip(lines, bad, strict=True)
+        ]
     if titled:
         head = (line % tuple(header.upper() for header in headers)).rstrip()
         lines.insert(0, f"{BOLD}{head}{RESET}" if colour else head)
@@ -164,9 +174,10 @@ def _short(cell: str) -> str:
     return cell if len(cell) <= CELL_CHARS_MAX else cell[: CELL_CHARS_MAX - 1] + "…"
 
 
-def _tone(cells: Sequence[str]) -> Tone:
-    return "bad" if any(HEALTH_TONES.get(cell) == "bad" for cell in cells) else "plain"
-
-
-def _paint(line: str, tone: Tone) -> str:
-    return f"{COLOURS['bad']}{line}{RESET}" if tone == "bad" else line
+def _are_bad(headers: Sequence[str], rows: Rows) -> list[bool]:
+    """Return of each row whether it is about something wrong."""
+    counts = [place for place, header in enumerate(headers) if header in BAD_COUNTS]
+    return [
+        not BAD_CELLS.isdisjoint(row) or any(row[place] not in ("0", "-") for place in counts)
+        for row in rows
+    ]
