@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, get_args
 
@@ -49,15 +50,25 @@ class AmbiguousNameError(NavarchError):
 
 def complete(text: str, names: Iterable[str], kind: Kind = NODE) -> str:
     """Return the one name that is this text or begins with it; raise where none or several do."""
-    found = sorted({each for each in names if text and each.startswith(text)})
+    known = set(names)
+    found = sorted(each for each in known if text and each.startswith(text))
     if text in found:
         return text
     if not found:
-        raise NavarchError(f"{kind.none} {text!r}; see {kind.see}")
+        # With other digits it is another thing, and no mistyped one.
+        near = get_close_matches(
+            text, [each for each in known if _digits(each) == _digits(text)], 1
+        )
+        meant = f"did you mean {near[0]}? See" if near else "see"
+        raise NavarchError(f"{kind.none} {text!r}; {meant} {kind.see}")
     if len(found) > 1:
         shown = first_of(found, SHOWN_MAX)
         raise AmbiguousNameError(f"{text!r} is the beginning of several {kind.several}: {shown}")
     return found[0]
+
+
+def _digits(name: str) -> str:
+    return "".join(filter(str.isdecimal, name))
 
 
 async def named(
@@ -75,12 +86,13 @@ async def named(
         return await ask(text)
     except absent as error:
         try:
-            found = [each for each in await names() if text and each.startswith(text)]
+            known = set(await names())
         except NavarchError:
             raise error from None  # it says more than that no names are to be had
-        if text in found or not (found or kind.none):
+        is_begun = any(text and each.startswith(text) for each in known)
+        if text in known or not (is_begun or kind.none):
             raise
-    return await ask(complete(text, found, kind))
+    return await ask(complete(text, known, kind))
 
 
 async def node_names(fleet: NodeAccess, *, terminated: bool = False) -> list[str]:
