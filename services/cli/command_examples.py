@@ -15,6 +15,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "offerings": "navarch offerings --all --type h100-8x",
     "doctor": "navarch doctor --check",
     "why": "navarch why training-1-3fb4",
+    "watch": "navarch watch replace-training-1-3 --timeout 20m",
     "events": "navarch events --since 1h --pool training",
     "timeline": "navarch timeline training-2-3c46",
     "audit": "navarch audit --since 24h",

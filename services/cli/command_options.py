@@ -91,13 +91,16 @@ def _duration_text(text: str) -> str:
     return text
 
 
+def duration_option(name: str, about: str) -> Any:
+    """Make an option that takes a duration."""
+    return typer.Option(name, metavar="30m", callback=_duration_text, help=about)
+
+
 WaitTimeout = Annotated[
     str,
-    typer.Option(
+    duration_option(
         "--wait-timeout",
-        metavar="30m",
-        callback=_duration_text,
-        help="With --wait: stop waiting after so long, with exit code 1; default: never.",
+        "With --wait: stop waiting after so long, with exit code 1; default: never.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]

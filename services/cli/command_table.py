@@ -28,7 +28,18 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "alerts",
     ),
     "Understand": (
-        *("doctor", "why", "events", "timeline", "audit", "evidence", "logs", "report", "cost"),
+        *(
+            "doctor",
+            "why",
+            "watch",
+            "events",
+            "timeline",
+            "audit",
+            "evidence",
+            "logs",
+            "report",
+            "cost",
+        ),
         "policy",
     ),
     "Operate nodes": (
@@ -66,6 +77,7 @@ COMMANDS: Final = {
     "events": "query_commands:events",
     "timeline": "query_commands:timeline",
     "why": "query_commands:why",
+    "watch": "watch_command:watch",
     "status": "view_commands:status",
     "top": "top_command:top",
     "doctor": "overview_commands:doctor",

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import typer
 
@@ -19,6 +19,8 @@ from services.cli.command_options import (
     Server,
 )
 from services.cli.console import Format, Listing
+from services.cli.fleet_access import FleetAccess as FleetAccess
+from services.cli.fleet_access import NodeAccess as NodeAccess
 from services.cli.fleet_discovery import NEEDS_BUS, find_bus
 from services.cli.fleet_names import full_names
 from services.fleet_client.fleet_client import FleetClient
@@ -26,17 +28,6 @@ from services.primitives.errors import NavarchError
 
 Work = Callable[..., Coroutine[Any, Any, None]]
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
-
-
-if TYPE_CHECKING:
-    # A command over the bus starts without the HTTP library, and one over HTTP without the bus's.
-    from services.cli.bus_client import BusFleet
-    from services.cli.http_fleet import HttpFleet
-
-    FleetAccess = BusFleet | HttpFleet
-    NodeAccess = FleetClient | HttpFleet
-else:
-    FleetAccess = NodeAccess = Any
 
 
 def bus_of(fleet: object, what: str) -> FleetClient:

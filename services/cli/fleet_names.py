@@ -4,20 +4,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, get_args
+from typing import Any, Final, NamedTuple, TypeVar, get_args
 
 from schemas.fleet_queries import NodeView, Query
 from services.bus.port import Stored
+from services.cli.fleet_access import FleetAccess, NodeAccess
 from services.fleet_client.fleet_client import PAGE_NODES
 from services.fleet_client.saga_progress import Progress
 from services.fleet_client.why_answer import WhyAnswer
 from services.operator_text.quantities import first_of
 from services.primitives.errors import AnswerError, NavarchError
-
-if TYPE_CHECKING:
-    from services.cli.fleet_connection import FleetAccess, NodeAccess
-else:
-    FleetAccess = NodeAccess = Any
 
 NODES_MAX: Final = 1_000
 """Nodes that one command may name."""

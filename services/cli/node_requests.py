@@ -2,8 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 
 import msgspec
 
@@ -13,13 +13,19 @@ from schemas.messages import encode
 from schemas.pool_events import PoolEvent
 from schemas.saga_log_entries import SagaDone, SagaUnwound
 from schemas.stored_messages import decode_stored
+from services.bus.port import Stored
 from services.cli import console
 from services.cli.fleet_connection import FleetAccess, NodeAccess
 from services.cli.fleet_names import find_nodes
+from services.cli.text.styles import INDENT
 from services.fleet_client.fleet_client import NodeRequests, require_accepted
+from services.fleet_client.saga_progress import progress
 from services.operator_text.condition_text import condition_line
+from services.operator_text.quantities import local_time
 from services.operator_text.safe_text import escape, escape_line
 from services.primitives.errors import AnswerError, NavarchError
+from services.saga.saga_log import fold_stored
+from services.saga.saga_state import SagaState
 
 
 @asynccontextmanager
@@ -44,13 +50,35 @@ async def saga_end(
 
     `cancelled`: success is that it was unwound.
     """
-    stored = await console.write_stream(fleet.follow_saga(saga, after=after), output)
+    following = fleet.follow_saga(saga, after=after)
+    if not output.is_data:
+        following = _with_waits(following)
+    stored = await console.write_stream(following, output)
     last = decode_stored(stored) if stored else None
     if isinstance(last, SagaUnwound if cancelled else SagaDone):
         return ""
     if isinstance(last, SagaDone):
         return f"{saga} was done before it could be cancelled"
     return f"{saga} ended without success: {escape_line(getattr(last, 'reason', ''))}"
+
+
+async def _with_waits(
+    batches: AsyncGenerator[Sequence[Stored], None],
+) -> AsyncGenerator[Sequence[Stored], None]:
+    """Pass the entries of a saga on; after each of a step, print what it waits for."""
+    state: SagaState | None = None
+    said = ""
+    async with aclosing(batches):
+        async for batch in batches:
+            yield batch
+            for stored in batch:
+                state = fold_stored(state, stored)
+            if state is None or state.ended:
+                continue
+            where = progress(state)
+            until = f", until {local_time(where.deadline)} at the latest" if where.deadline else ""
+            if where.waiting_for and said != (said := where.waiting_for):
+                console.write(escape_line(f"{INDENT}waits for {where.waiting_for}{until}"))
 
 
 async def request_nodes(
