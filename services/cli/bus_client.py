@@ -56,6 +56,10 @@ class BusFleet(FleetClient):
         """Return the nodes on which a job runs, of one pool or of all."""
         return await service_orders.job_nodes(self, job, (pool,) if pool else ())
 
+    async def pool_names(self) -> list[str]:
+        """Return the names of the pools."""
+        return [each.name for each in await self.pool_records()]
+
     async def pool_status(self, pool: str) -> PoolStatus:
         """A pool in numbers."""
         pools, nodes, sagas, (use, _) = await asyncio.gather(

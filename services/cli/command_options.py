@@ -1,17 +1,19 @@
 """Options that several commands share."""
 
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 import typer
 
 from schemas.duration import decode_hook, parse_duration
 from schemas.operator_requests import DrainRequest
-from services.cli.console import Format
-from services.cli.live_names import complete_node, complete_pool
+from services.cli.console import JSONPATH, KINDS, LISTING_KINDS, Format, Listing, json_path
+from services.cli.fleet_names import A_NODE, A_POOL
+from services.cli.live_names import complete_node, complete_pool, complete_saga
 from services.fleet_client.node_filter import time_since
 from services.primitives.errors import NavarchError
 
@@ -89,19 +91,115 @@ def _duration_text(text: str) -> str:
     return text
 
 
+def duration_option(name: str, about: str) -> Any:
+    """Make an option that takes a duration."""
+    return typer.Option(name, metavar="30m", callback=_duration_text, help=about)
+
+
 WaitTimeout = Annotated[
     str,
-    typer.Option(
+    duration_option(
         "--wait-timeout",
-        metavar="30m",
-        callback=_duration_text,
-        help="With --wait: stop waiting after so long, with exit code 1; default: never.",
+        "With --wait: stop waiting after so long, with exit code 1; default: never.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Show it again whenever something happens.")]
-Pool = Annotated[str, typer.Option("--pool", help="Only this pool.", autocompletion=complete_pool)]
-Output = Annotated[Format, typer.Option("--output", "-o", help="Output format.")]
+Check = Annotated[
+    bool, typer.Option("--check", help="Print only what is wrong; exit code 3 if anything is.")
+]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")]
+Pool = Annotated[
+    str,
+    typer.Option("--pool", help="Only this pool.", autocompletion=complete_pool),
+    A_POOL,
+]
+PoolName = Annotated[
+    str,
+    typer.Argument(
+        metavar="POOL",
+        help="The pool's name, or the beginning of one name.",
+        show_default=False,
+        autocompletion=complete_pool,
+    ),
+    A_POOL,
+]
+
+
+def node_option(about: str) -> Any:
+    """Make an option that names a node, which may be gone."""
+    return typer.Option("--node", help=about, autocompletion=complete_node)
+
+
+NodeOption = Annotated[str, node_option("Only this node."), A_NODE]
+SagaName = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="The saga's id, or the beginning of one id.",
+        show_default=False,
+        autocompletion=complete_saga,
+    ),
+]
+
+
+def _format_of(text: str | Format, kinds: Sequence[str]) -> Format:
+    """Read --output."""
+    if isinstance(text, Format):
+        return text
+    kind, equals, path = text.partition("=")
+    if kind == JSONPATH and path:
+        try:
+            json_path(path)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        return Format(kind, path)
+    if equals or kind not in kinds:
+        named = ", ".join((*kinds, f"{JSONPATH}=EXPRESSION"))
+        raise typer.BadParameter(f"{text!r} is none of {named}")
+    return Format(kind)
+
+
+def _output(kinds: Sequence[str]) -> Any:
+    return typer.Option(
+        "--output",
+        "-o",
+        parser=lambda text: _format_of(text, kinds),
+        metavar="|".join((*kinds, f"{JSONPATH}=…")),
+        help="Output format.",
+        show_default=False,
+        autocompletion=lambda incomplete: [each for each in kinds if each.startswith(incomplete)],
+    )
+
+
+Output = Annotated[Format, _output(KINDS)]
+LISTED: Final = "listing"
+"""Marks the output of a command that lists: it has the options of LISTING_OPTIONS, too."""
+ListOutput = Annotated[Listing, _output(LISTING_KINDS), LISTED]
+LISTING_OPTIONS: Final = {
+    "columns": (
+        Annotated[
+            str,
+            typer.Option(
+                "--columns",
+                metavar="A,B",
+                help="Only these columns, in this order.",
+            ),
+        ],
+        "",
+    ),
+    "sort_by": (
+        Annotated[
+            str,
+            typer.Option("--sort-by", metavar="[-]A", help="Sort by this column; -A: downwards."),
+        ],
+        "",
+    ),
+    "no_headers": (
+        Annotated[bool, typer.Option("--no-headers", help="Print the rows alone.")],
+        False,
+    ),
+}
 
 
 def command_group(about: str) -> typer.Typer:

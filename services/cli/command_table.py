@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from services.cli.command_examples import epilog, with_examples
 from services.primitives.module_names import installed_name
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -27,7 +28,18 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "alerts",
     ),
     "Understand": (
-        *("doctor", "why", "events", "timeline", "audit", "evidence", "logs", "report", "cost"),
+        *(
+            "doctor",
+            "why",
+            "watch",
+            "events",
+            "timeline",
+            "audit",
+            "evidence",
+            "logs",
+            "report",
+            "cost",
+        ),
         "policy",
     ),
     "Operate nodes": (
@@ -67,6 +79,7 @@ COMMANDS: Final = {
     "events": "query_commands:events",
     "timeline": "query_commands:timeline",
     "why": "query_commands:why",
+    "watch": "watch_command:watch",
     "status": "view_commands:status",
     "top": "top_command:top",
     "doctor": "overview_commands:doctor",
@@ -149,12 +162,12 @@ def command_line(wanted: str = "") -> typer.Typer:
     one = {wanted} & (GROUPS.keys() | COMMANDS.keys())
     for name in one or GROUPS:
         if module := GROUPS.get(name):
-            app.add_typer(import_module(MODULES + module).commands, name=name)
+            app.add_typer(with_examples(import_module(MODULES + module).commands, name), name=name)
     for name in one or COMMANDS:
         if place := COMMANDS.get(name):
             module, _, function = place.partition(":")
             found = getattr(import_module(MODULES + module), function)
-            app.command(name, context_settings=CONTEXTS.get(name))(found)
+            app.command(name, context_settings=CONTEXTS.get(name), epilog=epilog(name))(found)
     return app
 
 

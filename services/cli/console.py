@@ -1,37 +1,76 @@
 """Prints on stdout: text for operators, JSON for programs."""
 
 import os
+import shutil
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from enum import StrEnum
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from schemas.messages import Message, encode
 from services.bus.port import Stored
-from services.cli.text import tables
-from services.cli.text.tables import to_terminal
+from services.cli.text import table_layout, tables
+from services.cli.text.styles import to_terminal, wrapped
 from services.operator_text.event_text import describe, describe_stored
 from services.operator_text.safe_text import escape
 
 INVALID_CHARS_MAX: Final = 4096
 
 
-class Format(StrEnum):
+@dataclass(frozen=True, slots=True)
+class Format:
     """Selects how an answer is printed."""
 
-    TABLE = "table"
-    WIDE = "wide"
+    kind: str = "table"
+    """One of KINDS, or of LISTING_KINDS."""
+    path: str = ""
+    """The JSONPath of what is printed, of the kind `jsonpath`."""
+
+    TABLE: ClassVar["Format"]
+    WIDE: ClassVar["Format"]
     """A table with more columns, where a command has them."""
-    JSON = "json"
-    YAML = "yaml"
+    JSON: ClassVar["Format"]
+    YAML: ClassVar["Format"]
+
+    def __str__(self) -> str:
+        return f"{self.kind}={self.path}" if self.path else self.kind
 
     @property
     def is_data(self) -> bool:
         """Return whether the format is for programs."""
-        return self in {Format.JSON, Format.YAML}
+        return self.kind in {"json", "yaml", JSONPATH}
+
+
+Format.TABLE, Format.WIDE = Format(), Format("wide")
+Format.JSON, Format.YAML = Format("json"), Format("yaml")
+JSONPATH: Final = "jsonpath"
+KINDS: Final = ("table", "wide", "json", "yaml")
+LISTING_KINDS: Final = (*KINDS, "name")
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Format):
+    """Selects how a list is printed: also which columns, and in which order."""
+
+    columns: tuple[str, ...] = ()
+    sort_by: str = ""
+    titled: bool = True
+
+    @property
+    def is_bare(self) -> bool:
+        """Return whether only the rows are wanted, without what is said beside them."""
+        return self.kind == "name" or not self.titled
+
+    @property
+    def is_wide(self) -> bool:
+        """Return whether every column may be wanted."""
+        return self.kind == "wide" or bool(self.columns or self.sort_by)
+
+
+LISTING: Final = Listing()
 
 
 def colour() -> bool:
@@ -39,8 +78,20 @@ def colour() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
-def write(text: str) -> None:
-    """Print text that `text` made, and flush: nothing in it is obeyed by the terminal."""
+def width() -> int:
+    """Return how many characters a line has room for; 0: it has no limit."""
+    if (given := os.environ.get("COLUMNS", "")).isdecimal():
+        return int(given)
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+
+
+def write(text: str, *, exactly: bool = False) -> None:
+    """Print text that `text` made, and flush: nothing in it is obeyed by the terminal.
+
+    Lines are broken between words where the terminal is narrower, but `exactly`: to be copied.
+    """
+    if not exactly and (room := width()):
+        text = wrapped(text, room)
     sys.stdout.write(f"{to_terminal(text)}\n")
     sys.stdout.flush()
 
@@ -53,7 +104,37 @@ def note(text: str) -> None:
 def write_data(output: Format, value: Any) -> None:
     """Print one document: JSON bytes, or a value to encode."""
     data = value if isinstance(value, bytes) else msgspec.json.encode(value)
-    write(_yaml(data) if output is Format.YAML else msgspec.json.format(data, indent=2).decode())
+    match output.kind:
+        case "yaml":
+            text = _yaml(data)
+        case "jsonpath":
+            text = "\n".join(_found(data, output.path))
+            if not text:
+                return
+        case _:
+            text = msgspec.json.format(data, indent=2).decode()
+    write(text, exactly=True)
+
+
+def json_path(text: str) -> Any:
+    """Compile a JSONPath, also in the braces and with the leading dot of kubectl; or ValueError."""
+    # Loaded where it is used: it takes as long as many a command.
+    from jsonpath_ng.exceptions import JSONPathError  # noqa: PLC0415
+    from jsonpath_ng.ext.parser import parse  # noqa: PLC0415
+
+    inside = text.removeprefix("{").removesuffix("}") if text.startswith("{") else text
+    path = f"${inside}" if inside.startswith((".", "[")) else inside
+    try:
+        return parse(path)
+    except (JSONPathError, AttributeError, TypeError) as error:
+        raise ValueError(f"{text!r} is no JSONPath: {error}") from error
+
+
+def _found(data: bytes, path: str) -> Iterator[str]:
+    """Yield each value that a JSONPath finds: a text as it is, anything else as JSON."""
+    for match in json_path(path).find(msgspec.json.decode(data)):
+        value = match.value
+        yield value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _yaml(data: bytes) -> str:
@@ -65,11 +146,25 @@ def _yaml(data: bytes) -> str:
     return text.rstrip()
 
 
-def write_table(headers: Sequence[str], rows: Sequence[Sequence[str]], empty: str = "") -> None:
+def write_table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    empty: str = "",
+    output: Format = LISTING,
+) -> None:
     """Print a table, or `empty` if it has no rows."""
-    if rows or not empty:
-        write(tables.columns(headers, rows, colour=colour()))
-    else:
+    names: tuple[str, ...] = ()
+    titled = True
+    if isinstance(output, Listing):
+        names, titled = output.columns, output.titled
+        if output.kind == "name":
+            names, titled = (table_layout.name_header(headers),), False
+        headers, rows = table_layout.chosen(headers, rows, names=names, sort_by=output.sort_by)
+    if rows or (titled and not empty):
+        # Columns that are asked for stay.
+        room = 0 if names or output.kind == "wide" else width()
+        write(table_layout.columns(headers, rows, colour=colour(), width=room, titled=titled))
+    elif titled:
         write(empty)
 
 
@@ -88,8 +183,7 @@ async def write_stream(
 
     def line(stored: Stored) -> str:
         if output.is_data:
-            document = json_line(stored)
-            return f"---\n{_yaml(document.encode())}" if output is Format.YAML else document
+            return document(json_line(stored), output)
         return tables.event_line(stored.time, describe_stored(stored), colour=coloured)
 
     last, coloured, printed = None, colour(), 0
@@ -97,12 +191,22 @@ async def write_stream(
         async for batch in batches:
             shown = batch[: count - printed] if count else batch
             if shown:
-                write("\n".join(map(line, shown)))
+                write("\n".join(map(line, shown)), exactly=output.is_data)
                 last = shown[-1]
             printed += len(shown)
             if count and printed == count:
                 break
     return last
+
+
+def document(line: str, output: Format) -> str:
+    """Return one document of several, of its JSON on one line."""
+    match output.kind:
+        case "yaml":
+            return f"---\n{_yaml(line.encode())}"
+        case "jsonpath":
+            return "\n".join(_found(line.encode(), output.path))
+    return line
 
 
 def json_line(stored: Stored) -> str:

@@ -11,8 +11,9 @@ from schemas.operator_requests import Request
 from schemas.step_declarations import waits_for
 from services.cli import console
 from services.cli.fleet_connection import FleetAccess
-from services.cli.text import tables
+from services.cli.text.table_layout import columns
 from services.operator_text.safe_text import escape_line
+from services.primitives.errors import AnswerError
 
 
 async def dry_runs(
@@ -30,6 +31,14 @@ async def dry_runs(
         console.write("\n\n".join(map(page, results)))
 
 
+async def rehearse(fleet: FleetAccess, pool: str, verb: str, request: Request) -> None:
+    """Raise AnswerError where a request would be refused, as the request itself would be."""
+    found = await fleet.dry_run(pool, verb, request)
+    if not found.accepted:
+        text = f"refused ({found.refusal}): {escape_line(found.reason)}"
+        raise AnswerError(text, found.refusal or "")
+
+
 def page(result: DryRun) -> str:
     """Return a dry run as text."""
     would = "would be accepted" if result.accepted else f"would be refused ({result.refusal})"
@@ -40,11 +49,8 @@ def page(result: DryRun) -> str:
         lines.append(f"Desired size: {result.nodes}.")
     if result.note:
         lines.append(escape_line(f"Note: {result.note}."))
-    rate = f" of {result.disruptions_limit}" if result.disruptions_limit >= 0 else ""
-    lines.append(
-        f"Budget: {result.unavailable} of {result.desired} {result.counted} are out of service, "
-        f"{result.unavailable_limit} may be; disruptions in the window: {result.disruptions}{rate}."
-    )
+    if result.gates or result.desired:
+        lines.append(_budget(result))
     rows = [
         (
             gate.name,
@@ -55,7 +61,7 @@ def page(result: DryRun) -> str:
         for gate in result.gates
     ]
     if rows:
-        lines += ["", tables.columns(("gate", "", "applies to", "why"), rows, colour=False)]
+        lines += ["", columns(("gate", "", "applies to", "why"), rows, colour=False)]
     if result.promotes:
         lines += ["", escape_line(f"The spare {result.promotes} would take its place at once.")]
     if offering := result.offering:
@@ -73,11 +79,19 @@ def page(result: DryRun) -> str:
             for step in result.steps
         ]
         final = next((step.step for step in result.steps if step.final), "")
-        lines += ["", tables.columns(("step", "at most", "waits for"), steps, colour=False)]
+        lines += ["", columns(("step", "at most", "waits for"), steps, colour=False)]
         if final:
             leaves = escape_line(result.leaves)
             lines.append(f"It can be cancelled until {final} begins; that leaves {leaves}.")
     return "\n".join(lines)
+
+
+def _budget(result: DryRun) -> str:
+    rate = f" of {result.disruptions_limit}" if result.disruptions_limit >= 0 else ""
+    return (
+        f"Budget: {result.unavailable} of {result.desired} {result.counted} are out of service, "
+        f"{result.unavailable_limit} may be; disruptions in the window: {result.disruptions}{rate}."
+    )
 
 
 def _until(seconds: float | None) -> str:

@@ -2,32 +2,32 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
 import typer
 
 from services.cli.bus_client import connect_fleet
-from services.cli.command_options import Config, NatsUrl, NoServer, Server
+from services.cli.command_options import (
+    LISTED,
+    LISTING_OPTIONS,
+    Config,
+    NatsUrl,
+    NoServer,
+    Server,
+)
+from services.cli.console import Format, Listing
+from services.cli.fleet_access import FleetAccess as FleetAccess
+from services.cli.fleet_access import NodeAccess as NodeAccess
 from services.cli.fleet_discovery import NEEDS_BUS, find_bus
+from services.cli.fleet_names import full_names
 from services.fleet_client.fleet_client import FleetClient
 from services.primitives.errors import NavarchError
 
 Work = Callable[..., Coroutine[Any, Any, None]]
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
-
-
-if TYPE_CHECKING:
-    # A command over the bus starts without the HTTP library, and one over HTTP without the bus's.
-    from services.cli.bus_client import BusFleet
-    from services.cli.http_fleet import HttpFleet
-
-    FleetAccess = BusFleet | HttpFleet
-    NodeAccess = FleetClient | HttpFleet
-else:
-    FleetAccess = NodeAccess = Any
 
 
 def bus_of(fleet: object, what: str) -> FleetClient:
@@ -40,9 +40,10 @@ def bus_of(fleet: object, what: str) -> FleetClient:
 def fleet_command(work: Work) -> Callable[..., None]:
     """Make a command of a coroutine function: add --nats-url and --config, and pass the fleet.
 
-    The function gets the configuration file if it has a parameter `config`.
+    The function gets the configuration file if it has a parameter `config`, and --columns and the
+    like as its parameter `output` if that is a ListOutput.
     """
-    own, wanted = _options(work)
+    arguments = _Arguments(work)
 
     def command(*, server: str, nats_url: str, config: Path | None, **given: Any) -> None:
         if server:
@@ -50,20 +51,21 @@ def fleet_command(work: Work) -> Callable[..., None]:
 
         async def run() -> None:
             async with connect_fleet(find_bus(nats_url, config)) as fleet:
-                await work(fleet, **given, **wanted(config))
+                await work(fleet, **await arguments.of(fleet, config, given))
 
         asyncio.run(run())
 
     option = inspect.Parameter("server", KEYWORD, default="", annotation=NoServer)
-    return _as_command(command, work, [*own, option])
+    return _as_command(command, work, [*arguments.options, option])
 
 
 def everyday_command(work: Work) -> Callable[..., None]:
     """Make a command that works over the bus and, with --server, over HTTP.
 
-    The function gets the configuration file if it has a parameter `config`.
+    The function gets the configuration file if it has a parameter `config`, and --columns and the
+    like as its parameter `output` if that is a ListOutput.
     """
-    own, wanted = _options(work)
+    arguments = _Arguments(work)
 
     def command(
         *, ctx: typer.Context, server: str, nats_url: str, config: Path | None, **given: Any
@@ -75,23 +77,49 @@ def everyday_command(work: Work) -> Callable[..., None]:
 
         async def run() -> None:
             async with _connected(server, nats_url, config) as fleet:
-                await work(fleet, **given, **wanted(config))
+                await work(fleet, **await arguments.of(fleet, config, given))
 
         asyncio.run(run())
 
     context = inspect.Parameter("ctx", KEYWORD, annotation=typer.Context)
     option = inspect.Parameter("server", KEYWORD, default="", annotation=Server)
-    return _as_command(command, work, [context, *own, option])
+    return _as_command(command, work, [context, *arguments.options, option])
 
 
-def _options(
-    work: Work,
-) -> tuple[list[inspect.Parameter], Callable[[Path | None], dict[str, Path | None]]]:
-    """The options of the function's own, and what else it gets of those that all commands have."""
-    _, *own = inspect.signature(work).parameters.values()
-    takes_config = any(each.name == "config" for each in own)
-    kept = [each for each in own if each.name != "config"]
-    return kept, lambda config: {"config": config} if takes_config else {}
+class _Arguments:
+    """Holds the options of a command's own, and makes its arguments of what was given."""
+
+    def __init__(self, work: Work) -> None:
+        _, *own = inspect.signature(work).parameters.values()
+        self._takes_config = any(each.name == "config" for each in own)
+        self._own = [each for each in own if each.name != "config"]
+        self._lists = any(LISTED in get_args(each.annotation) for each in own)
+
+    @property
+    def options(self) -> list[inspect.Parameter]:
+        """Return what the command line has: also the options of each command that lists."""
+        more = LISTING_OPTIONS.items() if self._lists else ()
+        return [
+            *self._own,
+            *(
+                inspect.Parameter(name, KEYWORD, default=default, annotation=annotation)
+                for name, (annotation, default) in more
+            ),
+        ]
+
+    async def of(
+        self, fleet: FleetAccess, config: Path | None, given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the arguments, with full names in place of beginnings."""
+        found = dict(given)
+        if self._lists:
+            columns, sort_by, bare = (found.pop(name) for name in LISTING_OPTIONS)
+            names = tuple(each for each in columns.split(",") if each.strip())
+            output: Format = found["output"]
+            found["output"] = Listing(output.kind, output.path, names, sort_by, titled=not bare)
+        if self._takes_config:
+            found["config"] = config
+        return await full_names(fleet, self._own, found)
 
 
 @asynccontextmanager

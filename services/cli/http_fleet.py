@@ -135,12 +135,14 @@ class HttpFleet:
             raise AnswerError(str(error)) from error
         return view, encode(view)
 
+    async def pool_names(self) -> list[str]:
+        """Return the names of the pools."""
+        return [each.name for each in await self._client.list_pools()]
+
     async def check_pool(self, pool: str) -> None:
         """Fail if there is no such pool; an empty name is every pool."""
-        if pool:
-            names = [each.name for each in await self._client.list_pools()]
-            if pool not in names:
-                raise no_pool(pool, names)
+        if pool and pool not in (names := await self.pool_names()):
+            raise no_pool(pool, names)
 
     async def pools_labelled(self, labels: Sequence[str]) -> frozenset[str]:
         """The pools with all these labels; ValueError for what is not `KEY=VALUE`."""
@@ -255,9 +257,9 @@ class HttpFleet:
         return (await self._client.list_events(since="1s", limit=PAGE)).next
 
     async def follow_events(
-        self, *, pool: str, node: str, since: datetime | int | None
+        self, *, pool: str, node: str, since: datetime | int | None, follow: bool = True
     ) -> AsyncGenerator[Sequence[Stored], None]:
-        """Yield events from now, from a time on, or after a sequence; of a pool, a node, or all."""
+        """Yield events from now, from a time on, or after a sequence; to `follow`: also later."""
         after: int | None = None if isinstance(since, datetime) else since
         more = isinstance(since, datetime)
         while more and isinstance(since, datetime):
@@ -267,6 +269,8 @@ class HttpFleet:
             after, more = page.next or after, page.more
             if page.items:
                 yield tuple(map(stored_of, page.items))
+        if not follow:
+            return
         async with aclosing(
             self._client.follow_events(after=after, pool=pool, node=node)
         ) as following:

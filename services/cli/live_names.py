@@ -14,6 +14,7 @@ from services.cli.bus_client import connect_fleet
 from services.cli.fleet_discovery import find_bus
 from services.fleet_client.fleet_client import PAGE_NODES, FleetClient
 from services.fleet_client.query_answers import decode_nodes
+from services.fleet_client.service_orders import open_alerts
 from services.primitives.errors import NavarchError
 
 COMPLETION_SECONDS_MAX: Final = 1.0
@@ -38,6 +39,12 @@ async def _sagas(fleet: FleetClient) -> AsyncIterator[str]:
     for record in await fleet.pool_records():
         for saga in record.open:
             yield saga
+
+
+async def _alerts(fleet: FleetClient) -> AsyncIterator[str]:
+    for each in await open_alerts(fleet.bus):
+        assert each.opened is not None
+        yield each.opened.key
 
 
 async def begun(
@@ -73,4 +80,5 @@ def _completion(*sources: Source) -> Callable[[typer.Context, str], list[str]]:
 complete_node = _completion(_nodes)
 complete_pool = _completion(_pools)
 complete_saga = _completion(_sagas)
+complete_alert = _completion(_alerts)
 complete_any = _completion(_pools, _sagas, _nodes)

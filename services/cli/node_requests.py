@@ -1,87 +1,31 @@
-"""Finds nodes by name, sends a request about each, prints the answers, and waits for the end."""
+"""Sends a request about each of several nodes, prints the answers, and waits for the end."""
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
-from typing import Final
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 
 import msgspec
 
 from schemas.duration import parse_duration
-from schemas.fleet_queries import NodeView, Query
+from schemas.fleet_queries import NodeView
 from schemas.messages import encode
 from schemas.pool_events import PoolEvent
 from schemas.saga_log_entries import SagaDone, SagaUnwound
 from schemas.stored_messages import decode_stored
+from services.bus.port import Stored
 from services.cli import console
 from services.cli.fleet_connection import FleetAccess, NodeAccess
-from services.fleet_client.fleet_client import PAGE_NODES, NodeRequests, require_accepted
-from services.fleet_client.why_answer import WhyAnswer
+from services.cli.fleet_names import find_nodes
+from services.cli.text.styles import INDENT
+from services.fleet_client.fleet_client import NodeRequests, require_accepted
+from services.fleet_client.saga_progress import progress
 from services.operator_text.condition_text import condition_line
-from services.operator_text.quantities import first_of
+from services.operator_text.quantities import local_time
 from services.operator_text.safe_text import escape, escape_line
 from services.primitives.errors import AnswerError, NavarchError
-
-NODES_MAX: Final = 1_000
-"""Nodes that one command may name."""
-AT_ONCE_MAX: Final = 16
-SHOWN_MAX: Final = 5
-
-
-def complete(text: str, names: Iterable[str]) -> str:
-    """The one name that is this text or begins with it; NavarchError where none or several do."""
-    found = sorted(each for each in names if text and each.startswith(text))
-    if text in found:
-        return text
-    if not found:
-        raise NavarchError(f"there is no node {text!r}; see navarch list")
-    if len(found) > 1:
-        shown = first_of(found, SHOWN_MAX)
-        raise NavarchError(f"{text!r} is the beginning of several nodes: {shown}")
-    return found[0]
-
-
-async def full_name(fleet: NodeAccess, text: str, *, terminated: bool = False) -> str:
-    """The name of the node whose name is this text or begins with it."""
-    query = Query(terminated=terminated, limit=PAGE_NODES)
-    return complete(text, (each.id for each in await fleet.nodes(query)))
-
-
-async def find_node(fleet: NodeAccess, text: str) -> tuple[NodeView, bytes]:
-    """Return one node with its recent faults, and the same as JSON."""
-    try:
-        return await fleet.node(text)
-    except AnswerError:
-        if (name := await full_name(fleet, text)) == text:
-            raise
-    return await fleet.node(name)
-
-
-async def explain(fleet: FleetAccess, text: str) -> WhyAnswer:
-    """Return the state of a node, pool or saga explained; of a node the beginning is enough."""
-    try:
-        return await fleet.why(text)
-    except NavarchError:
-        nodes = await fleet.nodes(Query(terminated=True, limit=PAGE_NODES))
-        names = [each.id for each in nodes if text and each.id.startswith(text)]
-        if not names:
-            raise
-    return await fleet.why(complete(text, names))
-
-
-async def find_nodes(fleet: NodeAccess, texts: Sequence[str]) -> list[NodeView]:
-    """Every node that is named, each once; NavarchError if one of them cannot be found."""
-    if len(texts) > NODES_MAX:
-        raise NavarchError(f"{len(texts)} nodes are named; at most {NODES_MAX} may be")
-    slots = asyncio.Semaphore(AT_ONCE_MAX)
-
-    async def find(text: str) -> NodeView:
-        async with slots:
-            return (await find_node(fleet, text))[0]
-
-    found = await asyncio.gather(*map(find, dict.fromkeys(texts)))
-    return list({each.id: each for each in found}.values())
+from services.saga.saga_log import fold_stored
+from services.saga.saga_state import SagaState
 
 
 @asynccontextmanager
@@ -106,13 +50,35 @@ async def saga_end(
 
     `cancelled`: success is that it was unwound.
     """
-    stored = await console.write_stream(fleet.follow_saga(saga, after=after), output)
+    following = fleet.follow_saga(saga, after=after)
+    if not output.is_data:
+        following = _with_waits(following)
+    stored = await console.write_stream(following, output)
     last = decode_stored(stored) if stored else None
     if isinstance(last, SagaUnwound if cancelled else SagaDone):
         return ""
     if isinstance(last, SagaDone):
         return f"{saga} was done before it could be cancelled"
     return f"{saga} ended without success: {escape_line(getattr(last, 'reason', ''))}"
+
+
+async def _with_waits(
+    batches: AsyncGenerator[Sequence[Stored], None],
+) -> AsyncGenerator[Sequence[Stored], None]:
+    """Pass the entries of a saga on; after each of a step, print what it waits for."""
+    state: SagaState | None = None
+    said = ""
+    async with aclosing(batches):
+        async for batch in batches:
+            yield batch
+            for stored in batch:
+                state = fold_stored(state, stored)
+            if state is None or state.ended:
+                continue
+            where = progress(state)
+            until = f", until {local_time(where.deadline)} at the latest" if where.deadline else ""
+            if where.waiting_for and said != (said := where.waiting_for):
+                console.write(escape_line(f"{INDENT}waits for {where.waiting_for}{until}"))
 
 
 async def request_nodes(

@@ -338,19 +338,20 @@ class FleetClient:
                     return
 
     async def follow_events(
-        self, *, pool: str, node: str, since: datetime | int | None
+        self, *, pool: str, node: str, since: datetime | int | None, follow: bool = True
     ) -> AsyncGenerator[Sequence[Stored], None]:
         """Yield events from now, from a time on, or after a sequence; of a pool, a node, or all.
 
-        Stored events come in batches, which is much faster than following; later ones singly.
+        Stored events come in batches, which is much faster than to `follow` the later ones singly.
         """
         filters = event_filters(pool, node)
-
         after: int | datetime | None = since
         if since is not None:
             async for batch in stored_batches(self.bus, EVENTS.name, filters, since):
                 after = batch[-1].sequence
                 yield [each for each in batch if is_about(each, node)]
+        if not follow:
+            return
         async with aclosing(
             as_generator(self.bus.follow(EVENTS.name, filters, "new", after=after))
         ) as following:

@@ -42,6 +42,17 @@ def rough_time(seconds: float) -> str:
     return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min"
 
 
+def age(seconds: float) -> str:
+    """Return an age in its two largest units."""
+    whole = max(int(seconds), 0)
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, whole = divmod(whole, size)
+        if count or parts:
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:2]) or "0s"
+
+
 def first_of(names: Sequence[str], most: int) -> str:
     """The first names, and how many more there are: `a, b and 7 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 import yaml
@@ -308,6 +308,9 @@ def _place_of(error: msgspec.ValidationError, kind: type[Any]) -> tuple[Path_, s
         return inside, f"`{missing.group(1)}` is missing; add it", missing.group(1)
     if text.startswith("Invalid enum value") and (words := words_of(kind_at(kind, inside))):
         text = f"{text}; write one of {', '.join(dict.fromkeys(words))}"
+    of_words = kind_at(kind, inside)
+    if (found := _TYPE.fullmatch(text)) and get_origin(of_words) is Literal and found[2] in GIVEN:
+        text = f"must be one of {', '.join(words_of(of_words))}, not {GIVEN[found[2]]}"
     return inside, text, ""
 
 

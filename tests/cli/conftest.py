@@ -35,7 +35,9 @@ from schemas.pool_events import (
     Scaled,
     ScaleRefused,
 )
-from schemas.topology import POOL_REQUESTS
+from schemas.pool_records import PoolRecord, pool_key
+from schemas.settings import PoolSpec
+from schemas.topology import POOL_REQUESTS, POOLS
 from services.bus.nats.nats_bus import NatsBus
 
 FAULT = HealthEvent(
@@ -176,6 +178,8 @@ ENDPOINTS = {
 @asynccontextmanager
 async def managing(bus: NatsBus) -> AsyncIterator[None]:
     """Answer queries about three nodes, and requests."""
+    record = PoolRecord(name=POOL.name, spec=PoolSpec(min_nodes=0, max_nodes=4), desired=3)
+    await bus.put(POOLS, pool_key(POOL.name), encode(record))
     await bus.serve(
         "pool-manager", "a small one", {subjects.query(k): v for k, v in ENDPOINTS.items()}
     )

@@ -80,6 +80,22 @@ async def test_events_start_in_the_past_and_continue(bus: NatsBus) -> None:
     assert found == ["lost", "cordoned"]
 
 
+async def test_events_end_with_the_newest_where_they_are_not_followed(bus: NatsBus) -> None:
+    """`navarch events --since 1m` waited for ever, also where nothing was stored."""
+    start = datetime.now(UTC)
+    fleet = FleetClient(bus)
+
+    async def found(node: str) -> list[Stored]:
+        batches = fleet.follow_events(pool="", node=node, since=start, follow=False)
+        return [each async for batch in batches for each in batch]
+
+    async with asyncio.timeout(60):
+        assert await found("") == []
+        lost = Lost(id="l1", time=NOW, pool="training", node="n1")
+        await bus.publish(subjects.node_event("training", "n1", "lost"), encode(lost))
+        assert [len(await found(node)) for node in ("", "n1", "n2")] == [1, 1, 0]
+
+
 async def test_stored_events_are_read_in_batches_and_in_order(bus: NatsBus) -> None:
     """2,500 facts and 25 events of their pool take four rounds of reads, not one per event."""
     start = datetime.now(UTC)

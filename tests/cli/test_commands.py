@@ -121,7 +121,7 @@ ASKED = [
     (("scale", "training", "9"), 1, "navarch: refused (above-maximum): 9 is above max_nodes 4\n"),
     (("drain", "training-2"), 1, "navarch: refused (saga-open): replace-training-2-1 is under way"),
     (("replace", "n9"), 1, "navarch: there is no node 'n9'; see navarch list\n"),
-    (("scale", "Training!", "2"), 1, "navarch: pool 'Training!' is not a valid name"),
+    (("scale", "Training!", "2"), 1, "there is no pool 'Training!'; there is: training"),
 ]
 
 
@@ -220,7 +220,7 @@ async def test_an_unknown_pool_is_an_error(manager: NatsBus, server: EmbeddedSer
     runs = await asyncio.gather(
         *(navarch(*each, "--pool", "nope", url=server.url) for each in asked)
     )
-    assert [(1, "", "navarch: there is no pool 'nope'; there is: none yet\n")] * 4 == runs
+    assert [(1, "", "navarch: there is no pool 'nope'; there is: training\n")] * 4 == runs
 
 
 async def test_version_prints_the_version() -> None:

@@ -24,7 +24,11 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Headers
 from services.cli.app import app
-from tests.cli.test_http_commands import OVER, SAGA, commands, fill, navarch
+from services.cli.command_examples import EXAMPLES
+from services.pool_manager.plugin_switches import PluginSwitches
+from services.primitives.clock import SystemClock
+from tests.cli.begun_names import OVER, SAGA
+from tests.cli.test_http_commands import commands, fill, navarch
 from tests.support.documented_commands import ROOT, Documented, documented
 from tests.support.secured import nats_config
 
@@ -79,7 +83,6 @@ NAMES: Final = (
 MORE: Final = {
     "navarch up": ("--yes", "--no-wait"),
     "navarch down": ("--yes", "--no-wait"),
-    "navarch events": ("--since", "1h", "--count", "1"),
     "navarch top": ("--once",),
     "navarch config set-credentials": ("--no-check",),
 }
@@ -98,7 +101,12 @@ providers:
   gcp: {type: gcp, project: my-project}
   lambda: {type: lambda}
 """
-EVERY: Final = tuple(documented())
+HELP: Final = "help"
+EVERY: Final = (
+    *documented(),
+    *(Documented(HELP, tuple(shlex.split(each))) for each in EXAMPLES.values()),
+)
+"""The commands of the pages, and the examples of every command's help."""
 COMMAND: Final = get_command(app)
 VARIABLES: Final = {"LAMBDA_API_KEY": "secret-key-of-a-provider", "EDITOR": "true"}
 
@@ -122,18 +130,30 @@ def parsed(words: tuple[str, ...]) -> str:
 
 
 def runs_here(each: Documented) -> bool:
-    """Whether no other test is named for it."""
+    """Return whether no other test is named for it."""
     return each.page not in RUN_BY_PAGE and parsed(each.words) not in RUN_BY
 
 
 @pytest.mark.parametrize("page", sorted({each.page for each in EVERY}))
 def test_every_command_is_one_that_there_is(page: str) -> None:
-    """Its own parser takes it: subcommands, options, and their values; and its files are there."""
+    """The parser takes it: subcommands, options, and their values; and its files are there."""
     for each in EVERY:
         if each.page == page:
             assert parsed(each.words), each.line
             shipped = [word for word in each.words if word.startswith("config/")]
             assert all([*ROOT.glob(word)] for word in shipped), each.line
+
+
+def test_the_help_of_every_command_has_an_example_of_it() -> None:
+    """The parser takes it as that command, and every help ends with it."""
+    names = set(commands(COMMAND))
+    assert names == EXAMPLES.keys()
+    for name, example in EXAMPLES.items():
+        assert parsed(tuple(shlex.split(example))) == f"navarch {name}"
+        command: Any = COMMAND
+        for word in name.split():
+            command = command.commands[word]
+        assert command.epilog.endswith(example), name
 
 
 def test_the_tests_that_are_named_run_these_commands() -> None:
@@ -148,7 +168,7 @@ def test_the_tests_that_are_named_run_these_commands() -> None:
 
 
 def translated(each: Documented, url: str) -> str:
-    """The command with this fleet's names and the bus's address."""
+    """Return the command with this fleet's names and the bus's address."""
     words = []
     for word in each.words[1:]:
         found = word
@@ -165,7 +185,7 @@ def translated(each: Documented, url: str) -> str:
 
 @pytest.fixture
 async def fleet(manager: NatsBus, monkeypatch: pytest.MonkeyPatch) -> NatsBus:
-    """A filled bus with small services."""
+    """Provide a filled bus with small services."""
     # Made from the functions once, and not for each command.
     monkeypatch.setattr("services.cli.command_table.command_line", lambda *_: COMMAND)
     await fill(manager)
@@ -174,11 +194,12 @@ async def fleet(manager: NatsBus, monkeypatch: pytest.MonkeyPatch) -> NatsBus:
         return encode(LogExcerpt(source="pool-manager-4711", lines=()))
 
     await manager.answer(subjects.service_logs("pool-manager"), logs)
+    await manager.serve("switches", "", PluginSwitches(manager, SystemClock()).endpoints())
     return manager
 
 
 def furnish(place: Path) -> None:
-    """What the pages' commands read: a configuration, a provider's key, the keys of a bus."""
+    """Write what the pages' commands read: a configuration, a provider's key, the keys of a bus."""
     place.mkdir()
     (place / "config").symlink_to(ROOT / "config")
     for name in ("navarch.yaml", "new.yaml"):
@@ -195,7 +216,7 @@ def furnish(place: Path) -> None:
 async def test_the_other_commands_are_run(
     fleet: NatsBus, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the order of each page, in a directory of its own; each ends well."""
+    """Each ends well, in the order of its page, in a directory of its own."""
     assert fleet.connected
     failed = []
     pages = {each.page for each in EVERY if runs_here(each)}

@@ -43,6 +43,7 @@ from services.cli.app import app
 from services.gateway.access_tokens import digest
 from services.runtime.event_publisher import publish_event
 from services.saga.participant import append
+from tests.cli.begun_names import AMBIGUOUS, BEGUN_READS, OVER, SAGA
 from tests.gateway.order_answers import Orders, open_alerts
 from tests.gateway.test_gateway_process import gateway_process
 
@@ -55,7 +56,6 @@ FAR = datetime(2100, 1, 1, tzinfo=UTC)
 """Ages since then are none."""
 ASKED_AT = re.compile(r'"(since|until)": ".*"|from \S+ \S+ to \S+ \S+[;.]')
 CHECK = CheckResult(name="boot", ok=False, detail=HOSTILE)
-SAGA, OVER = "replace-training-2-1", "drain-training-3-1"
 CONFIG = f"""
 gateway:
   tokens:
@@ -78,15 +78,15 @@ READS = [
     *("why training-2 -o json", "why training", f"why {OVER}", "why gone", "why ../x"),
     *("timeline training-2", "timeline training-3 -o json", "timeline gone"),
     *("audit", "audit --pool training -o json", "audit --by ada"),
-    *("status", "status -o json", "saga list", "saga list --all --since 300d"),
-    *("saga list --all --since 300d --pool training -o json", "saga list --all --pool gone"),
+    *("status", "status -o json", "saga list", f"watch {OVER}"),
+    *("saga list --all --since 300d", "saga list --all --pool gone", "watch gone"),
     *("instances", "instances --all -o json", "instances --pool gone", "leaked", "leaked -o json"),
     *("evidence", "evidence -o json", "evidence training-9", "evidence training-9 -o json"),
     *("evidence training-9 --saga gone", "evidence gone", "evidence ../pools"),
     *("report", "report --pool training -o json", "report --pool gone", "hardware list -o json"),
     *("top --once --pool gone", "top -o json", "top --gpus --sort name -o json"),
     *("events --since 1h --count 4 -o json", "events --since 1h --count 1 --node training-2"),
-    *("events --since 1h --count 2 --pool training -o yaml"),
+    *("events --since 1h --count 2 --pool training -o yaml", "events", "events -o json"),
     *("alerts list", "alerts list -o json", "cost", "cost --pool training --since 3d -o json"),
     *("cost --label team", "cost --pool gone", "cost --since yesterday", "sweep --dry-run"),
     *("sweep --dry-run -o json", "sweep --dry-run --adopt training-2", "sweep --terminate gone"),
@@ -111,19 +111,21 @@ REFUSED = [
     *("diagnose training-1", "diagnose training-3 --check dcgm -o json", "diagnose gone"),
     *("reset-gpu training-2", "reboot training-2 --mode wait"),
     *("resume --pool serving", "resume --dry-run", "stop --pool training --provider a --reason b"),
-    *("alerts acknowledge gone", "hardware forget gpu GPU-2", "hardware add tpu x --reason y"),
+    *(
+        "alerts acknowledge gone",
+        "alerts acknowledge ''",
+        "hardware forget gpu GPU-2",
+        "hardware add tpu x --reason y",
+    ),
     *("hardware forget --node training-7", "hardware forget", "readmit gone"),
     *("workload check training", "workload check training -o json", "workload check gone"),
     *("workload check training --node training-3", "workload done gone"),
 ]
 """Commands that change nothing, also since they are refused; each gives the same twice."""
 CHANGES = [
-    *(
-        "cordon training-1 training-3 --reason x",
-        "uncordon training-1",
-        "hold training-1 --for 1.5h --reason x",
-    ),
-    *("release training-1", "drain training-1 --mode deadline --timeout 90s", "replace training-3"),
+    *("cordon training-1 training-3 --reason x", "uncordon training-1"),
+    *("hold training-1 --for 1.5h --reason x", "release training-1"),
+    *("drain training-1 --mode deadline --timeout 90s", "replace training-3"),
     *("scale training 2", "terminate training-1"),
     "up --name web --gpus 16 --type p5.48xlarge --yes --no-wait",
     "down training --yes --no-wait --mode immediate",
@@ -358,7 +360,7 @@ async def place(
 async def test_a_command_says_the_same_over_http(place: Place) -> None:
     """Tables, JSON, errors and exit codes: of commands that read and of those that are refused."""
     different = {}
-    for line in (*READS, *REFUSED):
+    for line in (*READS, *REFUSED, *BEGUN_READS, *AMBIGUOUS):
         bus, http = await place.over_bus(line), await place.over_http(line, "admin-token")
         if _steady(bus) != _steady(http):
             different[line] = bus, http

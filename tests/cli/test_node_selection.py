@@ -16,7 +16,7 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.bus_client import BusFleet
 from services.cli.commands import view_commands
-from services.cli.node_requests import complete
+from services.cli.fleet_names import complete
 from services.primitives.errors import NavarchError
 from tests.support import inprocess
 

@@ -126,6 +126,10 @@ async def test_diagnose_says_that_no_agent_answers(server: EmbeddedServer) -> No
 
 async def test_a_viewers_refused_change_names_the_role(secured: Secured, tmp_path: Path) -> None:
     """A user who may only read learns what it takes, and not that the bus is away."""
+    record = PoolRecord(name="training", spec=PoolSpec(min_nodes=0, max_nodes=9), desired=0)
+    bus = await NatsBus.connect(secured.options("pool-manager"))
+    await bus.put(POOLS, pool_key("training"), encode(record))
+    await bus.close()
     environment = {
         "NAVARCH_NATS_URL": secured.url,
         "NAVARCH_NATS_CREDS_FILE": str(secured.file("viewer")),

@@ -14,8 +14,6 @@ from tests.support.inprocess import eventually
 pytestmark = pytest.mark.slow
 
 SERVE: Final = "serve"
-MORE: Final = {"events": ("--since", "1h", "--count", "1")}
-"""Command -> what is added, so that it ends."""
 BEGINNING: Final = "-…"
 
 
@@ -25,7 +23,6 @@ def walk() -> list[tuple[str, ...]]:
     served_at = [words[0] for words in typed].index(SERVE)
     return [
         tuple(word.removesuffix("…") if word.endswith(BEGINNING) else word for word in words)
-        + MORE.get(words[0], ())
         for words in typed[served_at + 1 :]
     ]
 

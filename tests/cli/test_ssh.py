@@ -55,8 +55,9 @@ def test_a_name_selects_a_node_then_a_pool_then_the_nth_of_a_pool(name: str, fou
 
 @pytest.mark.parametrize("name", ["web-7", "n9", "web-", ""])
 def test_an_unknown_name_is_refused(name: str) -> None:
-    """With the command that lists them."""
-    with pytest.raises(NavarchError, match="see navarch list"):
+    """With the command that lists them, or with what it is the beginning of."""
+    said = "several running instances: web-0-1-cccc, web-1" if name == "web-" else "see navarch l"
+    with pytest.raises(NavarchError, match=said):
         select_instance(RUNNING, name)
 
 

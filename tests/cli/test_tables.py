@@ -9,10 +9,10 @@ from schemas.node_events import Lost
 from schemas.saga_log_entries import SagaStarted, StepSucceeded
 from schemas.saga_params import SagaParams
 from services.bus.port import Stored
+from services.cli.text.styles import COLOURS
+from services.cli.text.table_layout import columns
 from services.cli.text.tables import (
-    COLOURS,
     NODE_HEADERS,
-    columns,
     generic_table,
     node_rows,
     timeline,
@@ -74,11 +74,11 @@ def test_tables_stay_aligned_and_paint_only_on_request() -> None:
         NodeView(id="a", pool="training", status="active", health="healthy", gpu_count=8),
         NodeView(id="b" * 20, pool="x", status="leaving", health="unhealthy", lost=True),
     ]
-    plain = columns(NODE_HEADERS, node_rows(nodes), colour=False)
+    plain = columns(NODE_HEADERS, node_rows(nodes, NOW), colour=False)
     starts = {line.split()[3]: line.index(line.split()[3]) for line in plain.splitlines()}
     assert len(set(starts.values())) == 1
     assert "\x1b" not in plain
-    assert COLOURS["bad"] in columns(NODE_HEADERS, node_rows(nodes), colour=True)
+    assert COLOURS["bad"] in columns(NODE_HEADERS, node_rows(nodes, NOW), colour=True)
 
 
 def test_a_table_escapes_and_shortens_the_cells_that_need_it() -> None:

@@ -23,7 +23,8 @@ from services.bus.topology_setup import set_up
 from services.gateway.api_description import api_description
 from services.gateway.views import STREAM_TYPE
 from services.primitives.clock import SystemClock
-from tests.cli.test_http_commands import CONFIG, SAGA, fill
+from tests.cli.begun_names import SAGA
+from tests.cli.test_http_commands import CONFIG, fill
 from tests.gateway.conftest import ENDPOINTS, Manager
 from tests.gateway.test_gateway_process import gateway_process
 from tests.support.clients import connected

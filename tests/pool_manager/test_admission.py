@@ -206,7 +206,7 @@ async def test_all_that_a_node_has_left_is_forgotten_by_one_command(
         unknown, half = await run(*forget, "n1"), await run("hardware", "forget", "serial")
     assert (done[0], left) == (0, ["3"])
     assert unknown[0]
-    assert "no hardware of n1 is listed" in unknown[2]
+    assert "no hardware is listed of a node 'n1'" in unknown[2]
     assert half[0]
     assert "or --node NODE" in half[2]
 

@@ -42,6 +42,8 @@ from services.cli.commands import (
 from services.cli.console import Format
 from services.cli.progress_board import ProgressBoard, progress_board
 from services.cli.text import evidence_text, instances_text, offering_text, tables
+from services.cli.text.styles import to_terminal
+from services.cli.text.table_layout import columns
 from services.fleet_client import repair_report, why_text
 from services.fleet_client.cost_report import CostReport, CostRow
 from services.fleet_client.node_timeline import timeline_rows
@@ -212,11 +214,11 @@ def offering(text: str) -> OfferingView:
 
 def table(headers: Any, rows: Any) -> str:
     """A table in colour."""
-    return tables.columns(headers, rows, colour=True)
+    return columns(headers, rows, colour=True)
 
 
 OUTPUTS: Final[dict[str, Callable[[str], str]]] = {
-    "list": lambda text: table(tables.NODE_HEADERS, tables.node_rows([node_view(text)])),
+    "list": lambda text: table(tables.NODE_HEADERS, tables.node_rows([node_view(text)], NOW)),
     "get": lambda text: tables.node_page(node_view(text), colour=True),
     "status": lambda text: table(tables.POOL_HEADERS, tables.pool_rows([pool_view(text)])),
     "status, warnings": lambda text: "\n".join(tables.warnings([pool_view(text)])),
@@ -292,7 +294,7 @@ def test_an_output_shows_hostile_text_and_obeys_none_of_it(output: str) -> None:
     """It is escaped, adds no line, and has no colour but that of the command itself."""
     make = OUTPUTS[output]
     for name, text in HOSTILE.items():
-        plain, found = (tables.to_terminal(make(each)) for each in ("x", text))
+        plain, found = (to_terminal(make(each)) for each in ("x", text))
         for sequence in ("\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m"):
             assert found.count(sequence) == plain.count(sequence), name
             found, plain = found.replace(sequence, ""), plain.replace(sequence, "")
@@ -418,7 +420,7 @@ def test_no_message_that_can_be_decoded_controls_a_terminal(data: bytes) -> None
     for subject in (message_subject(message), "navarch.v1.node.p.n.event.fault"):
         stored = Stored(subject, data, 1, NOW)
         text = tables.event_line(NOW, describe_stored(stored), colour=False)
-        assert text == tables.to_terminal(text) == escape_line(text)
+        assert text == to_terminal(text) == escape_line(text)
         rows = timeline_rows([stored])
         assert 2 == len(tables.timeline(rows, colour=False).split("\n"))
         assert not UNSAFE.search(tables.timeline(rows, colour=False))
@@ -439,4 +441,4 @@ def test_no_message_contains_a_style() -> None:
     for data in (b'{"a":"\\ud801"}', b'{"a":"\xed\xa0\x81"}'):
         with pytest.raises((msgspec.DecodeError, UnicodeDecodeError)):
             msgspec.json.decode(data)
-    assert tables.to_terminal("a\udc80") == "a\\udc80"
+    assert to_terminal("a\udc80") == "a\\udc80"

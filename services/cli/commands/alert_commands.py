@@ -11,10 +11,12 @@ from msgspec.structs import replace
 from schemas.alert_records import Alert, AlertAcknowledge, OpenAlertRecord
 from schemas.operations import ACKNOWLEDGE_ALERT
 from services.cli import console
-from services.cli.command_options import Config, Output, command_group
+from services.cli.command_options import Config, ListOutput, command_group
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.fleet_discovery import settings_of
-from services.operator_text.quantities import local_time
+from services.cli.fleet_names import AN_ALERT
+from services.cli.live_names import complete_alert
+from services.operator_text.quantities import age, local_time
 from services.primitives.clock import SystemClock
 from services.primitives.errors import NavarchError
 from services.primitives.redaction import redacted
@@ -25,12 +27,22 @@ if TYPE_CHECKING:
 SEND_SECONDS_MAX: Final = 30.0
 
 commands = command_group("The open alerts, and the channels that they are sent to.")
-HEADERS = ("severity", "since", "key", "title", "acknowledged", "sent to")
+HEADERS = ("severity", "age", "since", "key", "acknowledged", "sent to", "title")
+AlertKey = Annotated[
+    str,
+    typer.Argument(
+        metavar="KEY",
+        help="The alert's key, or the beginning of one key.",
+        show_default=False,
+        autocompletion=complete_alert,
+    ),
+    AN_ALERT,
+]
 
 
 @commands.command("list")
 @everyday_command
-async def list_alerts(fleet: FleetAccess, output: Output = console.Format.TABLE) -> None:
+async def list_alerts(fleet: FleetAccess, output: ListOutput = console.LISTING) -> None:
     """List the open alerts, the most severe first.
 
     With who has acknowledged each, and who was sent it. It reads the records, so it works while the
@@ -40,15 +52,16 @@ async def list_alerts(fleet: FleetAccess, output: Output = console.Format.TABLE)
     if output.is_data:
         console.write_data(output, msgspec.json.encode(lasting))
         return
-    rows = [_row(each) for each in lasting]
-    console.write_table(HEADERS, rows, "No alert is open.")
+    now = datetime.now(UTC)
+    rows = [_row(each, now) for each in lasting]
+    console.write_table(HEADERS, rows, "No alert is open.", output)
 
 
 @commands.command("acknowledge")
 @everyday_command
 async def acknowledge(
     fleet: FleetAccess,
-    key: Annotated[str, typer.Argument(metavar="KEY", show_default=False)],
+    key: AlertKey,
     reason: Annotated[str, typer.Option("--reason", help="Shown in every channel.")] = "",
 ) -> None:
     """Take on an open alert.
@@ -60,13 +73,13 @@ async def acknowledge(
     console.write(f"{alert.key}: acknowledged by {alert.acknowledged_by}")
 
 
-def _row(record: OpenAlertRecord) -> tuple[str, ...]:
+def _row(record: OpenAlertRecord, now: datetime) -> tuple[str, ...]:
     alert = record.opened
     assert alert is not None
     sent = ", ".join(name for name, each in sorted(record.channels.items()) if each.event)
     return (
-        *(alert.severity, local_time(alert.began), alert.key, alert.title),
-        *(alert.acknowledged_by or "-", sent or "-"),
+        *(alert.severity, age((now - alert.began).total_seconds()), local_time(alert.began)),
+        *(alert.key, alert.acknowledged_by or "-", sent or "-", alert.title),
     )
 
 

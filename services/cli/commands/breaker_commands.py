@@ -9,8 +9,9 @@ import typer
 from schemas.fleet_queries import FleetBudgetView, PoolView, Query
 from schemas.operator_requests import BreakerRequest
 from services.cli import console
-from services.cli.command_options import Output, command_group
+from services.cli.command_options import ListOutput, Output, command_group
 from services.cli.fleet_connection import FleetAccess, everyday_command
+from services.cli.fleet_names import A_POOL
 from services.cli.live_names import complete_pool
 from services.cli.text.tables import rate_text, usage_text
 from services.fleet_client.fleet_client import require_accepted
@@ -27,6 +28,7 @@ Reason = Annotated[
 PoolName = Annotated[
     str,
     typer.Argument(metavar="[POOL]", help="The pool's name.", autocompletion=complete_pool),
+    A_POOL,
 ]
 Everywhere = Annotated[bool, typer.Option("--fleet", help="All pools.")]
 HEADERS: Final = (
@@ -44,17 +46,18 @@ HEADERS: Final = (
 @commands.command("show")
 @everyday_command
 async def show(
-    fleet: FleetAccess, pool: PoolName = "", output: Output = console.Format.TABLE
+    fleet: FleetAccess, pool: PoolName = "", output: ListOutput = console.LISTING
 ) -> None:
     """Show each pool's breaker and its budget, and the fleet's."""
-    await fleet.check_pool(pool)
     items = await fleet.pages("pools", Query(pool=pool))
     budget = await fleet.budget()
     views = sorted(decode_pools(items), key=lambda each: each.name)
     if output.is_data:
         console.write_data(output, {"pools": items, "fleet": budget})
         return
-    console.write_table(HEADERS, [row(each) for each in views])
+    console.write_table(HEADERS, [row(each) for each in views], output=output)
+    if output.is_bare:
+        return
     console.write("\n" + fleet_line(budget))
     for each in views:
         if each.breaker != "closed":

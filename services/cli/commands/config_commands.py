@@ -16,7 +16,7 @@ from schemas.settings import PROVIDER_PLUGINS, PluginSettings, Settings
 from services.cli import console
 from services.cli.command_options import Config, NatsUrl, Output, Yes, confirm
 from services.cli.fleet_discovery import settings_of
-from services.cli.text.tables import columns
+from services.cli.text.table_layout import columns
 from services.operator_text.safe_text import escape_line
 from services.primitives.atomic_files import write_secret, write_whole
 from services.primitives.errors import NavarchError

@@ -1,5 +1,6 @@
 """`navarch logs` and `navarch diagnose`: log lines, and what an agent finds on its host."""
 
+from contextlib import aclosing
 from difflib import get_close_matches
 from typing import Annotated, Final
 
@@ -11,10 +12,11 @@ from schemas.duration import parse_duration
 from schemas.log_excerpts import LINES_MAX, LogExcerpt, LogRequest
 from schemas.permissions import GATEWAY, SERVICES
 from services.cli import console
-from services.cli.command_options import Node, Output, Since, start_time
+from services.cli.command_options import Follow, Node, Output, Since, start_time
 from services.cli.fleet_connection import FleetAccess, everyday_command
+from services.cli.fleet_names import find_node
 from services.cli.live_names import complete_node
-from services.cli.node_requests import find_node
+from services.cli.log_follow import follow_lines
 from services.cli.text.log_text import log_lines, statements
 from services.operator_text.condition_text import condition_line
 from services.primitives.errors import NavarchError
@@ -96,6 +98,7 @@ async def logs(
     kernel: Annotated[
         bool, typer.Option("--kernel", help="Of a node: only the kernel's lines about the driver.")
     ] = False,
+    follow: Follow = False,
     output: Output = console.Format.TABLE,
 ) -> None:
     """Show the newest log lines of a node or a service.
@@ -104,13 +107,21 @@ async def logs(
     in memory, from its start on. This needs the role operator.
     """
     service, _, replica = source.partition("/")
+    if kernel and service in LOGGED:
+        raise typer.BadParameter("only nodes have kernel lines", param_hint="--kernel")
+
+    async def ask(asked: LogRequest) -> tuple[LogExcerpt, ...]:
+        if service in LOGGED:
+            return await _of_service(fleet, service, replica, asked)
+        return (await _of_node(fleet, source, asked),)
+
     request = LogRequest(lines=lines, since=start_time(since), kernel=kernel)
-    if service in LOGGED:
-        if kernel:
-            raise typer.BadParameter("only nodes have kernel lines", param_hint="--kernel")
-        found = await _of_service(fleet, service, replica, request)
-    else:
-        found = (await _of_node(fleet, source, request),)
+    if follow:
+        async with aclosing(follow_lines(ask, request)) as following:
+            async for found in following:
+                _write_new(found, output)
+        return
+    found = await ask(request)
     if output.is_data:
         console.write_data(output, found)
         return
@@ -118,6 +129,15 @@ async def logs(
     console.write(text or "There are no such lines.")
     for each in statements(found, request):
         console.note(each)
+
+
+def _write_new(excerpts: tuple[LogExcerpt, ...], output: console.Format) -> None:
+    """Print what is new; as data a document for each process, on a line of its own."""
+    if output.is_data:
+        for each in excerpts:
+            console.write(console.document(msgspec.json.encode(each).decode(), output))
+    elif text := log_lines(excerpts, LINES_MAX, colour=console.colour()):
+        console.write(text)
 
 
 async def _of_node(fleet: FleetAccess, node: str, request: LogRequest) -> LogExcerpt:

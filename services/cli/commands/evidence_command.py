@@ -3,7 +3,7 @@
 import io
 import sys
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -13,9 +13,11 @@ from schemas.evidence_bundles import EvidenceBundle, KeptEvidence
 from schemas.messages import encode
 from schemas.names import saga_token, token
 from services.cli import console
-from services.cli.command_options import Output
+from services.cli.command_options import ListOutput
 from services.cli.fleet_connection import FleetAccess, everyday_command
-from services.cli.text import evidence_text, tables
+from services.cli.fleet_names import A_SAGA, GONE, named, node_names
+from services.cli.live_names import complete_node, complete_saga
+from services.cli.text import evidence_text
 from services.operator_text.quantities import elapsed, gpu_hours, local_time
 from services.primitives.errors import NavarchError
 
@@ -38,9 +40,19 @@ async def evidence(
     fleet: FleetAccess,
     node: Annotated[
         str,
-        typer.Argument(help="The node's name; without it, list all evidence.", show_default=False),
+        typer.Argument(
+            help="The node's name, or its beginning; without it, list all evidence.",
+            show_default=False,
+            autocompletion=complete_node,
+        ),
     ] = "",
-    saga: Annotated[str, typer.Option("--saga", help="Only the outage that this saga ended.")] = "",
+    saga: Annotated[
+        str,
+        typer.Option(
+            "--saga", help="Only the outage that this saga ended.", autocompletion=complete_saga
+        ),
+        A_SAGA,
+    ] = "",
     save: Annotated[
         Path | None,
         typer.Option(
@@ -49,14 +61,22 @@ async def evidence(
             help="Write it as files, to attach to a vendor's ticket.",
         ),
     ] = None,
-    output: Output = console.Format.TABLE,
+    output: ListOutput = console.LISTING,
 ) -> None:
     """Show the evidence about an unhealthy node.
 
     Also after the node is terminated. Without a node, list all evidence.
     """
     if node:
-        _show(await fleet.evidence(node, saga), output, save)
+
+        async def names() -> list[str]:
+            kept, _ = await fleet.evidence_list()
+            return [*(each.node for each in kept), *await node_names(fleet)]
+
+        def ask(name: str) -> Awaitable[EvidenceBundle]:
+            return fleet.evidence(name, saga)
+
+        _show(await named(node, ask, names, GONE), output, save)
     elif save or saga:
         raise typer.BadParameter("give the node: navarch evidence NODE --save DIR")
     else:
@@ -78,7 +98,9 @@ def show_list(shown: Sequence[KeptEvidence], unreadable: int, output: console.Fo
         console.write("No evidence: no node has been unhealthy.")
         return
     rows = [_row(each) for each in shown[-ROWS_MAX:]]
-    console.write(tables.columns(HEADERS, rows, colour=console.colour()))
+    console.write_table(HEADERS, rows, output=output)
+    if isinstance(output, console.Listing) and output.is_bare:
+        return
     if len(shown) > ROWS_MAX:
         console.write(f"… {len(shown) - ROWS_MAX} older: navarch evidence -o json")
     console.write("\nDetails: navarch evidence NODE; to save it: --save DIR or FILE.tar.gz")

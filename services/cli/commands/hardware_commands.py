@@ -7,21 +7,23 @@ import typer
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from schemas.operations import ADD_HARDWARE, FORGET_HARDWARE
 from services.cli import console
-from services.cli.command_options import Output, command_group
+from services.cli.command_options import ListOutput, Output, command_group, node_option
 from services.cli.fleet_connection import FleetAccess, everyday_command
+from services.cli.fleet_names import A_NODE, Kind, complete
 from services.operator_text.quantities import local_time
 
 commands = command_group("The denylist: GPUs and hosts that are not admitted again.")
 HEADERS = ("kind", "identity", "since", "node", "reason")
 KIND_HELP = "gpu: a UUID; serial: a serial number; host: PROVIDER/IDENTITY."
-Kind = Literal["gpu", "serial", "host"]
-KindArgument = Annotated[Kind, typer.Argument(help=KIND_HELP)]
+LISTED_NODE = Kind("nodes", "no hardware is listed of a node", "navarch hardware list")
+HardwareKind = Literal["gpu", "serial", "host"]
+KindArgument = Annotated[HardwareKind, typer.Argument(help=KIND_HELP)]
 Value = Annotated[str, typer.Argument(metavar="IDENTITY", show_default=False)]
 
 
 @commands.command("list")
 @everyday_command
-async def list_hardware(fleet: FleetAccess, output: Output = console.Format.TABLE) -> None:
+async def list_hardware(fleet: FleetAccess, output: ListOutput = console.LISTING) -> None:
     """List the denylist: since when, from which node, and why."""
     _write(await fleet.hardware(), output)
 
@@ -33,7 +35,7 @@ async def add(
     kind: KindArgument,
     value: Value,
     reason: Annotated[str, typer.Option("--reason", help="Why.", show_default=False)],
-    node: Annotated[str, typer.Option("--node", help="The node that had it.")] = "",
+    node: Annotated[str, node_option("The node that had it."), A_NODE] = "",
     output: Output = console.Format.TABLE,
 ) -> None:
     """Add a GPU or a host to the denylist.
@@ -48,9 +50,9 @@ async def add(
 @everyday_command
 async def forget(
     fleet: FleetAccess,
-    kind: Annotated[Kind | None, typer.Argument(help=KIND_HELP, show_default=False)] = None,
+    kind: Annotated[HardwareKind | None, typer.Argument(help=KIND_HELP, show_default=False)] = None,
     value: Annotated[str, typer.Argument(metavar="IDENTITY", show_default=False)] = "",
-    node: Annotated[str, typer.Option("--node", help="All that this node has left.")] = "",
+    node: Annotated[str, node_option("All that this node has left.")] = "",
     output: Output = console.Format.TABLE,
 ) -> None:
     """Remove a GPU or a host from the denylist, or all of a node's.
@@ -67,17 +69,13 @@ async def forget(
 
 
 async def _chosen(
-    fleet: FleetAccess, kind: Kind | None, value: str, node: str
+    fleet: FleetAccess, kind: HardwareKind | None, value: str, node: str
 ) -> list[HardwareForget]:
     if kind is not None:
         return [HardwareForget(kind=kind, value=value)]
     listed = await fleet.hardware()
-    found = [HardwareForget(kind=e.kind, value=e.value) for e in listed if e.node == node]
-    if not found:
-        raise typer.BadParameter(
-            f"no hardware of {node} is listed; see navarch hardware list", param_hint="--node"
-        )
-    return found
+    name = complete(node, (each.node for each in listed), LISTED_NODE)
+    return [HardwareForget(kind=e.kind, value=e.value) for e in listed if e.node == name]
 
 
 def _write(found: list[HardwareRecord], output: console.Format) -> None:
@@ -88,4 +86,4 @@ def _write(found: list[HardwareRecord], output: console.Format) -> None:
         (each.kind, each.value, local_time(each.since), each.node or "-", each.reason)
         for each in found
     ]
-    console.write_table(HEADERS, rows, "No hardware is on the denylist.")
+    console.write_table(HEADERS, rows, "No hardware is on the denylist.", output)

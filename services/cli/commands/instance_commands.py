@@ -14,9 +14,9 @@ from schemas.node_disconnections import ReadmitRequest
 from schemas.operations import PLAN_SWEEP, READMIT, SWEEP
 from schemas.sweeps import SweepRequest
 from services.cli import console
-from services.cli.command_options import Node, Output, Pool
+from services.cli.command_options import ListOutput, Node, Output, Pool
 from services.cli.fleet_connection import FleetAccess, everyday_command
-from services.cli.node_requests import find_node
+from services.cli.fleet_names import find_node
 from services.cli.text import instances_text
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
@@ -32,28 +32,25 @@ async def instances(
     pool: Pool = "",
     *,
     terminated: Annotated[bool, typer.Option("--all", help="Include terminated ones.")] = False,
-    output: Output = console.Format.TABLE,
+    output: ListOutput = console.LISTING,
 ) -> None:
     """List every instance: its state, age and price."""
-    await fleet.check_pool(pool)
     records = await fleet.instances(pool, terminated=terminated)
     if output.is_data:
         console.write_data(output, records)
         return
     if rows := instances_text.instance_rows(records, datetime.now(UTC)):
-        console.write_table(instances_text.INSTANCE_HEADERS, rows)
-    console.write(instances_text.instances_summary(records))
+        console.write_table(instances_text.INSTANCE_HEADERS, rows, output=output)
+    if not output.is_bare:
+        console.write(instances_text.instances_summary(records))
 
 
 @everyday_command
-async def leaked(
-    fleet: FleetAccess, pool: Pool = "", output: Output = console.Format.TABLE
-) -> None:
+async def leaked(fleet: FleetAccess, pool: Pool = "", output: ListOutput = console.LISTING) -> None:
     """List leaked and orphaned instances.
 
     Since when, why, and what they cost.
     """
-    await fleet.check_pool(pool)
     records = await fleet.instances(pool, terminated=False)
     leaks = [each for each in records if each.state in LOST_STATES]
     if output.is_data:
@@ -61,7 +58,9 @@ async def leaked(
         return
     now = datetime.now(UTC)
     if rows := instances_text.leaked_rows(leaks, now):
-        console.write_table(instances_text.LEAKED_HEADERS, rows)
+        console.write_table(instances_text.LEAKED_HEADERS, rows, output=output)
+    if output.is_bare:
+        return
     console.write(instances_text.leaks_summary(records, now))
     with suppress(NavarchError):  # a provisioner that does not answer hides no leak
         plan = await fleet.perform(PLAN_SWEEP, SweepRequest())

@@ -22,7 +22,8 @@ from services.cli.command_options import (
 )
 from services.cli.console import Format
 from services.cli.fleet_connection import FleetAccess, everyday_command
-from services.cli.node_requests import find_nodes, request_nodes
+from services.cli.fleet_names import find_nodes
+from services.cli.node_requests import request_nodes
 
 
 @everyday_command

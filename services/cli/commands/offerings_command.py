@@ -7,7 +7,7 @@ import typer
 
 from schemas.offering_records import OfferingsQuery, OfferingView
 from services.cli import console
-from services.cli.command_options import Output
+from services.cli.command_options import ListOutput, Pool
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.text.offering_text import HEADERS, no_offerings, offering_rows
 from services.fleet_client.query_answers import decode_answer
@@ -17,7 +17,7 @@ from services.fleet_client.query_answers import decode_answer
 async def offerings(
     fleet: FleetAccess,
     *,
-    pool: Annotated[str, typer.Option("--pool", help="Only what this pool may launch.")] = "",
+    pool: Pool = "",
     provider: Annotated[str, typer.Option("--provider", help="Only this provider.")] = "",
     instance_type: Annotated[
         str, typer.Option("--type", help="Only this type: gpu_8x_h100_sxm5, or h100-8x.")
@@ -25,7 +25,7 @@ async def offerings(
     everything: Annotated[
         bool, typer.Option("--all", help="Include catalogue entries that no pool names.")
     ] = False,
-    output: Output = console.Format.TABLE,
+    output: ListOutput = console.LISTING,
 ) -> None:
     """List the offerings and their prices.
 
@@ -34,7 +34,6 @@ async def offerings(
     query = OfferingsQuery(
         pool=pool, provider=provider, instance_type=instance_type, everything=everything
     )
-    await fleet.check_pool(pool)
     items = await fleet.pages("offerings", query, who="provisioner")
     views = [decode_answer(OfferingView, each, "offerings", "provisioner") for each in items]
     if output.is_data:
@@ -43,4 +42,4 @@ async def offerings(
     named = {"--pool": pool, "--provider": provider, "--type": instance_type}
     filters = " ".join(f"{option} {value}" for option, value in named.items() if value)
     empty = no_offerings(filters, everything=everything)
-    console.write_table(HEADERS, offering_rows(views, datetime.now(UTC)), empty)
+    console.write_table(HEADERS, offering_rows(views, datetime.now(UTC)), empty, output)

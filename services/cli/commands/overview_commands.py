@@ -23,7 +23,7 @@ from schemas.topology import BUCKETS, DURABLES, EVENTS, EVERY_STREAM, NODES
 from services.bus.topology_plan import Configs, TopologyChange, topology_changes
 from services.cli import console
 from services.cli.bus_client import connect_fleet
-from services.cli.command_options import Config, NatsUrl, Output
+from services.cli.command_options import Check, Config, NatsUrl, Output
 from services.cli.commands.view_commands import FAILING
 from services.cli.doctor_checks import (
     ConsumerInfo,
@@ -127,19 +127,25 @@ async def _agents(fleet: FleetClient) -> dict[str, int]:
 
 
 def doctor(
-    nats_url: NatsUrl = "", config: Config = None, output: Output = console.Format.TABLE
+    nats_url: NatsUrl = "",
+    config: Config = None,
+    *,
+    check: Check = False,
+    output: Output = console.Format.TABLE,
 ) -> None:
     """Check everything that the fleet depends on.
 
-    Exit code 3: something fails.
+    Exit code 3: something fails; with --check: also where something is only warned of.
     """
     findings = [*_configuration(config), *asyncio.run(_fleet(nats_url, config)), *_disk(config)]
+    if check:
+        findings = [each for each in findings if each.outcome != "ok"]
     if output.is_data:
         console.write_data(output, findings)
-    else:
+    elif findings:
         rows = [(each.check, each.outcome, each.detail, each.remedy or "-") for each in findings]
         console.write_table(HEADERS, rows)
-    if any(each.outcome == "failing" for each in findings):
+    if (check and findings) or any(each.outcome == "failing" for each in findings):
         raise typer.Exit(FAILING)
 
 

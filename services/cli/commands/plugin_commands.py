@@ -9,7 +9,7 @@ import typer
 from schemas.plugin_kinds import KINDS
 from schemas.plugin_records import PluginHealth
 from services.cli import console
-from services.cli.command_options import Output, command_group
+from services.cli.command_options import ListOutput, command_group
 from services.cli.fleet_connection import bus_of, fleet_command
 from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.plugin_calls import plugin_records, switch_plugin
@@ -59,7 +59,7 @@ def new(
 @fleet_command
 async def list_plugins(
     fleet: FleetClient,
-    output: Output = console.Format.TABLE,
+    output: ListOutput = console.LISTING,
     every: Annotated[bool, typer.Option("--all", help="Navarch's own as well.")] = False,
 ) -> None:
     """List the plugins from outside, and those that fail.
@@ -75,7 +75,9 @@ async def list_plugins(
     order = [each.name for each in KINDS]
     shown.sort(key=lambda each: (order.index(each.kind), each.name, each.about))
     rows = [plugin_row(each) for each in shown]
-    console.write_table(HEADERS, rows, "No plugin from outside is in use.")
+    console.write_table(HEADERS, rows, "No plugin from outside is in use.", output)
+    if output.is_bare:
+        return
     for reason in dict.fromkeys(each.reason for each in shown if each.reason):
         console.write(f"{reason[:1].upper()}{reason[1:]}.")
 

@@ -14,8 +14,9 @@ import typer
 from schemas.enums import FaultKind
 from schemas.node_events import Metric
 from services.cli import console
-from services.cli.command_options import Config, Output, start_time
+from services.cli.command_options import Config, Output, Pool, start_time
 from services.cli.fleet_connection import FleetAccess, everyday_command
+from services.cli.text.table_layout import columns
 
 if TYPE_CHECKING:
     from services.health_monitor.rules.health_policy import Policy
@@ -208,7 +209,7 @@ async def replay_faults(
     since: Annotated[
         str, typer.Option("--since", help="From this time: 7d, 12h, 2026-11-21T01:35:00Z.")
     ] = "7d",
-    pool: Annotated[str, typer.Option("--pool", help="One pool only.")] = "",
+    pool: Pool = "",
     output: Output = console.Format.TABLE,
 ) -> None:
     """Replay the stored faults under a policy.
@@ -283,8 +284,6 @@ def _differences_text(found: "list[Difference]", faults: int, since: str) -> str
     span = f"over {faults} faults since {since}"
     if not found:
         return f"No difference {span}."
-    from services.cli.text import tables  # noqa: PLC0415
-
     rows = [
         (
             each.time.strftime("%Y-%m-%d %H:%M:%S"),
@@ -296,7 +295,7 @@ def _differences_text(found: "list[Difference]", faults: int, since: str) -> str
         for each in found[:DIFFERENCES_SHOWN_MAX]
     ]
     headers = ("time", "node", "decided", "would", "reason")
-    table = tables.columns(headers, rows, colour=console.colour())
+    table = columns(headers, rows, colour=console.colour())
     rest = len(found) - len(rows)
     left = f"\n… and {rest} more; -o json shows all" if rest else ""
     counts = f"{len(more)} nodes more and {len(fewer)} fewer would have become unhealthy"

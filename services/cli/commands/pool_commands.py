@@ -1,40 +1,38 @@
 """`navarch pool list|status|history`: pools, one in numbers, and what happened to it."""
 
-from typing import Annotated
-
 import msgspec
-import typer
 
 from schemas.fleet_queries import Query
 from services.cli import console
-from services.cli.command_options import Output, Since, command_group, start_time
+from services.cli.command_options import (
+    ListOutput,
+    Output,
+    PoolName,
+    Since,
+    command_group,
+    start_time,
+)
 from services.cli.fleet_connection import FleetAccess, everyday_command
-from services.cli.live_names import complete_pool
 from services.cli.text import tables
+from services.cli.text.table_layout import columns
 from services.fleet_client.node_timeline import timeline_rows
 from services.fleet_client.query_answers import decode_pools
 from services.operator_text.event_text import describe_stored
 
 commands = command_group("Show pools, one in numbers, and its history.")
 
-PoolName = Annotated[
-    str,
-    typer.Argument(
-        metavar="POOL", help="The pool.", show_default=False, autocompletion=complete_pool
-    ),
-]
-
 
 @commands.command("list")
 @everyday_command
-async def list_pools(fleet: FleetAccess, output: Output = console.Format.TABLE) -> None:
+async def list_pools(fleet: FleetAccess, output: ListOutput = console.LISTING) -> None:
     """List the pools."""
     items = await fleet.pages("pools", Query())
     if output.is_data:
         console.write_data(output, items)
         return
     views = sorted(decode_pools(items), key=lambda each: each.name)
-    console.write_table(tables.POOL_HEADERS, tables.pool_rows(views), "No pool is configured.")
+    empty = "No pool is configured."
+    console.write_table(tables.POOL_HEADERS, tables.pool_rows(views), empty, output)
 
 
 @commands.command("status")
@@ -44,14 +42,13 @@ async def status(fleet: FleetAccess, pool: PoolName, output: Output = console.Fo
 
     They are those of the HTTP API, at /api/v1/pools/POOL/status.
     """
-    await fleet.check_pool(pool)
     found = await fleet.pool_status(pool)
     if output.is_data:
         console.write_data(output, found)
         return
     fields = msgspec.structs.asdict(found).items()
     rows = [(name.replace("_", " "), _cell(value)) for name, value in fields]
-    console.write(tables.columns(("pool", pool), rows[1:], colour=console.colour()))
+    console.write(columns(("pool", pool), rows[1:], colour=console.colour(), width=console.width()))
 
 
 @commands.command("history")
@@ -60,7 +57,6 @@ async def history(
     fleet: FleetAccess, pool: PoolName, since: Since = "7d", output: Output = console.Format.TABLE
 ) -> None:
     """Show what was requested of a pool and decided for it."""
-    await fleet.check_pool(pool)
     found = await fleet.pool_events(pool, start_time(since))
     if output.is_data:
         console.write_data(output, timeline_rows(found))

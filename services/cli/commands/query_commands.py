@@ -7,16 +7,26 @@ import typer
 
 from schemas.stored_messages import decode_stored
 from services.cli import console
-from services.cli.command_options import Node, Output, Pool, Since, start_time
+from services.cli.command_options import (
+    Follow,
+    ListOutput,
+    Node,
+    NodeOption,
+    Output,
+    Pool,
+    Since,
+    start_time,
+)
 from services.cli.fleet_connection import FleetAccess, everyday_command
-from services.cli.live_names import complete_any, complete_node
-from services.cli.node_requests import explain, find_node, full_name
+from services.cli.fleet_names import GONE, explain, find_node, named, node_names
+from services.cli.live_names import complete_any
 from services.cli.text import tables
-from services.fleet_client.node_timeline import audit_rows
+from services.fleet_client.node_timeline import TimelineRow, audit_rows
 from services.fleet_client.why_text import why_page
 from services.operator_text.quantities import local_time
 from services.primitives.errors import NavarchError
 
+EVENTS_SINCE: Final = "15m"
 HEADERS: Final = ("time", "by", "from", "change", "about", "outcome", "saga", "reason")
 
 
@@ -26,13 +36,12 @@ async def audit(
     pool: Pool = "",
     by: Annotated[str, typer.Option("--by", help="Only what this user changed.")] = "",
     since: Since = "24h",
-    output: Output = console.Format.TABLE,
+    output: ListOutput = console.LISTING,
 ) -> None:
     """Show who requested which change, from where, and its outcome.
 
     Requests by command, HTTP and bus; changes that Navarch decides by itself are events.
     """
-    await fleet.check_pool(pool)
     stored = await fleet.audited_events(start_time(since))
     rows = audit_rows(map(decode_stored, stored), pool=pool, by=by)
     if output.is_data:
@@ -51,7 +60,7 @@ async def audit(
         )
         for each in rows
     ]
-    console.write_table(HEADERS, cells, f"Nothing was requested since {since}.")
+    console.write_table(HEADERS, cells, f"Nothing was requested since {since}.", output)
 
 
 @everyday_command
@@ -61,44 +70,55 @@ async def get(fleet: FleetAccess, node: Node, output: Output = console.Format.TA
     if output.is_data:
         console.write_data(output, data)
     else:
-        console.write(tables.node_page(view, colour=console.colour()))
+        console.write(tables.node_page(view, colour=console.colour(), width=console.width()))
 
 
 @everyday_command
 async def events(
     fleet: FleetAccess,
     pool: Pool = "",
-    node: Annotated[
-        str, typer.Option("--node", help="Only this node.", autocompletion=complete_node)
-    ] = "",
+    node: NodeOption = "",
     since: Since = "",
+    *,
+    follow: Follow = False,
     count: Annotated[
-        int, typer.Option("--count", min=0, help="Stop after this many events; 0: never.")
+        int,
+        typer.Option("--count", min=0, help="Follow until so many were printed; 0: no limit."),
     ] = 0,
     output: Output = console.Format.TABLE,
 ) -> None:
-    """Print events as they happen, one per line."""
-    start = start_time(since)
-    await fleet.check_pool(pool)
-    if not since and sys.stderr.isatty():
+    """Print the events of the last 15 minutes, one per line.
+
+    With --follow those from now on, with --since also those since then.
+    """
+    follows = follow or count > 0
+    if follows and not since and sys.stderr.isatty():
         sys.stderr.write("Waiting for events; press Ctrl-C to stop.\n")
-    await console.write_stream(
-        fleet.follow_events(pool=pool, node=node, since=start), output, count=count
-    )
+    start = start_time(since or ("" if follows else EVENTS_SINCE))
+    found = fleet.follow_events(pool=pool, node=node, since=start, follow=follows)
+    last = await console.write_stream(found, output, count=count)
+    if follows:
+        return
+    if last is None and not output.is_data:
+        console.write(f"Nothing happened since {since or EVENTS_SINCE}.")
+    if sys.stdout.isatty():
+        console.note("these are the events until now; --follow goes on")
 
 
 @everyday_command
 async def timeline(fleet: FleetAccess, node: Node, output: Output = console.Format.TABLE) -> None:
     """Show everything that happened to a node, with milliseconds."""
-    rows = await fleet.timeline(node)
-    if not rows:
-        rows = await fleet.timeline(await full_name(fleet, node, terminated=True))
+
+    async def ask(name: str) -> tuple[TimelineRow, ...]:
+        if rows := await fleet.timeline(name):
+            return rows
+        raise NavarchError(f"no events about a node {name!r}: `navarch list --all` lists the nodes")
+
+    rows = await named(node, ask, lambda: node_names(fleet, terminated=True), GONE)
     if output.is_data:
         console.write_data(output, rows)
-    elif rows:
+    else:
         console.write(tables.timeline(rows, colour=console.colour()))
-    if not rows:
-        raise NavarchError(f"no events about a node {node!r}: `navarch list --all` lists the nodes")
 
 
 @everyday_command

@@ -7,7 +7,7 @@ import typer
 from services.cli import console
 from services.cli.command_options import Output, Pool, Since, start_time
 from services.cli.fleet_connection import FleetAccess, everyday_command
-from services.cli.text import tables
+from services.cli.text.table_layout import columns
 from services.fleet_client.cost_report import CostReport
 from services.fleet_client.repair_report import RepairReport, RepairRow
 from services.operator_text.quantities import elapsed, gpu_hours, local_time
@@ -34,7 +34,6 @@ async def report(
     start = start_time(since)
     if start is None:
         raise typer.BadParameter("give a start time: --since 7d")
-    await fleet.check_pool(pool)
     found = await fleet.report(start, pool)
     if output.is_data:
         console.write_data(output, found)
@@ -51,7 +50,7 @@ def report_text(report: RepairReport) -> str:
     span_ = f"from {local_time(report.since)} to {local_time(report.until)}"
     parts = [f"{head}, {span_}; {lost} GPU-hours lost."]
     if report.rows:
-        parts.append(tables.columns(HEADERS, [_cells(row) for row in report.rows], colour=False))
+        parts.append(columns(HEADERS, [_cells(row) for row in report.rows], colour=False))
     if report.out:
         lines = [f"Out of service now, and not counted yet: {len(report.out)}"]
         lines += [
@@ -95,7 +94,6 @@ async def cost(
     start = start_time(since)
     if start is None:
         raise typer.BadParameter("give a start time: --since 7d")
-    await fleet.check_pool(pool)
     found = await fleet.cost(pool, start, label)
     if output.is_data:
         console.write_data(output, found)
@@ -124,4 +122,4 @@ def cost_text(report: CostReport) -> str:
         )
         for each in report.rows
     ]
-    return f"{head}\n\n{tables.columns(headers, rows, colour=False)}"
+    return f"{head}\n\n{columns(headers, rows, colour=False)}"

@@ -15,8 +15,10 @@ from schemas.stored_messages import decode_stored
 from services.bus.port import Stored
 from services.cli import console
 from services.cli.command_options import (
+    ListOutput,
     Output,
     Pool,
+    SagaName,
     Since,
     Wait,
     WaitTimeout,
@@ -24,7 +26,7 @@ from services.cli.command_options import (
     start_time,
 )
 from services.cli.fleet_connection import FleetAccess, everyday_command
-from services.cli.live_names import complete_saga
+from services.cli.fleet_names import find_saga
 from services.cli.node_requests import saga_end, waiting
 from services.cli.text import tables
 from services.fleet_client.fleet_client import require_accepted
@@ -37,12 +39,6 @@ from services.primitives.errors import NavarchError
 
 commands = command_group("Show sagas, cancel one, or continue a stuck one.")
 
-Saga = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID", help="The saga's id.", show_default=False, autocompletion=complete_saga
-    ),
-]
 Reason = Annotated[str, typer.Option("--reason", help="Why; shown in the saga's log.")]
 ALL_HEADERS = ("saga", "pool", "node", "status", "began", "took", "reason")
 HEADERS = ("saga", "pool", "node", "status", "step", "since", "deadline", "waiting for")
@@ -56,13 +52,12 @@ async def list_sagas(
     *,
     ended: Annotated[bool, typer.Option("--all", help="Include those that have ended.")] = False,
     since: Since = "7d",
-    output: Output = console.Format.TABLE,
+    output: ListOutput = console.LISTING,
 ) -> None:
     """List the open sagas and what each waits for.
 
     With --all also those that have ended, of all that began since --since.
     """
-    await fleet.check_pool(pool)
     if ended:
         _write_all(await fleet.saga_history(pool, start_time(since)), output)
         return
@@ -70,15 +65,15 @@ async def list_sagas(
     if output.is_data:
         console.write_data(output, found)
     else:
-        console.write_table(HEADERS, rows(found), "No saga is open.")
+        console.write_table(HEADERS, rows(found), "No saga is open.", output)
 
 
-def _write_all(summaries: Sequence[SagaSummary], output: console.Format) -> None:
+def _write_all(summaries: Sequence[SagaSummary], output: console.Listing) -> None:
     if output.is_data:
         console.write_data(output, summaries)
     else:
         empty = "No saga began in that time."
-        console.write_table(ALL_HEADERS, summary_rows(summaries), empty)
+        console.write_table(ALL_HEADERS, summary_rows(summaries), empty, output)
 
 
 def summary_rows(found: Sequence[SagaSummary]) -> list[tuple[str, ...]]:
@@ -116,9 +111,9 @@ def rows(found: Sequence[Progress]) -> list[tuple[str, ...]]:
 
 @commands.command("show")
 @everyday_command
-async def show(fleet: FleetAccess, saga: Saga, output: Output = console.Format.TABLE) -> None:
+async def show(fleet: FleetAccess, saga: SagaName, output: Output = console.Format.TABLE) -> None:
     """Show a saga and its log, with each step's inputs and outputs."""
-    where, stored = await fleet.saga(saga)
+    where, stored = await find_saga(fleet, saga)
     if output.is_data:
         entries = [msgspec.Raw(console.json_line(each).encode()) for each in stored]
         console.write_data(output, {**msgspec.structs.asdict(where), "log": entries})
@@ -167,22 +162,24 @@ def inputs_text(stored: Stored) -> str:
 def _request_command(verb: str) -> Callable[..., None]:
     async def command(
         fleet: FleetAccess,
-        saga: Saga,
+        saga: SagaName,
         reason: Reason = "",
         *,
         wait: Wait = False,
         wait_timeout: WaitTimeout = "",
         output: Output = console.Format.TABLE,
     ) -> None:
-        where, stored = await fleet.saga(saga)
-        request = SagaRequest(saga=saga, reason=reason)
+        where, stored = await find_saga(fleet, saga, ended=False)
+        request = SagaRequest(saga=where.saga, reason=reason)
         answer = await fleet.request(where.pool, verb, request)
         console.write_message(require_accepted(answer), output)
         if wait:
-            async with waiting(wait_timeout, saga):
+            async with waiting(wait_timeout, where.saga):
                 # What it was before the request is no end of it.
                 after, is_cancelled = stored[-1].sequence, verb == "cancel"
-                found = await saga_end(fleet, saga, output, after=after, cancelled=is_cancelled)
+                found = await saga_end(
+                    fleet, where.saga, output, after=after, cancelled=is_cancelled
+                )
             if found:
                 raise NavarchError(found)
 

@@ -6,9 +6,8 @@ import typer
 
 from schemas.operator_requests import ScaleRequest
 from services.cli import console, dry_run_output, progress_board
-from services.cli.command_options import DryRun, Output, Wait, WaitTimeout
+from services.cli.command_options import DryRun, Output, PoolName, Wait, WaitTimeout
 from services.cli.fleet_connection import FleetAccess, everyday_command
-from services.cli.live_names import complete_pool
 from services.cli.node_requests import waiting
 from services.fleet_client.fleet_client import require_accepted
 
@@ -16,10 +15,7 @@ from services.fleet_client.fleet_client import require_accepted
 @everyday_command
 async def scale(
     fleet: FleetAccess,
-    pool: Annotated[
-        str,
-        typer.Argument(help="The pool's name.", show_default=False, autocompletion=complete_pool),
-    ],
+    pool: PoolName,
     nodes: Annotated[int, typer.Argument(min=0, help="The desired size.", show_default=False)],
     *,
     dry_run: DryRun = False,

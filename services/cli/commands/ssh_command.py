@@ -28,12 +28,14 @@ from services.cli import console
 from services.cli.bus_client import connect_fleet
 from services.cli.command_options import Config, NatsUrl
 from services.cli.fleet_discovery import LOCAL_FOLDER, find_bus, settings_of
+from services.cli.fleet_names import Kind, complete
 from services.cli.live_names import complete_node
 from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.instance_reader import read_instances
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
 
+RUNNING: Final = Kind("running instances", "there is no running instance", "navarch list")
 KNOWN_HOSTS: Final = "known_hosts.d"
 
 
@@ -71,7 +73,7 @@ def ssh(
 
     words = asyncio.run(work())
     if show:
-        console.write(shlex.join(words))
+        console.write(shlex.join(words), exactly=True)
         return
     try:
         os.execvp(words[0], words)  # noqa: S606 - it takes this process's place
@@ -92,15 +94,15 @@ async def _find_instance(fleet: FleetClient, name: str) -> tuple[InstanceRecord,
 
 def select_instance(running: Sequence[InstanceRecord], name: str) -> InstanceRecord:
     """The instance of this name, the first one of this pool, or POOL-N, counted from 0."""
-    for each in running:
-        if each.instance == name:
-            return each
+    by_name = {each.instance: each for each in running}
+    if name in by_name:
+        return by_name[name]
     pool, _, number = name.rpartition("-")
     for wanted, place in ((name, 0), (pool, int(number) if number.isdecimal() else -1)):
         of_pool = sorted((each for each in running if each.pool == wanted), key=_serial)
         if 0 <= place < len(of_pool):
             return of_pool[place]
-    raise NavarchError(f"there is no running instance {name!r}: see navarch list")
+    return by_name[complete(name, by_name, RUNNING)]
 
 
 def _serial(record: InstanceRecord) -> tuple[int, str]:

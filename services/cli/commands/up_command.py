@@ -16,13 +16,22 @@ from schemas.fleet_queries import Query
 from schemas.names import TOKEN
 from schemas.offering_records import OfferingsQuery, OfferingView
 from schemas.operator_requests import ApplyRequest, RemoveRequest
-from services.cli import console
-from services.cli.command_options import Config, Mode, Timeout, Yes, confirm, drain_options
+from services.cli import console, dry_run_output
+from services.cli.command_options import (
+    Config,
+    DryRun,
+    Mode,
+    PoolName,
+    Timeout,
+    Yes,
+    confirm,
+    drain_options,
+)
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.fleet_discovery import served_settings
 from services.cli.progress_board import show_launches, show_removal
-from services.cli.text import tables
 from services.cli.text.launch_plan import LaunchPlan, LaunchRequest, catalogue_offerings, plan
+from services.cli.text.table_layout import columns
 from services.fleet_client import fleet_client
 from services.fleet_client.query_answers import decode_answer, decode_pools
 from services.primitives.errors import AnswerError, ConfigurationError, NavarchError
@@ -62,9 +71,7 @@ async def up(
             "--idle-after", metavar="30m", help="Remove nodes that have no work for so long."
         ),
     ] = "",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan, and change nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     wait: Wait = True,
     config: Config = None,
@@ -85,11 +92,15 @@ async def up(
     )
     planned = await _make_plan(fleet, await _with_current_size(fleet, request), config)
     there = await _nodes(fleet, name)
-    console.write(plan_text(planned, there))
-    if dry_run:
-        return
-    confirm("Launch it?", yes=yes, instead="--dry-run")
     applied = ApplyRequest(spec=planned.spec, nodes=planned.nodes)
+    if dry_run:
+        console.write(plan_text(planned, there))
+        await dry_run_output.dry_runs(fleet, "apply", [(name, applied)], console.Format.TABLE)
+        return
+    # No plan is shown that is refused then.
+    await dry_run_output.rehearse(fleet, name, "apply", applied)
+    console.write(plan_text(planned, there))
+    confirm("Launch it?", yes=yes, instead="--dry-run")
     console.write_message(
         fleet_client.require_accepted(await fleet.request(name, "apply", applied)),
         console.Format.TABLE,
@@ -101,22 +112,27 @@ async def up(
 @everyday_command
 async def down(
     fleet: FleetAccess,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The pool's name.")],
+    name: PoolName,
     *,
     mode: Mode = "",
     drain_timeout: Timeout = "",
+    dry_run: DryRun = False,
     yes: Yes = False,
     wait: Wait = True,
 ) -> None:
     """Drain and terminate all nodes of a pool, and remove it."""
-    await fleet.check_pool(name)
+    request = drain_options(RemoveRequest, mode, drain_timeout)
+    if not dry_run:
+        await dry_run_output.rehearse(fleet, name, "remove", request)
     there = await _nodes(fleet, name)
     for node, status in there.items():
         console.write(f"  {node:<24} {status}")
     nodes = "1 node leaves" if len(there) == 1 else f"{len(there)} nodes leave"
     console.write(f"{name}: {nodes}, each after its work has left.")
+    if dry_run:
+        await dry_run_output.dry_runs(fleet, "remove", [(name, request)], console.Format.TABLE)
+        return
     confirm(f"Take {name} down?", yes=yes, instead="--dry-run")
-    request = drain_options(RemoveRequest, mode, drain_timeout)
     answer = fleet_client.require_accepted(await fleet.request(name, "remove", request))
     console.write_message(answer, console.Format.TABLE)
     if wait:
@@ -205,7 +221,7 @@ def plan_text(planned: LaunchPlan, there: dict[str, str]) -> str:
     head = f"{planned.name}: {planned.nodes} {nodes} with {planned.gpus} GPUs each"
     if there:
         head += f"; it has {len(there)} now"
-    return f"{head}\n{tables.columns(headers, rows, colour=console.colour())}"
+    return f"{head}\n{columns(headers, rows, colour=console.colour(), width=console.width())}"
 
 
 # --- progress ------------------------------------------------------------------------------------

@@ -2,22 +2,25 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
+from datetime import UTC, datetime
 from typing import Annotated, Final, get_args
 
 import msgspec
 import typer
 
+from schemas.alert_records import OpenAlertRecord
 from schemas.enums import HealthStatus, NodeState
 from schemas.fleet_queries import NodeView, Query
 from schemas.stops import StopsAnswer
 from services.cli import console
-from services.cli.command_options import Output, Pool, Watch
+from services.cli.command_options import Check, ListOutput, Output, Pool, Watch
 from services.cli.fleet_connection import FleetAccess, everyday_command
-from services.cli.text import instances_text, stop_text, tables
+from services.cli.text import instances_text, status_text, stop_text, tables
 from services.fleet_client.fleet_client import PAGE_NODES
 from services.fleet_client.node_filter import NodeFilter
+from services.gateway.views import FleetStatus
 from services.operator_text.safe_text import escape
 from services.primitives.errors import NavarchError
 from services.primitives.race import race
@@ -78,40 +81,55 @@ async def _listen(fleet: FleetAccess, after: int, happened: asyncio.Event) -> No
 
 @everyday_command
 async def status(
-    fleet: FleetAccess, *, watch: Watch = False, output: Output = console.Format.TABLE
+    fleet: FleetAccess,
+    *,
+    check: Check = False,
+    watch: Watch = False,
+    output: Output = console.Format.TABLE,
 ) -> None:
-    """Show the pools and the open sagas."""
+    """Show what is wrong, the pools and the open sagas.
+
+    Exit code 3: something of the services fails; with --check: anything is wrong.
+    """
     failing = False
 
     async def view() -> None:
         nonlocal failing
-        failing = await _write_status(fleet, output)
+        found, alerts = await asyncio.gather(fleet.status(), fleet.alerts())
+        wrong = status_text.problems(found, alerts) if check else []
+        failing = bool(wrong or found.failures)
+        if output.is_data:
+            shown = ("stops", "pools", "sagas", "failures", "expiries")
+            document = {each: getattr(found, each) for each in shown}
+            console.write_data(output, {**document, "alerts": alerts})
+        elif not check:
+            _write_status(found, alerts)
+        elif wrong:
+            console.write(status_text.in_red(wrong, colour=console.colour()))
 
     await show_view(fleet, view, watch=watch)
     if failing:
         raise typer.Exit(FAILING)
 
 
-async def _write_status(fleet: FleetAccess, output: console.Format) -> bool:
-    """Write it all; whether something fails."""
-    found = await fleet.status()
-    if output.is_data:
-        shown = ("stops", "pools", "sagas", "failures", "expiries")
-        console.write_data(output, {each: getattr(found, each) for each in shown})
-        return bool(found.failures)
+def _write_status(found: FleetStatus, alerts: Sequence[OpenAlertRecord]) -> None:
+    """Write what is wrong, and then all there is."""
+    colour, width = console.colour(), console.width()
     _write_stops(found.stops)
+    if text := status_text.alerts_text(alerts, datetime.now(UTC), colour=colour, width=width):
+        console.write(f"{text}\n")
     views = sorted(found.pools, key=lambda each: each.name)
-    rows = tables.pool_rows(views)
-    console.write_table(tables.POOL_HEADERS, rows)
-    if not rows:
+    console.write_table(tables.POOL_HEADERS, tables.pool_rows(views))
+    if not views:
         console.write("No pool is configured.")
-    for lines in (tables.warnings, tables.advice_lines, tables.renewal_lines):
-        if found_lines := lines(views):
-            console.write("\n" + "\n".join(found_lines))
+    if lines := tables.warnings(views):
+        console.write("\n" + status_text.in_red(lines, colour=colour))
+    for about in (tables.advice_lines, tables.renewal_lines):
+        if lines := about(views):
+            console.write("\n" + "\n".join(lines))
     if found.sagas:
-        console.write("\n" + tables.open_sagas_text(found.sagas, colour=console.colour()))
-        for line in found.remaining_work:
-            console.write(line)
+        sagas = tables.open_sagas_text(found.sagas, colour=colour, width=width)
+        console.write("\n".join(("", sagas, *found.remaining_work)))
     if found.orphans:
         console.write("\n" + instances_text.orphans_note(found.orphans))
     if found.expiries:
@@ -120,8 +138,7 @@ async def _write_status(fleet: FleetAccess, output: console.Format) -> bool:
     if found.bus_is_open:
         console.write(f"\n{OPEN_BUS}")
     for each in found.failures:
-        console.write(f"\n{tables.failure_line(each)}")
-    return bool(found.failures)
+        console.write("\n" + status_text.in_red([tables.failure_line(each)], colour=colour))
 
 
 def _write_stops(found: StopsAnswer) -> None:
@@ -174,10 +191,9 @@ async def list_nodes(
     *,
     terminated: Annotated[bool, typer.Option("--all", help="Include terminated nodes.")] = False,
     watch: Watch = False,
-    output: Output = console.Format.TABLE,
+    output: ListOutput = console.LISTING,
 ) -> None:
     """List the nodes."""
-    await fleet.check_pool(pool)
     try:
         pools = await fleet.pools_labelled(label) if label else None
     except ValueError as error:
@@ -210,12 +226,13 @@ async def list_nodes(
     await show_view(fleet, view, watch=watch)
 
 
-def _write(nodes: list[NodeView], output: console.Format, *, selected: bool) -> None:
-    if output is console.Format.WIDE:
-        console.write_table(tables.WIDE_NODE_HEADERS, tables.wide_node_rows(nodes))
+def _write(nodes: list[NodeView], output: console.Listing, *, selected: bool) -> None:
+    now = datetime.now(UTC)
+    empty = "No nodes. `navarch why POOL` explains what a pool waits for."
+    if selected:
+        empty = "No node is like that; `navarch list` shows all."
+    if output.is_wide:
+        rows = tables.wide_node_rows(nodes, now)
+        console.write_table(tables.WIDE_NODE_HEADERS, rows, empty, output)
     else:
-        console.write_table(tables.NODE_HEADERS, tables.node_rows(nodes))
-    if not nodes and selected:
-        console.write("No node is like that; `navarch list` shows all.")
-    elif not nodes:
-        console.write("No nodes. `navarch why POOL` explains what a pool waits for.")
+        console.write_table(tables.NODE_HEADERS, tables.node_rows(nodes, now), empty, output)

@@ -1,15 +1,18 @@
 """Implements `navarch workload check` and `done`: a pool's workload system, and its callback."""
 
+from collections.abc import Awaitable
 from typing import Annotated, Final
 
 import typer
 
 from schemas.operations import CHECK_WORKLOAD, REPORT_WORK_DONE
-from schemas.work_done import WorkDone
+from schemas.work_done import WorkDone, WorkDoneAccepted
 from schemas.workload_checks import WorkloadCheckRequest
 from services.cli import console
-from services.cli.command_options import Output, command_group
+from services.cli.command_options import Node, Output, PoolName, command_group, node_option
 from services.cli.fleet_connection import FleetAccess, everyday_command
+from services.cli.fleet_names import A_NODE, GONE, named, node_names
+from services.cli.live_names import complete_saga
 from services.fleet_client.local_user import requester
 
 commands = command_group("The workload systems: Slurm, Kubernetes, webhooks.")
@@ -20,9 +23,9 @@ FAILED: Final = 1
 @everyday_command
 async def check(
     fleet: FleetAccess,
-    pool: Annotated[str, typer.Argument(metavar="POOL", show_default=False)],
+    pool: PoolName,
     node: Annotated[
-        str, typer.Option("--node", help="Also cordon this node and uncordon it at once.")
+        str, node_option("Also cordon this node and uncordon it at once."), A_NODE
     ] = "",
     output: Output = console.Format.TABLE,
 ) -> None:
@@ -30,7 +33,6 @@ async def check(
 
     Ends with exit code 1 if anything fails.
     """
-    await fleet.check_pool(pool)
     request = WorkloadCheckRequest(pool=pool, node=node or None, by=requester())
     answer = await fleet.perform(CHECK_WORKLOAD, request)
     if output.is_data:
@@ -51,11 +53,13 @@ async def check(
 @everyday_command
 async def done(
     fleet: FleetAccess,
-    node: Annotated[str, typer.Argument(metavar="NODE", show_default=False)],
+    node: Node,
     saga: Annotated[
         str,
         typer.Option(
-            "--saga", help="The saga in the drain's order; without it, the node's current one."
+            "--saga",
+            help="The saga in the drain's order; without it, the node's current one.",
+            autocompletion=complete_saga,
         ),
     ] = "",
     output: Output = console.Format.TABLE,
@@ -65,7 +69,11 @@ async def done(
     For workload systems: the drain asks at once instead of at its next interval. It changes nothing
     unless that saga waits for the node. It may be repeated.
     """
-    answer = await fleet.perform(REPORT_WORK_DONE, WorkDone(node=node, saga=saga))
+
+    def ask(name: str) -> Awaitable[WorkDoneAccepted]:
+        return fleet.perform(REPORT_WORK_DONE, WorkDone(node=name, saga=saga))
+
+    answer = await named(node, ask, lambda: node_names(fleet), GONE)
     if output.is_data:
         console.write_data(output, answer)
     else:

@@ -12,6 +12,7 @@ from schemas.gpu_samples import GpuSample
 from schemas.messages import encode
 from services.bus.port import Stored
 from services.cli.text import tables
+from services.cli.text.table_layout import columns
 from services.fleet_client.node_timeline import timeline_rows
 from services.operator_text.quantities import gpu_hours
 from services.operator_text.safe_text import escape_line
@@ -169,7 +170,7 @@ def _gpus(bundle: EvidenceBundle) -> str:
         for gpu in bundle.gpus
     ]
     head = ("gpu", "faults", "serial", "uuid", "pci", "name")
-    return "GPUS\n" + _indent(tables.columns(head, rows, colour=False))
+    return "GPUS\n" + _indent(columns(head, rows, colour=False))
 
 
 def _kernel_log(bundle: EvidenceBundle) -> str:
@@ -187,7 +188,7 @@ def _faults(bundle: EvidenceBundle) -> str:
         return ""
     shown = bundle.faults[:FAULTS_SHOWN_MAX]
     text = _indent(
-        tables.columns(
+        columns(
             ("seen", "fault", "gpu", "serial", "judged", "rule", "witness"),
             [_fault(each) for each in shown],
             colour=False,
@@ -253,7 +254,7 @@ def _readings(bundle: EvidenceBundle) -> str:
     count = f"{len(before)} samples before the fault and {len(after)} after it are in samples.jsonl"
     if not rows:
         return f"READINGS\n  {count}"
-    return f"READINGS\n{_indent(tables.columns(head, rows, colour=False))}\n  {count}"
+    return f"READINGS\n{_indent(columns(head, rows, colour=False))}\n  {count}"
 
 
 def _reading(gpu: GpuSample) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Final
 from schemas.instance_records import InstanceRecord
 from schemas.sweeps import SweepAnswer, SweepLine
 from services.gateway.views import InstanceView
-from services.operator_text.quantities import elapsed, local_time
+from services.operator_text.quantities import age, elapsed, local_time
 
 Instance = InstanceRecord | InstanceView
 HOUR_SECONDS: Final = 3600
@@ -22,17 +22,6 @@ LEAKED_HEADERS: Final = (
 SWEEP_HEADERS: Final = (
     *("action", "instance", "pool", "provider", "id", "$/hour", "authority", "when", "because"),
 )
-
-
-def age(seconds: float) -> str:
-    """Return an age in its two largest units."""
-    whole = max(int(seconds), 0)
-    parts: list[str] = []
-    for unit, size in (("d", 86_400), ("h", HOUR_SECONDS), ("m", 60), ("s", 1)):
-        count, whole = divmod(whole, size)
-        if count or parts:
-            parts.append(f"{count}{unit}")
-    return "".join(parts[:2]) or "0s"
 
 
 def instance_rows(records: Iterable[Instance], now: datetime) -> list[tuple[str, ...]]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from schemas.log_excerpts import LogExcerpt, LogLine, LogRequest
-from services.cli.text.tables import BOLD, COLOURS, RESET
+from services.cli.text.styles import BOLD, COLOURS, RESET
 from services.operator_text.quantities import local_time
 from services.operator_text.safe_text import escape_line
 

@@ -1,89 +1,23 @@
-"""Formats the fleet's answers as text. Pure.
+"""Formats the fleet's answers as text. Pure."""
 
-Columns are aligned with spaces, as in `ps`: fast for ten thousand nodes, and easy to `cut`.
-"""
-
-import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from itertools import chain
 from typing import Any, Final
 
 from schemas.duration import format_duration
-from schemas.event_texts import Tone
 from schemas.fleet_queries import CurrentFailure, GpuView, NodeView, PoolView
+from services.cli.text.styles import BOLD, COLOURS, DIM, RESET
+from services.cli.text.table_layout import columns
 from services.fleet_client.fleet_status import SAGAS_ASKED_MAX
 from services.fleet_client.node_timeline import TimelineRow
 from services.operator_text.advice_text import advice_sentence, is_notable
 from services.operator_text.condition_text import condition_line
 from services.operator_text.event_text import EventDescription
-from services.operator_text.quantities import local_time_text, localized
-from services.operator_text.safe_text import escape, escape_line
-
-RESET: Final = "\ud800"
-BOLD: Final = "\ud801"
-DIM: Final = "\ud802"
-_GREEN: Final = "\ud803"
-_RED: Final = "\ud804"
-COLOURS: Final[dict[Tone, str]] = {"good": _GREEN, "bad": _RED, "plain": ""}
-_SEQUENCES: Final = {
-    RESET: "\x1b[0m",
-    BOLD: "\x1b[1m",
-    DIM: "\x1b[2m",
-    _GREEN: "\x1b[32m",
-    _RED: "\x1b[31m",
-}
-_STYLE: Final = re.compile(f"([{RESET}-{_RED}])")
-CELL_CHARS_MAX: Final = 140
-"""Long enough for every ID: operators copy them."""
-GAP: Final = "  "
-HEALTH_TONES: Final[dict[str, Tone]] = {"healthy": "good", "degraded": "bad", "unhealthy": "bad"}
+from services.operator_text.quantities import age, local_time_text, localized
+from services.operator_text.safe_text import escape_line
 
 
-def to_terminal(text: str) -> str:
-    """The text as it is written to a terminal: styles as its sequences, the rest escaped.
-
-    A style is a lone surrogate in the text. UTF-8 and JSON have none, so no message can contain a
-    style; the terminal's own sequences are written last, by `to_terminal`.
-    """
-    return "".join(_SEQUENCES.get(part) or escape(part) for part in _STYLE.split(text))
-
-
-def columns(headers: Sequence[str], rows: Iterable[Sequence[str]], *, colour: bool) -> str:
-    """A table; the last column is not shortened."""
-    headers = [escape_line(each) for each in headers]
-    cells = _escaped([*rows])
-    widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
-    if any(width > CELL_CHARS_MAX for width in widths[:-1]):
-        cells = [(*map(_short, row[:-1]), row[-1]) for row in cells]
-        widths = [min(width, CELL_CHARS_MAX) for width in widths]
-    line = GAP.join(f"%-{width}s" for width in widths)
-    head = (line % tuple(header.upper() for header in headers)).rstrip()
-    lines = [f"{BOLD}{head}{RESET}" if colour else head]
-    lines += [_paint((line % tuple(row)).rstrip(), row, colour=colour) for row in cells]
-    return "\n".join(lines)
-
-
-def _escaped(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
-    """The rows with every cell escaped; of thousands of cells nearly always none needs it."""
-    text = "".join(chain.from_iterable(rows))
-    if escape_line(text) == text:
-        return rows
-    return [[*map(escape_line, row)] for row in rows]
-
-
-def _short(cell: str) -> str:
-    return cell if len(cell) <= CELL_CHARS_MAX else cell[: CELL_CHARS_MAX - 1] + "…"
-
-
-def _paint(line: str, cells: Sequence[str], *, colour: bool) -> str:
-    if not colour:
-        return line
-    tones = {HEALTH_TONES[cell] for cell in cells if cell in HEALTH_TONES}
-    return f"{COLOURS['bad']}{line}{RESET}" if "bad" in tones else line
-
-
-def node_rows(nodes: Iterable[NodeView]) -> list[tuple[str, ...]]:
+def node_rows(nodes: Iterable[NodeView], now: datetime) -> list[tuple[str, ...]]:
     """One row per node; the last column has remarks."""
     return [
         (
@@ -94,10 +28,18 @@ def node_rows(nodes: Iterable[NodeView]) -> list[tuple[str, ...]]:
             str(node.gpu_count or "-"),
             node.provider or "-",
             node.instance_type or "-",
+            _age(node.registered_at, now),
             _remarks(node) or "-",
         )
         for node in nodes
     ]
+
+
+def _age(registered_at: str, now: datetime) -> str:
+    try:
+        return age((now - datetime.fromisoformat(registered_at)).total_seconds())
+    except (ValueError, TypeError):
+        return "-"
 
 
 NODE_HEADERS: Final = (
@@ -108,11 +50,12 @@ NODE_HEADERS: Final = (
     "gpus",
     "provider",
     "instance type",
+    "age",
     "remarks",
 )
 
 
-def wide_node_rows(nodes: Sequence[NodeView]) -> list[tuple[str, ...]]:
+def wide_node_rows(nodes: Sequence[NodeView], now: datetime) -> list[tuple[str, ...]]:
     """The same with where each node is and since when, before the remarks."""
     return [
         (
@@ -121,7 +64,7 @@ def wide_node_rows(nodes: Sequence[NodeView]) -> list[tuple[str, ...]]:
             *(local_time_text(each) or "-" for each in (node.registered_at, node.last_change)),
             row[-1],
         )
-        for node, row in zip(nodes, node_rows(nodes), strict=True)
+        for node, row in zip(nodes, node_rows(nodes, now), strict=True)
     ]
 
 
@@ -248,7 +191,7 @@ def rate_text(count: int, limit: int, window_seconds: float) -> str:
     )
 
 
-def generic_table(items: Sequence[dict[str, Any]], *, colour: bool) -> str:
+def generic_table(items: Sequence[dict[str, Any]], *, colour: bool, width: int = 0) -> str:
     """A table of the keys that the items share, without nested values."""
     headers = [
         key
@@ -257,14 +200,14 @@ def generic_table(items: Sequence[dict[str, Any]], *, colour: bool) -> str:
         and any(item.get(key) not in ("", None) for item in items)
     ]
     rows = [[_cell(item.get(key)) for key in headers] for item in items]
-    return columns(headers, rows, colour=colour)
+    return columns(headers, rows, colour=colour, width=width)
 
 
 SAGA_COLUMNS: Final = ("id", "saga", "pool", "kind", "node", "new_node", "step", "since", "reason")
 SAGAS_SHOWN_MAX: Final = SAGAS_ASKED_MAX
 
 
-def open_sagas_text(sagas: Sequence[dict[str, Any]], *, colour: bool) -> str:
+def open_sagas_text(sagas: Sequence[dict[str, Any]], *, colour: bool, width: int = 0) -> str:
     """Return the open sagas in short."""
     shown: list[dict[str, Any]] = [
         {key: saga[key] for key in SAGA_COLUMNS if key in saga} for saga in sagas[:SAGAS_SHOWN_MAX]
@@ -274,14 +217,14 @@ def open_sagas_text(sagas: Sequence[dict[str, Any]], *, colour: bool) -> str:
             saga["since"] = local_time_text(str(saga["since"]))
     more = f", {len(sagas) - SAGAS_SHOWN_MAX} more" if len(sagas) > SAGAS_SHOWN_MAX else ""
     waiting = f"Details{more}: navarch saga list"
-    return f"Open sagas:\n{generic_table(shown, colour=colour)}\n{waiting}"
+    return f"Open sagas:\n{generic_table(shown, colour=colour, width=width)}\n{waiting}"
 
 
 def _cell(value: Any) -> str:
     return "-" if value in ("", None) else str(value)
 
 
-def node_page(node: NodeView, *, colour: bool) -> str:
+def node_page(node: NodeView, *, colour: bool, width: int = 0) -> str:
     """Return all facts about one node."""
     facts = [
         ("node", node.id),
@@ -305,8 +248,9 @@ def node_page(node: NodeView, *, colour: bool) -> str:
     ]
     parts = ["\n".join(f"{key:<14} {escape_line(value)}" for key, value in facts if value)]
     if node.gpus:
-        parts.append(generic_table([_identity(gpu) for gpu in node.gpus], colour=colour))
-        parts += _unhealthy_gpus(node, colour=colour)
+        gpus = [_identity(gpu) for gpu in node.gpus]
+        parts.append(generic_table(gpus, colour=colour, width=width))
+        parts += _unhealthy_gpus(node, colour=colour, width=width)
     if node.conditions:
         held = (condition_line(each, silent=node.lost) for each in node.conditions)
         parts.append("\n".join(["CONDITIONS", *held]))
@@ -323,7 +267,7 @@ def node_page(node: NodeView, *, colour: bool) -> str:
             for each in node.health_events
         ]
         headers = ("time", "fault", "gpu", "result", "rule", "message")
-        parts.append(columns(headers, rows, colour=colour))
+        parts.append(columns(headers, rows, colour=colour, width=width))
     return "\n\n".join(parts)
 
 
@@ -339,7 +283,7 @@ def _moment(text: str) -> str:
     return f"{head}{dot}{text[len(head) + 1 :].rstrip('Z')[:3]}Z" if dot else text or "-"
 
 
-def _unhealthy_gpus(node: NodeView, *, colour: bool) -> list[str]:
+def _unhealthy_gpus(node: NodeView, *, colour: bool, width: int) -> list[str]:
     """A table of the conditions of each degraded or unhealthy GPU, if there are any."""
     rows = [
         (
@@ -350,7 +294,7 @@ def _unhealthy_gpus(node: NodeView, *, colour: bool) -> list[str]:
         if gpu.health in ("degraded", "unhealthy")
     ]
     headers = ("gpu", "health", "action", "rule", "since", "reason")
-    return [columns(headers, rows, colour=colour)] if rows else []
+    return [columns(headers, rows, colour=colour, width=width)] if rows else []
 
 
 def event_line(at: datetime, text: EventDescription, *, colour: bool) -> str:

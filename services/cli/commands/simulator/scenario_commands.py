@@ -15,8 +15,8 @@ from services.bus.port import Bus
 from services.cli import console
 from services.cli.commands.simulator import stress_output
 from services.cli.commands.simulator.run_options import RunOptions
-from services.cli.text import tables
-from services.cli.text.tables import BOLD, COLOURS, RESET
+from services.cli.text.styles import BOLD, COLOURS, RESET
+from services.cli.text.table_layout import columns
 from services.fleet_client import explanation, why_text
 from services.fleet_client.fleet_client import FleetClient
 from services.operator_text.event_text import describe
@@ -144,11 +144,11 @@ def lines(
         yield _bold(f"{scenario.name}: {scenario.description or scenario.file}", colour=colour)
         yield from story(outcome.steps, outcome.story, colour=colour)
         yield ""
-        yield tables.columns(NODE_COLUMNS, map(astuple, outcome.nodes), colour=colour)
+        yield columns(NODE_COLUMNS, map(astuple, outcome.nodes), colour=colour)
         yield ""
         checked = [_assertion_row(each) for each in outcome.checks]
         if checked:
-            yield tables.columns(("", "assertion", ""), checked, colour=False)
+            yield columns(("", "assertion", ""), checked, colour=False)
     yield from (f"FAILED at {clock(e.at)}: {e.text}: {e.detail}" for e in outcome.steps if not e.ok)
     for each in outcome.checks:
         if not each.ok:

@@ -15,7 +15,7 @@ import typer
 
 from services.cli import console
 from services.cli.commands.simulator.run_options import RunOptions
-from services.cli.text import tables
+from services.cli.text.table_layout import columns
 from services.operator_text.safe_text import escape_line
 from services.simulator.engine.simulated_fleet import Violation
 from services.simulator.inputs.scenario.scenario_format import Scenario
@@ -115,7 +115,7 @@ def _figures(found: StressReport) -> str:
         spent = sum(each.breaker_open_seconds for each in found.budget)
         times = "once" if opened == 1 else f"{opened} times"
         rows.append(("breakers", f"opened {times}, {spent:.0f} s together"))
-    return tables.columns(("", ""), rows, colour=False).partition("\n")[2]
+    return columns(("", ""), rows, colour=False).partition("\n")[2]
 
 
 def _spread(found: report_format.Spread) -> str:
