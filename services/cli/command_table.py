@@ -32,7 +32,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Operate nodes": (
         *("cordon", "uncordon", "drain", "replace", "reset-gpu", "reboot", "terminate"),
-        *("diagnose", "hold", "release", "readmit", "ssh"),
+        *("diagnose", "hold", "release", "readmit", "ssh", "join", "leave"),
     ),
     "Operate pools": ("up", "down", "scale", "saga", "breaker", "sweep", "hardware"),
     "Run and set up": (
@@ -91,6 +91,8 @@ COMMANDS: Final = {
     "up": "up_command:up",
     "down": "up_command:down",
     "ssh": "ssh_command:ssh",
+    "join": "join_commands:join",
+    "leave": "join_commands:leave",
     "hold": "node_commands:hold",
     "release": "node_commands:release",
     "readmit": "instance_commands:readmit",

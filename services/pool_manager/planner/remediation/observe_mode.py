@@ -44,7 +44,7 @@ def apply_mode(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> Pool
         observed_actions=would,
         incidents=record.incidents,
         operator_notified=record.operator_notified,
-        desired=record.desired if record.spec.nodes == "adopted" else snapshot.record.desired,
+        desired=record.desired if record.spec.nodes != "launched" else snapshot.record.desired,
         awaited=record.awaited,
         conditions=record.conditions,
     )
