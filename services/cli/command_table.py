@@ -36,7 +36,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Operate pools": ("up", "down", "scale", "saga", "breaker", "sweep", "hardware"),
     "Run and set up": (
-        *("demo", "serve", "config", "nats-config", "gateway", "mcp", "workload"),
+        *("demo", "init", "serve", "config", "nats-config", "gateway", "mcp", "workload"),
         *("slurm", "plugins", "nats-context", "backup", "restore", "version"),
     ),
     "Try without hardware": ("simulator",),
@@ -97,6 +97,7 @@ COMMANDS: Final = {
     "release": "node_commands:release",
     "readmit": "instance_commands:readmit",
     "scale": "scale_command:scale",
+    "init": "init_command:init",
     "serve": "run_commands:serve",
     "backup": "backup_commands:backup",
     "restore": "backup_commands:restore",

@@ -58,9 +58,10 @@ async def join(
     revoke: Annotated[str, typer.Option("--revoke", help="Revoke the token of this node.")] = "",
     output: Output = console.Format.TABLE,
 ) -> None:
-    """Let machines that exist join a pool of `nodes: enrolled`, each with a token of its own.
+    """Let machines that exist join a pool.
 
-    A token is for one machine, one pool and one name, and ends by itself.
+    The pool has `nodes: enrolled`. A token is for one machine, one pool and one name, and ends by
+    itself.
     """
     bus_of(fleet, "this command")
     if shown or revoke:
@@ -92,9 +93,10 @@ async def join(
 
 @fleet_command
 async def leave(fleet: FleetClient, node: Node) -> None:
-    """Take a machine that joined out of its pool; its credentials are refused from then on.
+    """Take a machine that joined out of its pool.
 
-    Its work is not drained, and nothing on the machine is changed: `navarch drain` first.
+    Its credentials are refused from then on. Its work is not drained, and nothing on the machine
+    is changed: `navarch drain` first.
     """
     view, _ = await find_node(fleet, node)
     asked = NodeOfPool(pool=view.pool, node=view.id)
