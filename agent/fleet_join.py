@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from agent.enrollment import JoinProof, fetch, key_file, rejoin_file
 from agent.settings import AgentConfig, environment_values, load
-from schemas.join_tokens import PREFIX, JoinToken, decode_token, fingerprint_of
+from schemas.join_tokens import PREFIX, JoinToken, decode_token, encode_token, fingerprint_of
 from schemas.permissions import AGENT, BOOTSTRAP
 from services.bus.port import Bus
 from services.primitives.atomic_files import write_secret
@@ -53,6 +53,11 @@ class JoinPlace(NamedTuple):
         return self.state / "join.creds"
 
     @property
+    def token(self) -> Path:
+        """Return the file of the token, with which a join that was interrupted goes on."""
+        return self.state / "join.token"
+
+    @property
     def authority(self) -> Path:
         """Return the file of the bus's authority, in a folder that the unit may write."""
         return self.settings.with_name("bus-ca.pem")
@@ -86,6 +91,7 @@ async def join(
         if token.authority:
             write_secret(place.authority, token.authority)
         if not done:
+            write_secret(place.token, encode_token(token))
             write_secret(place.token_credentials, token.credentials)
             await _enroll(token, place, config, connect, now)
         write_secret(place.settings, "".join(f"{k}={v}\n" for k, v in settings.items()))
@@ -94,7 +100,8 @@ async def join(
             f"{error.filename or place.settings} cannot be written ({error.strerror}): run this as "
             "root, or name other places with --settings and --state"
         ) from error
-    place.token_credentials.unlink(missing_ok=True)
+    for each in (place.token_credentials, place.token):
+        each.unlink(missing_ok=True)
     shown = fingerprint_of(token.authority)[:FINGERPRINT_CHARS]
     checked = f", whose authority has the fingerprint {shown}" if shown else ""
     what = "had joined already as" if done else "joined as"
@@ -115,7 +122,7 @@ def _files(place: JoinPlace) -> list[Path]:
     config = AgentConfig(pool="-", node="-", nats_creds_file=str(place.credentials))
     return [
         *(place.settings, place.authority, place.credentials, rejoin_file(config)),
-        *(key_file(config), place.token_credentials),
+        *(key_file(config), place.token_credentials, place.token),
     ]
 
 

@@ -1,7 +1,8 @@
 """`navarch join` and `leave`: machines that exist become nodes of a pool, and leave it again."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
@@ -24,7 +25,9 @@ from schemas.pool_records import PoolRecord
 from services.cli import console
 from services.cli.command_options import Node, Output, Pool
 from services.cli.fleet_connection import bus_of, fleet_command
+from services.cli.fleet_discovery import served_settings
 from services.cli.node_requests import find_node
+from services.cli.ssh_join import host_steps
 from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.query_answers import decode_answer
 from services.primitives.errors import NavarchError
@@ -33,6 +36,12 @@ from services.primitives.host_list import expand_hosts
 WHO: Final = "provisioner"
 HEADERS: Final = ("node", "pool", "state", "made by", "ends")
 ORDER_SECONDS_MAX: Final = 30.0
+if TYPE_CHECKING:
+    from services.cli.ssh_join.host_runs import HostResult
+
+TOKEN_SECONDS: Final = 600.0
+"""For which a token holds that is used at once."""
+KNOWN_HOSTS: Final = "join.known_hosts"
 LOOPBACK: Final = ("//127.", "//localhost", "//[::1]")
 
 
@@ -41,10 +50,22 @@ async def join(
     fleet: FleetClient,
     nodes: Annotated[
         list[str] | None,
-        typer.Argument(help="Names of nodes-to-be: gpu-01, gpu-[02-10].", show_default=False),
+        typer.Argument(
+            help="Machines, user@gpu-[01-10] or NODE=user@host:port; with --print names of nodes.",
+            show_default=False,
+        ),
     ] = None,
     pool: Pool = "",
     *,
+    config: Path | None = None,
+    wheels: Annotated[
+        Path | None,
+        typer.Option("--wheels", help="Folder with the agent's wheels, where it is not installed."),
+    ] = None,
+    key: Annotated[str, typer.Option("--key", help="Private key of the SSH login.")] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done on each machine.")
+    ] = False,
     print_lines: Annotated[
         bool, typer.Option("--print", help="Print a line for each, to run on its machine.")
     ] = False,
@@ -67,8 +88,13 @@ async def join(
     if shown or revoke:
         await _tokens(fleet, revoke, pool, output)
         return
-    if not print_lines or not nodes:
-        raise NavarchError("name the nodes, and add --print: navarch join --print gpu-[01-08]")
+    if not nodes:
+        raise NavarchError("name the machines: navarch join user@gpu-[01-08]")
+    if not print_lines:
+        place = HostLogin(_data_folder(config), key, wheels)
+        chosen = await _pool(fleet, pool)
+        await _join_hosts(fleet, nodes, chosen, place, again=again, dry_run=dry_run)
+        return
     names = _names(nodes)
     chosen = await _pool(fleet, pool)
     asked = JoinRequest(pool=chosen, nodes=names, valid_seconds=_seconds(valid), again=again)
@@ -92,7 +118,16 @@ async def join(
 
 
 @fleet_command
-async def leave(fleet: FleetClient, node: Node) -> None:
+async def leave(
+    fleet: FleetClient,
+    node: Node,
+    *,
+    config: Path | None = None,
+    ssh: Annotated[
+        str, typer.Option("--ssh", help="user@host: also remove the agent from the machine.")
+    ] = "",
+    key: Annotated[str, typer.Option("--key", help="Private key of the SSH login.")] = "",
+) -> None:
     """Take a machine that joined out of its pool.
 
     Its credentials are refused from then on. Its work is not drained, and nothing on the machine
@@ -101,7 +136,70 @@ async def leave(fleet: FleetClient, node: Node) -> None:
     view, _ = await find_node(fleet, node)
     asked = NodeOfPool(pool=view.pool, node=view.id)
     await fleet.order(LEAVE, asked, timeout_seconds=ORDER_SECONDS_MAX, who=WHO)
-    console.write(f"{view.id} has left pool {view.pool}; on the machine: navarch-agent leave")
+    if not ssh:
+        console.write(f"{view.id} has left pool {view.pool}; on the machine: navarch-agent leave")
+        return
+    console.write(f"{view.id} has left pool {view.pool}")
+    from services.cli.ssh_join.host_runs import HostRuns  # noqa: PLC0415 - as above
+
+    runs = HostRuns(*HostLogin(_data_folder(config), key).used(), view.pool)
+    _require_all(await runs.leave(_targets([f"{view.id}={ssh}"]), _report))
+
+
+class HostLogin(NamedTuple):
+    """Says how machines are entered, and what is installed on them."""
+
+    data: Path
+    key: str
+    wheels: Path | None = None
+
+    def used(self) -> tuple[Path, str, bytes]:
+        """Return the file of host keys, the private key, and the wheels as an archive."""
+        from services.cli.ssh_join import host_runs  # noqa: PLC0415 - keeps other commands quick
+
+        packed = host_runs.packed_wheels(self.wheels) if self.wheels else b""
+        return self.data / "ssh" / KNOWN_HOSTS, self.key or host_runs.own_key(), packed
+
+
+async def _join_hosts(
+    fleet: FleetClient, words: list[str], pool: str, login: HostLogin, *, again: bool, dry_run: bool
+) -> None:
+    """Make machines nodes over SSH; each one's token never leaves this process and its stdin."""
+
+    async def token_of(node: str) -> str:
+        asked = JoinRequest(pool=pool, nodes=(node,), valid_seconds=TOKEN_SECONDS, again=again)
+        data = await fleet.order(JOIN, asked, timeout_seconds=ORDER_SECONDS_MAX, who=WHO)
+        return decode_answer(JoinAnswer, data, JOIN, WHO).tokens[0].token
+
+    targets = _targets(words)
+    known = [each.id for each in await fleet.nodes(Query(pool=pool))]
+    from services.cli.ssh_join.host_runs import HostRuns  # noqa: PLC0415 - as above
+
+    runs = HostRuns(*login.used(), pool, known)
+    _require_all(await runs.join(targets, token_of, _report, dry_run=dry_run))
+
+
+def _targets(words: list[str]) -> list[host_steps.Target]:
+    try:
+        found = host_steps.targets(words)
+    except (ValueError, InvalidNameError) as error:
+        raise NavarchError(str(error)) from error
+    if len(found) > NODES_MAX:
+        raise NavarchError(f"name at most {NODES_MAX} machines at once; these are {len(found)}")
+    return found
+
+
+def _report(result: "HostResult") -> None:
+    console.write(f"{'ok  ' if result.ok else 'FAIL'}  {result.target.node}  {result.text}")
+
+
+def _require_all(results: "list[HostResult]") -> None:
+    if failed := [each for each in results if not each.ok]:
+        raise NavarchError(f"{len(failed)} of {len(results)} machines failed; see above, and again")
+
+
+def _data_folder(config: Path | None) -> Path:
+    return Path(served_settings(config)[0].data_dir)
 
 
 async def _tokens(fleet: FleetClient, revoke: str, pool: str, output: console.Format) -> None:
