@@ -18,6 +18,14 @@ from services.pool_manager.planner.sizing import on_demand_floor
 WOULD_NAMED_MAX: Final = 10
 
 
+def possible_actions(node: NodeRecord, pool: PoolRecord | None) -> tuple[str, ...]:
+    """Return what can be done to a machine that joined: its owner may expect more, or less."""
+    if pool is None or pool.spec.nodes != "enrolled" or node.state != "active":
+        return ()
+    what = "It joined the fleet: Navarch can drain it, and have its agent reset its GPUs and reboot"
+    return (f"{what} it; nothing replaces or ends it.",)
+
+
 def node_blocks(
     node: NodeRecord, pool: PoolRecord | None, now: datetime | None = None
 ) -> tuple[str, ...]:

@@ -77,7 +77,11 @@ def why_node(
             about=node.node,
             kind="node",
             summary=f"{node.node} in pool {node.pool} is {', '.join(words)}.",
-            now=(*_workload_lines(node), *(now or (IDLE,)), *_condition_lines(node, conditions)),
+            now=(
+                *(*_workload_lines(node), *(now or (IDLE,))),
+                *blocked_text.possible_actions(node, pool),
+                *_condition_lines(node, conditions),
+            ),
             next=then,
             evidence=f"navarch evidence {node.node}" if has_evidence else "",
         ),

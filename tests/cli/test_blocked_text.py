@@ -14,6 +14,7 @@ from services.fleet_client.blocked_text import (
     node_blocks,
     observed_actions,
     open_windows,
+    possible_actions,
     ready_spares,
 )
 
@@ -23,6 +24,23 @@ POOL = PoolRecord(name="training", spec=SPEC, desired=2)
 FREEZE = WindowSpec(name="launch", kind="freeze", start="0 9 * * *", duration=Duration(36_000))
 SERVICE = WindowSpec(name="night", kind="service", start="0 2 * * *", duration=Duration(7200))
 UNHEALTHY = NodeRecord(pool="training", node="n1", state="active", health="unhealthy")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "state", "said"),
+    [
+        ("launched", "active", False),
+        ("adopted", "active", False),
+        ("enrolled", "active", True),
+        ("enrolled", "terminated", False),
+    ],
+)
+def test_what_can_be_done_to_a_machine_that_joined(nodes: str, state: str, said: bool) -> None:
+    """Its owner reads that nothing replaces or ends it."""
+    node = msgspec.structs.replace(UNHEALTHY, state=state)
+
+    assert said == bool(possible_actions(node, pool(nodes=nodes)))
+    assert possible_actions(node, None) == ()
 
 
 def pool(**changes: object) -> PoolRecord:

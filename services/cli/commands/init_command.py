@@ -75,10 +75,11 @@ def configuration(host: str, pool: str, fleet: str, gpus: int) -> str:
         token(fleet, "fleet")
     except InvalidNameError as error:
         raise NavarchError(str(error)) from error
-    bare = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    if problem := plain_problem(bare.strip("[]")):
+    if ":" in host:
+        raise NavarchError(f"--host {host}: write a name or an IPv4 address, without a port")
+    if problem := plain_problem(host):
         raise NavarchError(f"--host {host}: {problem}")
-    return TEXT.format(fleet=fleet, host=bare, port=PORT, pool=pool, gpus=gpus)
+    return TEXT.format(fleet=fleet, host=host, port=PORT, pool=pool, gpus=gpus)
 
 
 def own_address() -> str:
