@@ -128,6 +128,11 @@ async def test_machines_join_and_leave_over_ssh(tmp_path: Path, wheels: Path) ->
             status, out, err = await navarch(*words, *more)
             return status, out + err
 
+        stranger = tmp_path / "stranger"
+        new_key(stranger)
+        config = ("--config", str(fleet.config))
+        refused = await navarch("join", machines[0], "--key", str(stranger), *config)
+        assert "add the public key to its authorized_keys" in "".join(map(str, refused))
         status, said = await run("join", *machines[:2])
         assert status
         assert said.count("it has no agent: add --wheels FOLDER") == 2
@@ -149,6 +154,13 @@ async def test_machines_join_and_leave_over_ssh(tmp_path: Path, wheels: Path) ->
         status, said = await run("join", f"gpu-04=root@127.0.0.1:{two}")
         assert status
         assert "it is gpu/gpu-02 already" in said
+        pins = tmp_path / "data" / "ssh" / "join.known_hosts"
+        pinned = pins.read_text()
+        pins.write_text("".join(f"{line}\n" for line in _exchanged(pinned.splitlines())))
+        status, said = await run("join", *machines[:2])
+        assert status
+        assert said.count("it shows another host key than at first") == 2, said
+        pins.write_text(pinned)
         status, said = await run("leave", "gpu-01", "--ssh", f"root@127.0.0.1:{one}")
         assert status == 0, said
         left = [each for own in OWN for each in (tmp_path / "gpu-01" / own).iterdir()]
@@ -159,3 +171,9 @@ async def test_machines_join_and_leave_over_ssh(tmp_path: Path, wheels: Path) ->
 
 async def _is_healthy(fleet: FirstFleet, name: str) -> bool:
     return await fleet.health(name) == "healthy"
+
+
+def _exchanged(pins: list[str]) -> list[str]:
+    """Give each of two machines the other's key."""
+    places, keys = zip(*(each.split(" ", 1) for each in pins), strict=True)
+    return [f"{place} {key}" for place, key in zip(places, reversed(keys), strict=True)]

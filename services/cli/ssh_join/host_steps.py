@@ -218,6 +218,56 @@ echo "{MARK} end"
 """
 
 
+FAILURES: Final = (
+    ("sudo:", "its user may not run commands as root: allow `sudo -n`, or log in as root"),
+    (
+        "another host key",
+        (
+            "it shows another host key than at first: if it was reinstalled, remove its line from "
+            "ssh/join.known_hosts in the data directory"
+        ),
+    ),
+    (
+        "refuses this user and key",
+        (
+            "it refuses the user or the key: add the public key to its authorized_keys, or name "
+            "another with --key"
+        ),
+    ),
+    ("passphrase", "the private key has a passphrase: name one without with --key"),
+    ("private key", "the private key cannot be read: name another with --key"),
+    (
+        "cannot be reached",
+        "it cannot be reached: check its name, and that this machine reaches its SSH port",
+    ),
+    (
+        "does not answer in time",
+        "it does not answer in time: check that it runs, and that its SSH port is reached from here",
+    ),
+    ("No space left", "its disk is full: make room below /opt, /var/lib and /var/tmp"),
+    (
+        "No matching distribution",
+        (
+            "the folder lacks a wheel for its Python and processor: make them there, or with the same "
+            "Python"
+        ),
+    ),
+)
+"""What a failure contains, and the sentence with its remedy; the first match counts."""
+PROVIDER_KIND: Final = re.compile(r"[A-Z]+: ")
+
+
+def failure_sentence(text: str) -> str:
+    """Return a failure as a sentence with what its operator can do about it."""
+    plain = " ".join(text.split())
+    # A token's refusal is the agent's own sentence.
+    _, mark, own = plain.partition("navarch-agent: ")
+    if mark:
+        return own
+    known = next((sentence for part, sentence in FAILURES if part in plain), "")
+    return known or PROVIDER_KIND.sub("", plain, count=1)
+
+
 def said_of(output: str, word: str) -> str:
     """Return what a script said after a word; empty: nothing."""
     start = f"{MARK} {word} "
