@@ -21,6 +21,7 @@ from agent import healthy_command
 from agent.delivery.outbox import AgentOutbox
 from agent.delivery.spool import Spool
 from agent.enrollment import CONNECT_SECONDS_MAX, BusLogin
+from agent.fleet_join import SETTINGS_FILE, STATE_FOLDER
 from agent.maintenance.diagnostics.health_check_plugins import load_checks
 from agent.node_logs import CHARS_MAX, LINES_MAX
 from agent.original_flags import present_command
@@ -31,6 +32,7 @@ from agent.sources.host_metrics import HostMetrics
 from agent.sources.job_lookup import JobLookup
 from agent.sources.nvml import Nvml, NvmlEvents
 from schemas.agent_commands import DiagnoseRequest
+from schemas.join_tokens import TOKEN_CHARS_MAX
 from schemas.node_events import CheckResult
 from schemas.permissions import AGENT_BYTES_MAX, bootstrap_inbox, node_inbox, pod_inbox
 from schemas.settings import NatsSettings
@@ -63,6 +65,8 @@ def run(arguments: list[str]) -> int:
             return _parse(options.file)
         if options.command == "inject":
             return _inject(options)
+        if options.command in ("join", "leave"):
+            return _join_or_leave(options)
         config = load(os.environ, options.config)
         logging.getLogger().setLevel(config.log_level)
         if options.command == "enroll":
@@ -90,13 +94,23 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="navarch-agent", description="Reports this GPU host's hardware to Navarch."
     )
-    parser.add_argument("--config", type=Path, help="YAML file; NAVARCH_* variables win over it")
+    parser.add_argument(
+        "--config", type=Path, help="YAML or .env file; NAVARCH_* variables win over it"
+    )
     parser.add_argument(
         "--check", action="store_true", help="check whether this host can run the agent"
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("healthy", help="whether this node is healthy, for a prolog: in ms")
     commands.add_parser("enroll", help="fetch this node's own credentials")
+    joins = commands.add_parser("join", help="join a fleet with a token from `navarch join`")
+    joins.add_argument(
+        "--token-file", type=Path, help="file with the token; without it standard input has it"
+    )
+    leaves = commands.add_parser("leave", help="remove what join has written on this machine")
+    for each in (joins, leaves):
+        each.add_argument("--settings", type=Path, default=SETTINGS_FILE, help="of the agent")
+        each.add_argument("--state", type=Path, default=STATE_FOLDER, help="folder of its state")
     parse = commands.add_parser("parse", help="print the faults in a kernel log as JSON lines")
     parse.add_argument("file", help="kmsg, dmesg, journalctl, syslog, JSON; - for stdin")
     diagnose = commands.add_parser("diagnose", help="ask this node's agent to test the host")
@@ -130,6 +144,25 @@ def _inject(options: argparse.Namespace) -> int:
     print(operator_tools.inject(config, options.code, options.gpu, text=options.text))  # noqa: T201
     if warning := operator_tools.unread_drill(config):
         print(f"navarch-agent: {warning}", file=sys.stderr)  # noqa: T201
+    return 0
+
+
+def _join_or_leave(options: argparse.Namespace) -> int:
+    from agent import fleet_join  # noqa: PLC0415
+
+    # Each failure is one sentence; logged retries would only repeat it.
+    logging.getLogger().setLevel(logging.CRITICAL)
+    place = fleet_join.JoinPlace(options.settings, options.state)
+    if options.command == "leave":
+        print(fleet_join.leave(place))  # noqa: T201
+        return 0
+    source = options.token_file
+    text = source.read_text("utf-8") if source else sys.stdin.read(TOKEN_CHARS_MAX + 1)
+    token, clock = fleet_join.read_token(text), SystemClock()
+    print(asyncio.run(fleet_join.join(token, place, _connect_new, clock.now)))  # noqa: T201
+    print(f"start its agent: navarch-agent --config {place.settings}")  # noqa: T201
+    if Path("/run/systemd/system").is_dir():
+        print("or, where its unit is installed: systemctl enable --now navarch-agent")  # noqa: T201
     return 0
 
 

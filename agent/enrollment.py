@@ -11,8 +11,9 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -57,6 +58,13 @@ class NodeBus(Bus, Protocol):
     @property
     def login_refused(self) -> bool:
         """Return whether the server refuses the login at each attempt to reconnect."""
+
+
+class JoinProof(NamedTuple):
+    """Holds what a machine that joins sends along."""
+
+    secret: str
+    clock: Callable[[], datetime]
 
 
 Open = Callable[[float], Awaitable[NodeBus]]
@@ -171,7 +179,7 @@ async def enroll(config: AgentConfig, connect: Connect) -> str:
     if done := _why_not_needed(config):
         return done
     file = Path(config.nats_bootstrap_file)
-    await _fetch(config, connect, file)
+    await fetch(config, connect, file)
     if not config.pod_token_file:
         _remove(file)
     return f"fetched this node's credentials into {config.nats_creds_file}"
@@ -181,7 +189,7 @@ async def rejoin(config: AgentConfig, connect: Connect) -> None:
     """Fetch credentials in place of expired ones; NavarchError if that is impossible."""
     if config.pod_token_file:
         # The key may be revoked, because the node had left; its pod may always have another.
-        await _fetch(config, connect, Path(config.nats_bootstrap_file))
+        await fetch(config, connect, Path(config.nats_bootstrap_file))
         return
     file = rejoin_file(config)
     if not file.exists():
@@ -277,10 +285,13 @@ def _keep_authority(file: Path, text: str) -> None:
         log.warning("the bus has other authorities, and %s keeps the old: %s", file, error)
 
 
-async def _fetch(config: AgentConfig, connect: Connect, bootstrap: Path) -> None:
-    kept = _key_file(config)
+async def fetch(
+    config: AgentConfig, connect: Connect, bootstrap: Path, join: JoinProof | None = None
+) -> None:
+    """Request this node's credentials with the key of an earlier attempt, and keep them."""
+    kept = key_file(config)
     seed, public = _key(kept)
-    _keep(config, seed, await ask_with(config, connect, bootstrap, public))
+    _keep(config, seed, await ask_with(config, connect, bootstrap, public, join))
     _remove(kept)
 
 
@@ -288,13 +299,19 @@ def _remove(file: Path) -> None:
     file.unlink(missing_ok=True)
 
 
-def _key_file(config: AgentConfig) -> Path:
+def key_file(config: AgentConfig) -> Path:
+    """Return the file with the key of a request that has not been answered."""
     own = Path(config.nats_creds_file)
     return own.with_name(f"{own.name}.key")
 
 
-async def ask_with(config: AgentConfig, connect: Connect, file: Path, public: str) -> EnrollAnswer:
-    """Ask over a connection of its own, until there is an answer or the time is over."""
+async def ask_with(
+    config: AgentConfig, connect: Connect, file: Path, public: str, join: JoinProof | None = None
+) -> EnrollAnswer:
+    """Ask over a connection of its own, until there is an answer or the time is over.
+
+    `join`: of a machine that joins with a token.
+    """
     try:
         async with asyncio.timeout(ENROLL_SECONDS_MAX):
             bus = await connect(file)
@@ -302,7 +319,7 @@ async def ask_with(config: AgentConfig, connect: Connect, file: Path, public: st
                 while True:
                     try:
                         with_token = bool(config.pod_token_file)
-                        return await _ask(config, bus, public, with_token=with_token)
+                        return await _ask(config, bus, public, with_token=with_token, join=join)
                     except Unavailable:
                         # The provisioner or its bus is restarting.
                         await asyncio.sleep(AGAIN_SECONDS)
@@ -316,13 +333,25 @@ async def ask_with(config: AgentConfig, connect: Connect, file: Path, public: st
 
 
 async def _ask(
-    config: AgentConfig, bus: Bus, public: str, *, with_token: bool = False
+    config: AgentConfig,
+    bus: Bus,
+    public: str,
+    *,
+    with_token: bool = False,
+    join: JoinProof | None = None,
 ) -> EnrollAnswer:
     proof, subject = "", subjects.enroll(config.pool, config.node)
     if with_token:
         proof = _read(Path(config.pod_token_file)).strip()
         subject = subjects.enroll_pod(config.pool, config.node)
-    request = encode(EnrollRequest(key=public, pod_token=proof))
+    request = encode(
+        EnrollRequest(
+            key=public,
+            pod_token=proof,
+            join_secret=join.secret if join else "",
+            clock=join.clock() if join else None,
+        )
+    )
     reply = await bus.request(subject, request, timeout_seconds=ANSWER_SECONDS_MAX)
     try:
         answer = ANSWER_DECODER.decode(reply.data)

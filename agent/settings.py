@@ -1,6 +1,7 @@
-"""The agent's settings: environment variables, or a flat YAML file; the environment wins.
+"""The agent's settings: environment variables, or a file; the environment wins.
 
 Every key is the variable's name in lower case without `NAVARCH_` (NAVARCH_NATS_URL: `nats_url`).
+A file is flat YAML, or has the lines of systemd's environment files where its name ends in `.env`.
 An error names the variable, or file and line, and the remedy.
 """
 
@@ -19,6 +20,8 @@ from services.primitives.errors import ConfigurationError
 
 FILE_BYTES_MAX: Final = 1_048_576
 PREFIX: Final = "NAVARCH_"
+ENVIRONMENT_SUFFIX: Final = ".env"
+"""Of a file with lines as the unit's environment has them."""
 BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -173,15 +176,31 @@ def _plain(field: str, text: str) -> Any:
     return text
 
 
+def environment_values(text: str) -> dict[str, str]:
+    """Return the agent's variables in a file of lines `NAME=value`, as systemd reads it. Pure."""
+    known = {_variable(each.name) for each in msgspec.structs.fields(AgentConfig)}
+    split = (line.partition("=") for line in text.splitlines())
+    found = ((name.strip(), value.strip().strip("\"'")) for name, _, value in split)
+    return {name: value for name, value in found if name in known}
+
+
+def _text(file: Path) -> str:
+    try:
+        with file.open(encoding="utf-8") as opened:
+            return opened.read(FILE_BYTES_MAX)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot be read: {error}", file=str(file)) from error
+
+
 def _from_file(file: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    if file.suffix == ENVIRONMENT_SUFFIX:
+        found = environment_values(_text(file))
+        keys = {_variable(each.name): each.name for each in msgspec.structs.fields(AgentConfig)}
+        return {keys[name]: _plain(keys[name], text) for name, text in found.items() if text}, {}
     # Imported here because most agents are configured by their environment.
     from services.settings.yaml_document import read_document  # noqa: PLC0415
 
-    try:
-        with file.open(encoding="utf-8") as opened:
-            document = read_document(str(file), opened.read(FILE_BYTES_MAX))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"cannot be read: {error}", file=str(file)) from error
+    document = read_document(str(file), _text(file))
     if not isinstance(document.value, dict):
         raise ConfigurationError("expected `key: value` lines", file=str(file), line=1)
     known = {field.name for field in msgspec.structs.fields(AgentConfig)}

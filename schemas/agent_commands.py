@@ -5,6 +5,7 @@ from typing import Annotated, Final
 import msgspec
 
 from schemas.held_conditions import ConditionView
+from schemas.join_tokens import SECRET_CHARS_MAX
 from schemas.node_events import CheckResult
 from schemas.value_limits import UtcTime
 
@@ -82,6 +83,10 @@ class EnrollRequest(
     """Public key of a pair that the node generated; its seed never leaves the node."""
     pod_token: Annotated[str, msgspec.Meta(max_length=POD_TOKEN_CHARS_MAX)] = ""
     """Token of the pod in which the agent runs (`enroll-pod`): proves which node it runs on."""
+    join_secret: Annotated[str, msgspec.Meta(max_length=SECRET_CHARS_MAX)] = ""
+    """Of the token with which a machine joins a pool; empty: it was launched, or has joined."""
+    clock: UtcTime | None = None
+    """The machine's clock, where it joins."""
 
 
 class EnrollAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Settings that agents receive, and when a silent agent is lost."""
 
     bus_url: str = ""
-    """Where agents on nodes reach the bus, for `{{.ControlPlane}}`; empty: `nats.url`."""
+    """Where agents on nodes reach the bus, for `{{.ControlPlane}}`; empty: `nats.url`. With a name
+    or IPv4 address and `tls://`, the bus that `navarch serve` starts listens there, encrypted."""
     region_bus_urls: dict[str, str] = {}
     """The same by a provider's region, where that has a server of its own."""
     heartbeat_interval: Duration = Duration(10)

@@ -20,6 +20,7 @@ from schemas import (
     subjects,
 )
 from schemas.account_rules import NODE_TAG, POOL_TAG, Account, Rules, acknowledgements
+from schemas.join_tokens import JOIN_ORDERS, JOIN_SUBJECTS
 from schemas.messages import publisher
 from schemas.operations import (
     CHANGES,
@@ -72,6 +73,8 @@ USER_ROLES: Final = (VIEWER, SCHEDULER, SINK_READER, OPERATOR, POOL_ADMIN, ADMIN
 WORK_DONE: Final = REPORT_WORK_DONE.name
 PLUGIN_SWITCH: Final = "plugin-switch"
 """The order that takes a plugin out, or begins with it again."""
+BUS_ORDERS: Final = (PLUGIN_SWITCH, *JOIN_ORDERS)
+"""Orders of operators that the HTTP API lacks."""
 CLI: Final = "cli"
 """Name of the inbox of `navarch` on a bus without accounts."""
 USER_NAME: Final = "{{name()}}"
@@ -128,7 +131,7 @@ ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Service -> subjects that do not follow from the types and the topology."""
 ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {
-    "provisioner": (subjects.ENROLL, subjects.ENROLL_POD),
+    "provisioner": (subjects.ENROLL, subjects.ENROLL_POD, *JOIN_SUBJECTS),
     "pool-manager": (subjects.order_wildcard(PLUGIN_SWITCH),),
 }
 """Service -> requests it answers beside queries and orders."""
@@ -334,7 +337,7 @@ def _requests(role: str) -> tuple[str, ...]:
     return (
         # The name at the end is the server's word on who asks; headers are not stored.
         *(f"{subjects.ROOT}.pool.*.request.{each}.{USER_NAME}" for each in verbs),
-        *(f"{subjects.ROOT}.order.{each}.{USER_NAME}" for each in (*orders, PLUGIN_SWITCH)),
+        *(f"{subjects.ROOT}.order.{each}.{USER_NAME}" for each in (*orders, *BUS_ORDERS)),
         *(NODE_COMMANDS, subjects.LOGS, subjects.GATEWAY_LOGS),
     )
 

@@ -64,6 +64,8 @@ class BlockedNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Why it must not stay; empty: it is well, or out of service."""
     blocked: tuple[Block, ...] = ()
     next: str = ""
+    machine: str = ""
+    """The things that can be done to its machine, where a person would expect more."""
 
 
 class BlockedGroup(BlockedNode, frozen=True, kw_only=True, omit_defaults=True):

@@ -296,8 +296,9 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     setup: SetupSettings = SetupSettings()
     labels: dict[str, str] = {}
     """Labels of the pool's nodes."""
-    nodes: Literal["launched", "adopted"] = "launched"
-    """adopted: others make its nodes (Karpenter), and Navarch adopts those that are listed."""
+    nodes: Literal["launched", "adopted", "enrolled"] = "launched"
+    """adopted: others make its nodes (Karpenter), and Navarch adopts those that are listed.
+    enrolled: machines that exist join it with a token, and none is replaced or terminated."""
     cooldown: Duration = Duration(300)
     """Least time between two changes of size by the autoscaler."""
     autoscaling: dict[str, Any] | None = None

@@ -44,6 +44,8 @@ class ServeState(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     creds_file: str = ""
     """Credentials of the operator; empty: the bus is open, or the configuration names them."""
+    tls_ca_file: str = ""
+    """Authority of the bus; empty: it is not encrypted, or the configuration names it."""
     config: str = ""
     directory: str = ""
     """Of its data."""
@@ -92,7 +94,10 @@ def find_bus(nats_url: str, config: Path | None) -> NatsSettings:
     if running is not None and url in ("", running.nats_url):
         # Credentials that the caller names take precedence.
         creds = os.environ.get(CREDS_VARIABLE) or running.creds_file or settings.nats.creds_file
-        return msgspec.structs.replace(settings.nats, url=running.nats_url, creds_file=creds)
+        authority = running.tls_ca_file or settings.nats.tls_ca_file
+        return msgspec.structs.replace(
+            settings.nats, url=running.nats_url, creds_file=creds, tls_ca_file=authority
+        )
     problems.raise_found()
     if url or settings.nats.url != NatsSettings().url:
         return msgspec.structs.replace(settings.nats, url=url or settings.nats.url)

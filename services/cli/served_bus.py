@@ -12,6 +12,7 @@ from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -21,6 +22,7 @@ from schemas.settings import Settings
 from services.bus.nats.credentials_file import ROLE_TAG, role_and_key
 from services.bus.nats.embedded_server import OPEN_ACCOUNT, move_store
 from services.bus.nats.nats_accounts import AgentKeys, BusKeys, account_key, credentials
+from services.cli.bus_certificates import AUTHORITY, CERTIFICATE, SERVER, BusCertificates
 from services.cli.bus_keys import UnusableKeyError
 from services.cli.fleet_discovery import CREDS_VARIABLE
 from services.cli.nats_config_files import (
@@ -29,6 +31,7 @@ from services.cli.nats_config_files import (
     SIGNING_FILE,
     is_signed_by,
     role_keys,
+    server_hosts,
     write_accounts,
 )
 from services.fleet_client.local_user import token_of, user_name
@@ -66,6 +69,10 @@ FOLDER: Final = "bus"
 OWNER_FILE: Final = "owner.creds"
 SIGNING_VARIABLE: Final = "NAVARCH_NATS_AGENT_SIGNING_FILE"
 REVOCATION_VARIABLE: Final = "NAVARCH_NATS_REVOCATION_FILE"
+AUTHORITY_VARIABLE: Final = "NAVARCH_NATS_TLS_CA_FILE"
+ENCRYPTED: Final = "tls"
+PORT: Final = 4222
+"""Of an address that states none."""
 SIGNER: Final = "provisioner"
 """The service that makes and revokes the credentials of nodes."""
 
@@ -144,11 +151,25 @@ def gateway_variables(
     return {**found, VARIABLE: token}
 
 
+def public_address(settings: Settings) -> tuple[str, int]:
+    """Return host and port at which machines reach a served bus; no host: they do not. Pure.
+
+    An `agent.bus_url` of another scheme than `tls` is another bus, or this machine's alone.
+    """
+    split = urlsplit(settings.agent.bus_url)
+    if split.scheme != ENCRYPTED or not split.hostname or "," in settings.agent.bus_url:
+        return "", -1
+    return split.hostname, split.port or PORT
+
+
 class ServedBus(msgspec.Struct, frozen=True):
     """The bus of a fleet's data directory; `is_open`: it lets every client in."""
 
     data_dir: Path
     is_open: bool
+    host: str = ""
+    """By which machines reach it (`agent.bus_url`), encrypted; empty: only this machine does."""
+    port: int = -1
 
     @property
     def directory(self) -> Path:
@@ -161,6 +182,16 @@ class ServedBus(msgspec.Struct, frozen=True):
         return None if self.is_open else self.directory / ACCOUNTS
 
     @property
+    def certificate(self) -> Path | None:
+        """The server's certificate with its key; None: only this machine reaches the bus."""
+        return self.directory / CERTIFICATE if self.host else None
+
+    @property
+    def authority_file(self) -> str:
+        """The authority of that certificate."""
+        return str(self.directory / AUTHORITY) if self.host else ""
+
+    @property
     def operator_file(self) -> str:
         """Credentials of the user who serves the fleet; empty: none are needed."""
         return "" if self.is_open else str(self.directory / OWNER_FILE)
@@ -170,6 +201,8 @@ class ServedBus(msgspec.Struct, frozen=True):
         if self.is_open:
             return {}
         found = {CREDS_VARIABLE: str(self.directory / "creds" / f"{service}.creds")}
+        if self.host:
+            found[AUTHORITY_VARIABLE] = self.authority_file
         if service == SIGNER:
             found[SIGNING_VARIABLE] = str(self.directory / SIGNING_FILE)
             found[REVOCATION_VARIABLE] = str(self.directory / REVOCATION_FILE)
@@ -184,6 +217,9 @@ class ServedBus(msgspec.Struct, frozen=True):
         if not self.is_open:
             keys = self._keys(fleet, at)
             self._write_owner(role_keys(POOL_ADMIN, keys), at)
+            if self.host:
+                hosts = server_hosts([self.host], [])
+                BusCertificates(self.directory).write(fleet, {SERVER: hosts}, at)
             account = keys.accounts[account_key(Account.FLEET)]
         if not move_store(store, account):
             return ""
@@ -199,7 +235,8 @@ class ServedBus(msgspec.Struct, frozen=True):
             return f"nats --server {url}"
         file = self.operator_file
         box = user_inbox(role_and_key(file)[1])
-        return f"nats --server {url} --creds {shlex.quote(file)} --inbox-prefix {box}"
+        authority = f" --tlsca {shlex.quote(self.authority_file)}" if self.host else ""
+        return f"nats --server {url}{authority} --creds {shlex.quote(file)} --inbox-prefix {box}"
 
     def _write_owner(self, keys: AgentKeys, at: datetime) -> None:
         """Write the owner's credentials, which do not expire: the keys are beside them."""

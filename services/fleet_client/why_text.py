@@ -86,6 +86,7 @@ def why_node(
                 *filter(None, (away,)),
                 *_workload_lines(node),
                 *(now or idle),
+                *filter(None, (present.machine,)),
                 *_condition_lines(node, conditions),
             ),
             blocked=held,

@@ -225,7 +225,7 @@ class FaultHandler:
     async def _repeat_earlier(self, event: Registered) -> None:
         """Judge what an adopted node's machine reported while its name was another node's."""
         pool = self._settings.pools.get(event.pool)
-        if pool is None or pool.nodes != "adopted":
+        if pool is None or pool.nodes == "launched":
             return
         if await self._store.is_new(event.pool, event.node, event.boot_id):
             for stored, fault in await self._earlier.read(event.pool, event.node, event.boot_id):

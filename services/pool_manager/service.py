@@ -243,7 +243,7 @@ class PoolManager:
             return node
         found = self.store.last_read(node.pool) or await self.store.pool(node.pool)
         record = found[0] if found is not None else None
-        if record is None or record.spec.nodes == "adopted":
+        if record is None or record.spec.nodes != "launched":
             return node
         if record.spec.rack.nodes <= 1 and not record.spec.placement.required:
             return node

@@ -21,6 +21,7 @@ from services.provisioner.bootstrap.enrollment_endpoint import EnrollmentEndpoin
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.host_reports.report_poller import NoticeQueueReader, ReportPoller
 from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.joins.join_endpoints import JoinEndpoints
 from services.provisioner.launch.gang_barrier import GangBarrier
 from services.provisioner.launch.type_settings import TypeSettings
 from services.provisioner.offerings.offering_allocator import OfferingAllocator
@@ -37,7 +38,12 @@ from services.provisioner.provider_client.launch_batches import (
     local_launch_batches,
     shared_launch_batches,
 )
-from services.provisioner.provider_client.provider import Environment, Provider
+from services.provisioner.provider_client.provider import (
+    Environment,
+    ListJoined,
+    Provider,
+    none_joined,
+)
 from services.provisioner.provider_client.provider_calls import CONTRACT, ProviderCalls, Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.provider_client.rate_limit import (
@@ -47,6 +53,8 @@ from services.provisioner.provider_client.rate_limit import (
 )
 from services.provisioner.provider_client.unknown_errors import UnknownErrors
 from services.provisioner.removal.credentials_revoker import NodeDisconnector, Revoker
+from services.provisioner.removal.orphans import Orphans
+from services.provisioner.removal.remover import Remover
 from services.provisioner.removal.sweep_endpoints import SweepEndpoints
 from services.provisioner.removal.sweeper import LEASE_NAME, Sweeper
 from services.provisioner.removal.user_expiry import UserExpiry
@@ -72,6 +80,7 @@ async def build(context: Context) -> Service:
         file=context.settings_file,
         rate_limiter=partial(SharedRateLimiter, bus, context.clock),
         launch_batches=partial(shared_launch_batches, bus),
+        joined=InstanceStore(bus).joined,
     )
     providers = Providers(
         {
@@ -134,6 +143,7 @@ def load_providers(
     file: Path | None,
     rate_limiter: MakeRateLimiter,
     launch_batches: MakeLaunchBatches,
+    joined: ListJoined = none_joined,
 ) -> list[Provider]:
     """Construct every provider under `providers:`; a wrong option is a ConfigurationError."""
     made: list[Provider] = []
@@ -149,6 +159,7 @@ def load_providers(
             agent=settings.agent,
             rate_limiter=rate_limiter,
             launch_batches=launch_batches,
+            joined=joined,
         )
         made.append(make_plugin(PROVIDER_PLUGINS, plugin, file, environment=environment))
     return made
@@ -174,15 +185,12 @@ def assemble(
     )
     gangs = GangBarrier(clock, store, offerings, placements)
     of_type = TypeSettings(providers, scorer.catalogue)
+    templates = _templates(settings, file, of_type)
     steps = SagaStepHandlers(
-        *(bus, clock, store, providers, limits, _templates(settings, file, of_type)),
+        *(bus, clock, store, providers, limits, templates),
         *(allocator, gangs, offerings, context.replica, settings.providers),
     )
-
-    async def node_of_pod(provider: str, token: str) -> str:
-        return await providers.get(provider).node_of_pod(token)
-
-    enrollment = EnrollmentEndpoint(bus, clock, store, agent, nats, node_of_pod)
+    enrollment = _enrollment(context, store, providers, templates, steps.remover)
     participant = Participant(bus, clock, steps.actions, steps.undos)
     reports = ReportPoller(bus, clock, store, providers)
     queues = NoticeQueueReader(bus, clock, store, providers, reports.poll)
@@ -216,13 +224,36 @@ def assemble(
         endpoints={
             subjects.query("instances"): answer_instances(store),
             subjects.query("offerings"): answer_offerings(bus, store, offerings, scorer),
-            subjects.ENROLL: enrollment.answer,
-            subjects.ENROLL_POD: enrollment.answer_pod,
+            **enrollment,
             **disconnections.endpoints,
             **SweepEndpoints(bus, clock, sweeper, lease, context.replica).endpoints,
         },
         close=close,
     )
+
+
+def _enrollment(
+    context: Context,
+    store: InstanceStore,
+    providers: Providers,
+    templates: BootstrapTemplates,
+    remover: Remover,
+) -> dict[str, Endpoint]:
+    """Return the answers to agents that request credentials, and to operators about tokens."""
+    bus, clock, settings = context.bus, context.clock, context.settings
+
+    async def node_of_pod(provider: str, token: str) -> str:
+        return await providers.get(provider).node_of_pod(token)
+
+    joins = JoinEndpoints(bus, clock, store, Orphans(bus, clock, store, remover), templates)
+    enrollment = EnrollmentEndpoint(
+        *(bus, clock, store, settings.agent, settings.nats, node_of_pod, joins.use)
+    )
+    return {
+        subjects.ENROLL: enrollment.answer,
+        subjects.ENROLL_POD: enrollment.answer_pod,
+        **joins.endpoints,
+    }
 
 
 def _templates(settings: Settings, file: Path | None, of_type: TypeSettings) -> BootstrapTemplates:

@@ -18,6 +18,8 @@ Problem = tuple[tuple[str | int, ...], str]
 
 ADOPTING: Final = "kubernetes"
 """The provider type whose nodes others make; a plugin (`module:Class`) may be another."""
+ENROLLING: Final = "enrolled"
+"""The provider type of machines that join with a token; the `nodes` of its pools have its name."""
 ONE_PLACE: Final = ("provider", "region", "zones")
 """What a pool says of its only provider."""
 
@@ -35,6 +37,8 @@ LAUNCHES: Final = (
     *("idle_after", "interruption_penalty", "consolidation"),
 )
 """What only a pool has whose nodes Navarch launches."""
+REPLACES: Final = ("expire_after", "drift", "rack")
+"""What only a pool has whose nodes can be replaced."""
 
 
 def with_defaults(defaults: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,7 +89,7 @@ def whole_racks(spec: PoolSpec, nodes: int) -> int:
 
 def pool_problem(spec: PoolSpec) -> Problem | None:
     """Return what is wrong with a pool's provider, or providers."""
-    wrong = _adopted_problem(spec) if spec.nodes == "adopted" else None
+    wrong = _adopted_problem(spec) if spec.nodes != "launched" else None
     if wrong := wrong or _placement_problem(spec):
         return wrong
     if not spec.providers:
@@ -138,9 +142,9 @@ def _placement_problem(spec: PoolSpec) -> Problem | None:
 def _adopted_problem(spec: PoolSpec) -> Problem | None:
     """What a pool says of launches, though it has none."""
     nothing = PoolSpec(min_nodes=0, max_nodes=0)
-    for key in LAUNCHES:
+    for key in (*LAUNCHES, *(REPLACES if spec.nodes == ENROLLING else ())):
         if getattr(spec, key) != getattr(nothing, key):
-            return (key,), "is of launches, and nodes of this pool are adopted; remove it"
+            return (key,), f"is of launches, and nodes of this pool are {spec.nodes}; remove it"
     return None
 
 
@@ -176,6 +180,11 @@ def adopting_problem(
     """A pool that launches at a provider that only adopts, or the reverse; `mode`: the fleet's."""
     configured = providers.get(spec.provider, PluginSettings(type=""))
     kind = configured.type
+    if (kind == ENROLLING) != (spec.nodes == ENROLLING):
+        return ("nodes",), (
+            f"the provider type `{ENROLLING}` and `nodes: {ENROLLING}` belong together: machines "
+            "join such a pool with a token; write both, or neither"
+        )
     if kind == ADOPTING and spec.nodes == "launched":
         return ("provider",), "launches nothing: add `nodes: adopted` to the pool"
     acts = "observe" not in (mode, spec.mode)

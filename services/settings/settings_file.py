@@ -35,6 +35,7 @@ NATS_VARIABLES: Final = {
     "url": "NAVARCH_NATS_URL",
     "creds_file": "NAVARCH_NATS_CREDS_FILE",
     "agent_signing_file": "NAVARCH_NATS_AGENT_SIGNING_FILE",
+    "tls_ca_file": "NAVARCH_NATS_TLS_CA_FILE",
     "revocation_file": "NAVARCH_NATS_REVOCATION_FILE",
 }
 """Key of `nats` -> its variable."""

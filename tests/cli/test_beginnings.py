@@ -18,6 +18,7 @@ NAMES: Final = frozenset({"pool", "node", "nodes", "saga", "key", "name"})
 """Names of parameters that name a thing of the fleet."""
 NEW: Final = (
     *("up name", "scale nodes", "gateway", "nats-config", "nats-context", "plugins", "simulator"),
+    *("init pool", "join nodes", "join key", "leave key"),
 )
 """Commands, or beginnings of them, whose names are not of a running fleet, or of a new thing."""
 

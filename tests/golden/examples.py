@@ -209,6 +209,7 @@ PARTICULAR: Final[dict[str, dict[str, Any]]] = {
         "node": "training-99",
     },
     "SagaParams": {"order": "terminate_first"},
+    "JoinRecord": {"agent_key": f"U{'A' * 55}", "digest": "5" * 64, "by": "alice"},
     "ScaleRefused": {"reason": "50 is above the pool's max_nodes 10"},
     "Scaled": {"previous": 3, "reason": "a request"},
     "StepSucceeded": {"outputs": {"provider": "lambda", "provider_id": "0920582c7ff04139"}},

@@ -10,6 +10,7 @@ from schemas.duration import Duration
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec, WindowSpec
+from services.pool_manager.planner.explanation.node_explanation import possible_actions
 from services.pool_manager.planner.explanation.pool_explanation import present_answer
 from services.pool_manager.planner.node_counts import Nodes
 from tests.support.explained import node_blocks
@@ -20,6 +21,23 @@ POOL = PoolRecord(name="training", spec=SPEC, desired=2)
 FREEZE = WindowSpec(name="launch", kind="freeze", start="0 9 * * *", duration=Duration(36_000))
 SERVICE = WindowSpec(name="night", kind="service", start="0 2 * * *", duration=Duration(7200))
 UNHEALTHY = NodeRecord(pool="training", node="n1", state="active", health="unhealthy")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "state", "said"),
+    [
+        ("launched", "active", False),
+        ("adopted", "active", False),
+        ("enrolled", "active", True),
+        ("enrolled", "terminated", False),
+    ],
+)
+def test_what_can_be_done_to_a_machine_that_joined(nodes: str, state: str, said: bool) -> None:
+    """The owner of a machine reads that nothing replaces or ends it."""
+    node = msgspec.structs.replace(UNHEALTHY, state=state)
+
+    assert said == bool(possible_actions(node, pool(nodes=nodes)))
+    assert possible_actions(node, None) == ""
 
 
 def pool(**changes: object) -> PoolRecord:

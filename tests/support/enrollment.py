@@ -59,6 +59,10 @@ class World:
             raise ProviderError("INVALID", f"{provider} does not know the pod's token")
         return token.removeprefix("pod on ")
 
+    async def use_token(self, *_: object) -> str:
+        """Know no machine that joins."""
+        return "there is no such token"
+
     async def start(self, clock: Clock | None = None) -> None:
         """Record the node, and answer."""
         await self.answer(clock or SystemClock())
@@ -67,7 +71,7 @@ class World:
     async def answer(self, clock: Clock) -> None:
         """Be the provisioner."""
         enroller = EnrollmentEndpoint(
-            self.bus, clock, self.store, self.agent, self.nats, self.node_of_pod
+            self.bus, clock, self.store, self.agent, self.nats, self.node_of_pod, self.use_token
         )
         await self.bus.serve(
             "provisioner",

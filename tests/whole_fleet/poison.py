@@ -14,6 +14,7 @@ from schemas.dead_letters import DeadLetter
 from schemas.hardware_denylist import HardwareRecord
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
+from schemas.join_tokens import JoinRecord
 from schemas.lease_records import (
     LaunchBatchRecord,
     LaunchClaimRecord,
@@ -184,6 +185,7 @@ _OTHER_KEYS: dict[type[Any], str] = {
     RateLimitRecord: f"{LEASES.name}.provisioner.pace-poisonNUMBER",
     LaunchClaimRecord: f"{LEASES.name}.provisioner.claim-poisonNUMBER",
     LaunchBatchRecord: f"{LEASES.name}.provisioner.batch-poisonNUMBER",
+    JoinRecord: f"{LEASES.name}.provisioner.join.poison.poisonNUMBER",
     SuspectRecord: f"{LEASES.name}.notifier.suspect.notifier-alerts.9000000NUMBER",
     SetAsideRecord: f"{LEASES.name}.notifier.set-aside.notifier-alerts.9000000NUMBER",
 }

@@ -57,6 +57,13 @@ resolver {{ type: full, dir: {directory}, allow_delete: false, interval: "2m" }}
 """
 
 
+CERTIFICATE: Final = """\
+tls {{ cert_file: {file}, key_file: {file} }}
+"""
+LOCAL: Final = "127.0.0.1"
+EVERY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - only with a certificate
+
+
 class EndedAtOnceError(SetupError):
     """The process ended before it answered."""
 
@@ -74,6 +81,7 @@ class EmbeddedServer:
         arguments: Sequence[str] = (),
         through: Sequence[str] = (),
         sync: bool = True,
+        certificate: Path | None = None,
         ready_seconds_max: float = READY_SECONDS_MAX,
     ) -> None:
         """Keep everything under `directory`; port -1 takes a free one.
@@ -82,6 +90,8 @@ class EmbeddedServer:
         a cluster. `arguments`: further ones of nats-server's own, as its routes. `through`: the
         command that starts it, where it is not started by itself. `sync`: whether what is stored
         survives a power cut; else up to two minutes of it are lost, and any disk will do.
+        `certificate`: with its key; with it the server listens on every address, and each client
+        must encrypt.
         `ready_seconds_max`: within which it answers.
         """
         self._config = config
@@ -91,6 +101,7 @@ class EmbeddedServer:
         self._arguments = tuple(arguments)
         self._through = tuple(through)
         self._sync = sync
+        self._certificate = certificate
         self._ready_seconds_max = ready_seconds_max
         self._process: asyncio.subprocess.Process | None = None
         self.url = ""
@@ -116,7 +127,7 @@ class EmbeddedServer:
         log = (self.directory / LOG_FILE).open("ab")
         self._process = await asyncio.create_subprocess_exec(
             *ending_with_us((*self._through, str(server_binary()))),
-            *("-a", "127.0.0.1", "-p", str(port)),
+            *("-a", LOCAL if self._certificate is None else EVERY_ADDRESS, "-p", str(port)),
             *("-c", str(self._written_config()), "--ports_file_dir", str(ports)),
             *("--name", self.name, *self._arguments),
             stdout=log,
@@ -137,6 +148,8 @@ class EmbeddedServer:
         known = json.loads(found.read_text())
         self.url = str(known["nats"][0])
         self._port = int(self.url.rsplit(":", 1)[1])
+        if self._certificate is not None:
+            self.url = f"tls://{LOCAL}:{self._port}"
         return self.url
 
     async def _answered(self, ports: Path) -> Path:
@@ -156,6 +169,8 @@ class EmbeddedServer:
         store = json.dumps(str(self.directory / STORE_FOLDER))
         sync, room = ("always", "") if self._sync else ("2m", ROOM)
         text = CONFIG.format(store=store, sync=sync, room=room)
+        if self._certificate is not None:
+            text += CERTIFICATE.format(file=json.dumps(str(self._certificate)))
         if self._config is not None:
             text += f"include {json.dumps(os.path.relpath(self._config, self.directory))}\n"
             if "\noperator:" in self._config.read_text(encoding="utf-8"):

@@ -31,6 +31,7 @@ from services.cli.served_bus import (
     gateway_port,
     gateway_variables,
     has_gateway,
+    public_address,
     service_environment,
     token_file,
 )
@@ -111,10 +112,17 @@ class ServedFleet:
                 f"--open is for the nats-server that serve starts, and {NATS_URL_VARIABLE} names "
                 "another: omit one of them"
             )
-        self.bus = None if url else ServedBus(self.directory, is_open)
+        address = ("", -1) if is_open else public_address(settings)
+        self.bus = None if url else ServedBus(self.directory, is_open, *address)
         store = self.directory / NATS_FOLDER
         self.supervisor = Supervisor(
-            server=EmbeddedServer(store, config=self.bus.config, sync=not temporary)
+            server=EmbeddedServer(
+                store,
+                port=self.bus.port,
+                config=self.bus.config,
+                sync=not temporary,
+                certificate=self.bus.certificate,
+            )
             if self.bus is not None
             else None,
             url=url,
@@ -157,7 +165,11 @@ class ServedFleet:
         nats = msgspec.structs.replace(self.settings.nats, url=self.supervisor.url)
         if self.bus is None:
             return nats
-        return msgspec.structs.replace(nats, creds_file=self.bus.operator_file)
+        return msgspec.structs.replace(
+            nats,
+            creds_file=self.bus.operator_file,
+            tls_ca_file=self.bus.authority_file or nats.tls_ca_file,
+        )
 
     def take(self, settings: Settings, text: str) -> None:
         """Give them to every process that starts from now on; `text`: of their file."""
@@ -201,6 +213,7 @@ class ServedFleet:
         running = ServeState(
             nats_url=supervisor.url,
             creds_file=self.bus.operator_file if self.bus is not None else "",
+            tls_ca_file=self.bus.authority_file if self.bus is not None else "",
             pid=os.getpid(),
             directory=str(self.directory.absolute()),
             config=str(self.config.absolute()) if self.config else "",

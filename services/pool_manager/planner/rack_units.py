@@ -23,7 +23,7 @@ def wanted(record: PoolRecord) -> int:
     """The nodes that a pool wants: whole racks, unless others make them."""
     return (
         record.desired
-        if record.spec.nodes == "adopted"
+        if record.spec.nodes != "launched"
         else whole_racks(record.spec, record.desired)
     )
 

@@ -62,6 +62,8 @@ class RemedyChoice:
     attempt: int = 0
     """Which attempt at remediating the node in place, of `attempts_max`; 0: none is made."""
     attempts_max: int = 0
+    drains: bool = False
+    """Whether the work of a node that is inspected leaves it first."""
 
 
 class Remediator(Protocol):

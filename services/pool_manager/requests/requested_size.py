@@ -54,6 +54,12 @@ def _require_resizable(record: PoolRecord, instead: str) -> None:
     """RefusedError where operators do not set the size; `instead`: what they do."""
     if record.removing:
         raise RefusedError("wrong-state", f"pool {record.name} is being removed")
+    if record.spec.nodes == "enrolled":
+        raise RefusedError(
+            "wrong-state",
+            f"machines join and leave pool {record.name}, which has no size: navarch join, "
+            "navarch leave NODE",
+        )
     if record.spec.nodes == "adopted":
         raise RefusedError(
             "wrong-state",

@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 NO_KEYS: Final = "the fleet issues no credentials (nats.agent_signing_file is not set)"
 NodeOfPod = Callable[[str, str], Awaitable[str]]
 """Provider and token of a pod -> the instance on which the pod runs; ProviderError."""
+UseToken = Callable[[str, str, EnrollRequest], Awaitable[str]]
+"""Pool, node and request of a machine that joins -> why it may not; empty: it is recorded."""
 ALIVE = ("intended", "running")
 ID_CHARS = 8
 
@@ -59,11 +61,14 @@ class EnrollmentEndpoint:
         agent: AgentSettings,
         nats: NatsSettings,
         node_of_pod: NodeOfPod,
+        use_token: UseToken,
     ) -> None:
+        """`use_token`: records a machine that joins, or says why it may not."""
         self._bus = bus
         self._clock = clock
         self._store = store
         self._node_of_pod = node_of_pod
+        self._use_token = use_token
         self._within = timedelta(seconds=agent.enroll_within)
         self._valid = timedelta(seconds=agent.credentials_valid)
         self._rejoin = timedelta(seconds=agent.rejoin_within)
@@ -74,9 +79,11 @@ class EnrollmentEndpoint:
         """Answer one node, named by the subject that it may use."""
         pool, node, request = read_request(data, headers)
         record: InstanceRecord | None = None
-        refused = NO_KEYS
+        refused, joins = NO_KEYS, bool(request.join_secret)
         if self._signing_file:
-            record, refused = await self._record_key(pool, node, request.key)
+            refused = await self._use_token(pool, node, request) if joins else ""
+        if not refused:
+            record, refused = await self._record_key(pool, node, request.key, is_proven=joins)
         if record is None:
             await self._publish_refused(pool, node, refused)
             return _refusal(node, refused)

@@ -80,8 +80,11 @@ class BootstrapTemplates:
                 "under `defaults:` or `pools:` there and restart the provisioner"
             )
 
-    def credentials(self, record: InstanceRecord) -> str:
-        """Return the node's bootstrap credentials; empty on a bus without authentication."""
+    def credentials(self, record: InstanceRecord, valid_seconds: float = 0.0) -> str:
+        """Return the node's bootstrap credentials; empty on a bus without authentication.
+
+        `valid_seconds`: how long they hold; 0: as `agent.enroll_within` says.
+        """
         nats = self._nats
         if not nats.agent_signing_file:
             if nats.creds_file or nats.nkey_file or nats.user:
@@ -96,7 +99,8 @@ class BootstrapTemplates:
                 f"nats.agent_signing_file {nats.agent_signing_file} is from an older release: run "
                 "`navarch nats-config` again, then `nats-server --signal reload`"
             )
-        until = record.intended_at + timedelta(seconds=self._agent.enroll_within)
+        valid = valid_seconds or self._agent.enroll_within
+        until = record.intended_at + timedelta(seconds=valid)
         return bootstrap_credentials(
             keys, record.pool, record.instance, record.token, record.intended_at, until
         )
@@ -104,7 +108,7 @@ class BootstrapTemplates:
     def values(self, record: InstanceRecord, names: frozenset[str]) -> dict[str, str]:
         """Return the values for setup commands; credentials only if `names` has them."""
         found = {
-            "ControlPlane": self._bus_url(record),
+            "ControlPlane": self.bus_url(record),
             "NodeID": record.instance,
             "Pool": record.pool,
             "Provider": record.provider,
@@ -112,16 +116,17 @@ class BootstrapTemplates:
             "InstanceType": type_of(record),
             "WorkloadName": record.launch.labels.get(WORKLOAD_NAME, record.instance),
             "Credentials": self.credentials(record) if "Credentials" in names else "",
-            "BusAuthority": self._authority() if "BusAuthority" in names else "",
+            "BusAuthority": self.authority() if "BusAuthority" in names else "",
         }
         require_plain(found, names | ENVIRONMENT_NAMES)
         return found
 
-    def _bus_url(self, record: InstanceRecord) -> str:
+    def bus_url(self, record: InstanceRecord) -> str:
+        """Return where a node reaches the bus."""
         agent = self._agent
         return agent.region_bus_urls.get(region_of(record)) or agent.bus_url or self._nats.url
 
-    def _authority(self) -> str:
+    def authority(self) -> str:
         """Return the certificate authority of the bus; empty where the machine's own are used."""
         file = self._nats.tls_ca_file.replace(SERVICE, "provisioner")
         return Path(file).read_text(encoding="ascii") if file else ""
@@ -167,9 +172,19 @@ class BootstrapTemplates:
 
     def _environment(self, record: InstanceRecord, *, secured: bool) -> str:
         """Return the agent's settings, one per line."""
+        lines = self.agent_settings(record)
+        if self._nats.tls_ca_file:
+            lines["NAVARCH_NATS_TLS_CA_FILE"] = AUTHORITY_FILE
+        if secured:
+            lines["NAVARCH_NATS_BOOTSTRAP_FILE"] = BOOTSTRAP_FILE
+            lines["NAVARCH_NATS_CREDS_FILE"] = CREDENTIALS_FILE
+        return "\n".join(f"{name}={value}" for name, value in lines.items())
+
+    def agent_settings(self, record: InstanceRecord) -> dict[str, str]:
+        """Return the agent's settings by their variables, without files of the node."""
         agent = self._agent
         lines = {
-            "NATS_URL": self._bus_url(record),
+            "NATS_URL": self.bus_url(record),
             "POOL": record.pool,
             "NODE": record.instance,
             "INSTANCE": record.instance,
@@ -181,12 +196,7 @@ class BootstrapTemplates:
         if record.launch.gpu_count:
             lines["GPU_COUNT"] = str(record.launch.gpu_count)
         lines |= self._of_type(record)
-        if self._nats.tls_ca_file:
-            lines["NATS_TLS_CA_FILE"] = AUTHORITY_FILE
-        if secured:
-            lines["NATS_BOOTSTRAP_FILE"] = BOOTSTRAP_FILE
-            lines["NATS_CREDS_FILE"] = CREDENTIALS_FILE
-        return "\n".join(f"NAVARCH_{name}={value}" for name, value in lines.items())
+        return {f"NAVARCH_{name}": value for name, value in lines.items()}
 
 
 def require_plain(values: Mapping[str, str], names: frozenset[str]) -> None:

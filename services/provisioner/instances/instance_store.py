@@ -13,6 +13,8 @@ from schemas.topology import INSTANCES, POOLS
 from services.bus.port import Bus
 from services.bus.record_bucket import RecordBucket
 from services.primitives.errors import Conflict, UnreadableRecord
+from services.provisioner.instances.instance_decisions import instance_of
+from services.provisioner.provider_client.provider import Instance
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +68,15 @@ class InstanceStore:
                 log.error("%s", error)  # noqa: TRY400 - the text is the whole story
                 found[each.key] = None
         return found
+
+    async def joined(self, provider: str) -> list[Instance]:
+        """Return the machines of a provider that joined and have not left: its records say so."""
+        found = await self.all()
+        return [
+            instance_of(each)
+            for each in found.values()
+            if each.provider == provider and each.state == "running"
+        ]
 
     async def other_holder(self, key: str, record: InstanceRecord) -> str:
         """Return the key of another record that has this one's instance; empty: none has."""

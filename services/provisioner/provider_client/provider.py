@@ -21,7 +21,7 @@ The contract that makes crashes harmless:
 - A cancelled call may or may not have taken effect; calling again must be safe.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -292,6 +292,15 @@ class Resumes(Protocol):
         """Start the instances that stopped with the host, if any."""
 
 
+ListJoined = Callable[[str], Awaitable[list[Instance]]]
+"""Name of a provider -> the machines that joined its pools, by their records."""
+
+
+async def none_joined(_: str) -> list[Instance]:
+    """Return no machine: the records are not known."""
+    return []
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """The environment that every provider plugin is constructed with."""
 
@@ -308,3 +317,4 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """Limits the request rate across all replicas, for clouds that count an account's requests."""
     launch_batches: MakeLaunchBatches = local_launch_batches
     """Which launches share a request, across all replicas."""
+    joined: ListJoined = none_joined

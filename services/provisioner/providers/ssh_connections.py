@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import asyncssh
 
@@ -47,10 +47,12 @@ class SshConnections:
         self._now = now
         self._links: dict[str, _MachineConnection] = {}
 
-    async def run(self, machine: InventoryMachine, script: str, *, patient: bool) -> str:
+    async def run(
+        self, machine: InventoryMachine, script: str, *, patient: bool, data: bytes = b""
+    ) -> str:
         """Run a script on a machine and return what it writes, or raise ProviderError.
 
-        `patient`: try a machine that has just been unreachable, too.
+        `patient`: try a machine that has just been unreachable, too. `data`: its standard input.
         """
         link = self._links.get(machine.display_name)
         if link is None or link.machine != machine:
@@ -61,7 +63,7 @@ class SshConnections:
         if link.failed is not None and resting and not patient:
             raise link.failed
         async with link.room:
-            return await self._run(link, script)
+            return await self._run(link, script, data)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -73,31 +75,32 @@ class SshConnections:
             with suppress(asyncssh.Error, OSError):
                 await connection.wait_closed()
 
-    async def _run(self, link: _MachineConnection, script: str) -> str:
+    async def _run(self, link: _MachineConnection, script: str, data: bytes) -> str:
         options, name = self._options, link.machine.display_name
         user = link.machine.user or options.user
         root = "sudo -n " if options.sudo and user != "root" else ""
         command = f"{root}bash -c {shlex.quote(script)}"
+        given: dict[str, Any] = {"input": data, "encoding": None, "errors": None} if data else {}
         was_open = link.connection is not None
         try:
             async with asyncio.timeout(options.command_timeout + options.connect_timeout):
                 try:
-                    ended = await (await self._open(link)).run(command, check=False)
+                    ended = await (await self._open(link)).run(command, check=False, **given)
                 except (asyncssh.Error, OSError):
                     if not was_open:
                         raise
                     # It broke while idle; the command may be sent again.
                     self._drop(link)
-                    ended = await (await self._open(link)).run(command, check=False)
+                    ended = await (await self._open(link)).run(command, check=False, **given)
         except (asyncssh.Error, OSError, TimeoutError, ValueError) as error:  # ValueError: of keys
             self._drop(link)
             failure = ssh_errors.of_exception(name, error)
             link.failed, link.failed_at = failure, self._now()
             raise failure from error
         link.failed = None
-        output = str(ended.stdout or "")
+        output = _text(ended.stdout)
         if ended.exit_status != 0:
-            text = f"{output} {ended.stderr or ''!s}"
+            text = f"{output} {_text(ended.stderr)}"
             if ended.exit_status is None or ended.exit_status < 0:
                 self._drop(link)
                 raise ProviderError("TRANSIENT", f"{name}: interrupted script: {text.strip()}")
@@ -148,6 +151,10 @@ class SshConnections:
         self._pins.parent.mkdir(parents=True, exist_ok=True)
         with self._pins.open("a", encoding="utf-8") as file:
             file.write(f"{_place(machine)} {shown[0]} {shown[1]}\n")
+
+
+def _text(written: Any) -> str:
+    return written.decode(errors="replace") if isinstance(written, bytes) else str(written or "")
 
 
 def _expand(file: str) -> str:

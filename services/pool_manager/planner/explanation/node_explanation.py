@@ -44,10 +44,19 @@ def blocked_node(
         held.append(waits)
     if not node.saga and pool is not None and (waits := renewal(node, pool, now)):
         held.append(waits)
-    return BlockedNode(fault=fault, blocked=tuple(held), next=then)
+    machine = possible_actions(node, pool)
+    return BlockedNode(fault=fault, blocked=tuple(held), next=then, machine=machine)
 
 
 _QUARANTINED: Final = ("quarantine", "quarantine-cap")
+
+
+def possible_actions(node: NodeRecord, pool: PoolRecord | None) -> str:
+    """Return what can be done to a machine that joined: its owner may expect more, or less."""
+    if pool is None or pool.spec.nodes != "enrolled" or node.state != "active":
+        return ""
+    what = "It joined the fleet: Navarch can drain it, and have its agent reset its GPUs and reboot"
+    return f"{what} it; nothing replaces or ends it."
 
 
 def fault_text(node: NodeRecord) -> str:

@@ -53,7 +53,7 @@ def without_starts(snapshot: PoolSnapshot, decided: PoolPlan) -> PoolPlan:
         snapshot.record,
         incidents=record.incidents,
         operator_notified=record.operator_notified,
-        desired=record.desired if record.spec.nodes == "adopted" else snapshot.record.desired,
+        desired=record.desired if record.spec.nodes != "launched" else snapshot.record.desired,
         awaited=record.awaited,
         conditions=record.conditions,
     )

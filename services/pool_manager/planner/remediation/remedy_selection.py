@@ -44,6 +44,10 @@ SAGAS: Final[Mapping[Remediation, SagaKind]] = {
     "inspect": "cordon",
 }
 """Remedy -> the saga that brings it about."""
+NO_OTHER: Final = (
+    "nothing makes another machine in its place: repair it, then `navarch uncordon`, or take it "
+    "out with `navarch leave`"
+)
 NOTIFIED_AT_ONCE_MAX: Final = 100
 """Nodes that operators are notified of in one decision; the others follow in the next."""
 
@@ -64,7 +68,18 @@ def is_in_place(remedy: Remediation) -> bool:
 
 
 def choose(snapshot: PoolSnapshot, node: NodeRecord, now: datetime) -> RemedyChoice:
-    """Ask what is to be done about an unhealthy node."""
+    """Ask what is to be done about an unhealthy node.
+
+    A machine that joined is never replaced: its work leaves it, and operators repair it.
+    """
+    choice = _chosen(snapshot, node, now)
+    if choice.remedy != "replace" or snapshot.record.spec.nodes != "enrolled":
+        return choice
+    reason = "; ".join(filter(None, (choice.reason, NO_OTHER)))
+    return RemedyChoice(remedy="inspect", reason=reason, drains=True)
+
+
+def _chosen(snapshot: PoolSnapshot, node: NodeRecord, now: datetime) -> RemedyChoice:
     if cloud_notices.taken_reason(node) or node.spare:
         # A node the cloud takes has no fault; a spare has no work that a reset would save.
         return RemedyChoice(remedy="replace")
@@ -135,7 +150,7 @@ def start_remediation(
     now: datetime,
 ) -> tuple[str, OpenSaga, PoolRecord]:
     """Begin a remedy: its saga, which says why it is this one and which attempt, and the record."""
-    kind = SAGAS[choice.remedy]
+    kind: SagaKind = "drain" if choice.drains else SAGAS[choice.remedy]
     promotes = spares.substitute(record, snapshot.nodes, node, now) if kind == "replace" else ""
     saga, opened, record = begin(snapshot.fleet, record, kind, now, node=node, promotes=promotes)
     why = f"; {choice.reason}" if choice.reason and choice.remedy != "inspect" else ""

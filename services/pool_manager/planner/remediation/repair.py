@@ -144,7 +144,7 @@ def _waiting(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> Seque
             and not eligibility.blocked_reason(node, record, now)
             and retirements.waits_until(node, record, times, snapshot.use, now) is None
             # Others have removed it: their maker decides whether there is another.
-            and not (record.spec.nodes == "adopted" and is_gone(node))
+            and not (record.spec.nodes != "launched" and is_gone(node))
         ),
         key=lambda node: (
             not cloud_notices.urgent(node, record.spec, now),

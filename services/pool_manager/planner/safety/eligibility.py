@@ -106,6 +106,11 @@ def refusal(
         return "held", (
             f"{node.node} is held {describe_hold(node)}; first: navarch release {node.node}"
         )
+    if verb == "replace" and record.spec.nodes == "enrolled":
+        return "wrong-state", (
+            f"nothing makes another machine in place of {node.node}, which joined the fleet: drain "
+            f"it (navarch drain {node.node}), or take it out (navarch leave {node.node})"
+        )
     if node.spare and verb in SPARES_REFUSE:
         return "wrong-state", (
             f"{node.node} is a spare, cordoned in reserve: it goes into service when a node is "

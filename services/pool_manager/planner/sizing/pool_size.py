@@ -46,7 +46,7 @@ def resize(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     Others size a pool of adopted nodes.
     """
     begun = replace(begun, record=rack_size.settled(begun.record, snapshot.nodes))
-    if begun.record.spec.nodes == "adopted":
+    if begun.record.spec.nodes != "launched":
         return begun
     sizing = _Sizing(snapshot, begun.record, dict(begun.start), now)
     record = sizing.record

@@ -1,0 +1,1 @@
+"""Machines that exist join pools with tokens, and leave them."""

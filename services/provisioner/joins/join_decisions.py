@@ -1,0 +1,102 @@
+"""Decisions on who may join with a token, and for which nodes tokens are made. Pure.
+
+Each refusal is one sentence with its remedy, which the machine's operator reads.
+"""
+
+import hmac
+from datetime import datetime
+from typing import Final
+from urllib.parse import urlsplit
+
+from msgspec.structs import replace
+
+from schemas.agent_commands import EnrollRequest
+from schemas.instance_records import InstanceRecord
+from schemas.join_tokens import JoinRecord, JoinRequest, digest_of
+from schemas.pool_records import PoolRecord
+
+CLOCK_SECONDS_MAX: Final = 300.0
+"""By which a machine's clock may differ from the fleet's when it joins."""
+MINUTE_SECONDS: Final = 60.0
+LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+ALIVE: Final = ("intended", "running", "terminating", "leaked", "orphaned")
+
+
+def why_no_pool(pool: PoolRecord | None, name: str) -> str:
+    """Return why no machine may join a pool; empty: it may."""
+    if pool is None:
+        return f"there is no pool {name}: `navarch status` lists them"
+    if pool.spec.nodes != "enrolled":
+        return (
+            f"pool {name} takes no machines that join: that needs `nodes: enrolled`, and a "
+            "provider of type `enrolled`"
+        )
+    if pool.removing:
+        return f"pool {name} is being removed"
+    return ""
+
+
+def why_not_made(asked: JoinRequest, node: str, record: InstanceRecord | None) -> str:
+    """Return why no token is made for a node; empty: it is."""
+    if record is not None and record.state in ALIVE and not asked.again:
+        return (
+            f"{node} is a machine of pool {asked.pool} already: choose another name, or add "
+            "--again where its disk was wiped"
+        )
+    return ""
+
+
+def why_not_private(url: str, *, encrypted: bool) -> str:
+    """Return why a token for this bus would show credentials to the network; empty: it would not.
+
+    `encrypted`: whether agents are given an authority, and so refuse a connection without TLS.
+    """
+    split = urlsplit(url.partition(",")[0])
+    if encrypted or split.scheme == "tls" or split.hostname in LOOPBACK:
+        return ""
+    return (
+        f"the bus at {url} has no TLS, so machines could not tell it apart from another: set "
+        "agent.bus_url to tls://HOST:PORT, and nats.tls_ca_file where the bus is your own"
+    )
+
+
+def why_not_joined(token: JoinRecord | None, request: EnrollRequest, now: datetime) -> str:
+    """Return why a machine does not join with its token; empty: it does."""
+    digest = digest_of(request.join_secret)
+    if token is None or not hmac.compare_digest(token.digest, digest):
+        return (
+            "the token was revoked, ended long ago, or a later one was made for this node: make "
+            "another (`navarch join --print NODE`)"
+        )
+    name = token.node
+    if token.agent_key and token.agent_key != request.key:
+        used = f"{token.used_at:%Y-%m-%d %H:%M:%S} UTC" if token.used_at else "an earlier time"
+        return (
+            f"the token was used already, by another machine at {used}: make another for this one; "
+            f"if that machine was not yours, `navarch leave {name}`"
+        )
+    if token.expires_at <= now and not token.agent_key:
+        return (
+            f"the token ended at {token.expires_at:%Y-%m-%d %H:%M:%S} UTC: make another "
+            f"(`navarch join --print {name}`)"
+        )
+    if request.clock is not None:
+        return why_clock_differs((request.clock - now).total_seconds())
+    return ""
+
+
+def why_clock_differs(seconds: float) -> str:
+    """Return what is wrong with a clock that is so far ahead; empty: nothing."""
+    if abs(seconds) <= CLOCK_SECONDS_MAX:
+        return ""
+    side = "ahead of" if seconds > 0 else "behind"
+    return (
+        f"its clock is {abs(seconds) / MINUTE_SECONDS:.0f} minutes {side} the fleet's, so its "
+        "reports would be of another time: set it (`chronyc makestep`), and join with the same "
+        "token"
+    )
+
+
+def used_by(token: JoinRecord, key: str, now: datetime) -> JoinRecord:
+    """Return the record of a token that a machine of this key has used."""
+    return token if token.agent_key == key else replace(token, agent_key=key, used_at=now)

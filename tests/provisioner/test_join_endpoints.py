@@ -1,0 +1,322 @@
+"""Machines that exist join a pool with one-time tokens, on a server that asks for credentials."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from agent import fleet_join
+from agent.fleet_join import JoinPlace, join
+from agent.settings import AgentConfig
+from schemas import subjects
+from schemas.join_tokens import (
+    JOIN,
+    JOIN_REVOKE,
+    JOIN_TOKENS,
+    LEAVE,
+    JoinAnswer,
+    JoinRecord,
+    JoinRequest,
+    JoinToken,
+    NodeOfPool,
+    decode_token,
+)
+from schemas.messages import encode
+from schemas.node_records import NodeRecord
+from schemas.permissions import bootstrap_inbox
+from schemas.pool_records import FLEET_KEY, FleetRecord, PoolRecord, pool_key
+from schemas.settings import AgentSettings, FleetBudgetSpec, NatsSettings, PoolSpec
+from schemas.topology import POOLS
+from services.bus.nats.nats_accounts import bootstrap_credentials, read_agent_keys
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.port import Bus
+from services.cli.nats_config_files import SIGNING_FILE
+from services.fleet_client.fleet_client import FleetClient
+from services.pool_manager.node_adoption import NodeAdoption
+from services.pool_manager.node_rebuilder import NodeRebuilder
+from services.pool_manager.pool_store import Store
+from services.primitives.clock import SystemClock
+from services.primitives.errors import NavarchError
+from services.provisioner.bootstrap.enrollment_endpoint import EnrollmentEndpoint
+from services.provisioner.bootstrap.user_data import BootstrapTemplates
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.joins.join_endpoints import JoinEndpoints
+from services.provisioner.providers.enrolled import EnrolledProvider
+from services.provisioner.removal.orphans import Orphans
+from services.provisioner.removal.sweeper import Sweeper
+from tests.provisioner.provisioner_parts import QUICK, fake, providers, steps
+from tests.support.secured import Secured, nats_config, serving_secured
+
+SPEC = PoolSpec(provider="machines", min_nodes=0, max_nodes=9, nodes="enrolled", gpu_count=8)
+
+
+@dataclass
+class Site:
+    """A fleet with a pool that machines join, and its operator."""
+
+    secured: Secured
+    bus: Bus
+    operator: FleetClient
+    store: InstanceStore
+    directory: Path
+
+    def place(self, name: str) -> JoinPlace:
+        """Return the files of a machine's agent."""
+        return JoinPlace(self.directory / name / "agent.env", self.directory / name / "state")
+
+    async def token(self, node: str = "gpu-01", **more: object) -> JoinToken:
+        """Have the operator make a token."""
+        asked = JoinRequest(pool="gpu", nodes=(node,), **more)
+        answer = msgspec.json.decode(await self.operator.order(JOIN, asked), type=JoinAnswer)
+        return decode_token(answer.tokens[0].token)
+
+    async def join(self, token: JoinToken, machine: str, clock: timedelta = timedelta()) -> str:
+        """Have a machine join; `clock`: by how much its clock is ahead."""
+
+        async def connect(config: AgentConfig, file: Path, seconds: float) -> Bus:
+            settings = NatsSettings(url=self.secured.url, creds_file=str(file))
+            box = bootstrap_inbox(config.pool, config.node)
+            options = ConnectOptions(settings=settings, name="new", inbox_prefix=box)
+            return await NatsBus.connect(options, seconds_max=seconds)
+
+        return await join(token, self.place(machine), connect, lambda: datetime.now(UTC) + clock)
+
+    async def tokens(self) -> list[JoinRecord]:
+        """Return the tokens as the operator sees them."""
+        data = await self.operator.query(JOIN_TOKENS, msgspec.defstruct("Nothing", ())())
+        return msgspec.json.decode(data, type=list[JoinRecord])
+
+    async def node(self, name: str = "gpu-01") -> NodeRecord | None:
+        """Return a node's record."""
+        return await Store(self.bus, FleetBudgetSpec()).fresh_node("gpu", name)
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    """Serve as the provisioner and the pool-manager, each with its own credentials."""
+    directory = nats_config(tmp_path / "bus")
+    async with serving_secured(directory, tmp_path / "nats") as secured:
+        admin = await NatsBus.connect(secured.options("admin"))
+        await admin.put(POOLS, FLEET_KEY, encode(FleetRecord(id="f-00000a")))
+        for name, spec in (("gpu", SPEC), ("web", msgspec.structs.replace(SPEC, nodes="adopted"))):
+            record = PoolRecord(name=name, spec=spec, desired=0)
+            await admin.put(POOLS, pool_key(name), encode(record))
+        manager = await NatsBus.connect(secured.options("pool-manager"))
+        watching = await _serve_pool_manager(manager)
+        bus = await NatsBus.connect(secured.options("provisioner"))
+        store = await _serve_provisioner(bus, secured, tmp_path)
+        person = await NatsBus.connect(secured.options("operator"))
+        operator = FleetClient(person, user="operator")
+        yield Site(secured, admin, operator, store, tmp_path)
+        watching.cancel()
+        for each in (person, bus, manager, admin):
+            await each.close()
+
+
+async def _serve_pool_manager(bus: Bus) -> asyncio.Task[None]:
+    store = Store(bus, FleetBudgetSpec())
+    watching = asyncio.create_task(store.nodes.run())
+
+    async def reconcile(_: str) -> None:
+        await store.nodes.caught_up()
+
+    rebuilder = NodeRebuilder(bus, SystemClock(), store)
+    adoption = NodeAdoption(bus, SystemClock(), store, rebuilder.last_events, reconcile)
+    await bus.serve("pool-manager", "", adoption.endpoints())
+    return watching
+
+
+async def _serve_provisioner(bus: Bus, secured: Secured, place: Path) -> InstanceStore:
+    store, clock = InstanceStore(bus), SystemClock()
+    nats = NatsSettings(url=secured.url, agent_signing_file=str(secured.directory / SIGNING_FILE))
+    agent = AgentSettings()
+    orphans = Orphans(bus, clock, store, steps(bus, fake()).remover)
+    joins = JoinEndpoints(bus, clock, store, orphans, BootstrapTemplates(nats, agent, place))
+
+    async def no_pod(_: str, __: str) -> str:
+        raise AssertionError
+
+    enrollment = EnrollmentEndpoint(bus, clock, store, agent, nats, no_pod, joins.use)
+    await bus.serve("provisioner", "", {subjects.ENROLL: enrollment.answer, **joins.endpoints})
+    return store
+
+
+async def test_a_machine_joins_the_pool_that_its_token_names(site: Site) -> None:
+    """The node is recorded as no launch of this fleet, and its files are its owner's alone."""
+    said = await site.join(await site.token(), "one")
+    place = site.place("one")
+    record = await site.store.get("gpu.gpu-01")
+
+    assert said.startswith("joined as gpu-01 of pool gpu")
+    assert record is not None
+    assert ("running", "machines", "") == (record.state, record.provider, record.launch.fleet)
+    assert record.agent_key
+    node = await site.node()
+    assert node is not None
+    assert ("active", "unknown") == (node.state, node.health)
+    files = [place.settings, place.credentials]
+    assert {0o600} == {each.stat().st_mode & 0o777 for each in files}
+    assert "NAVARCH_GPU_COUNT=8\n" in place.settings.read_text()
+    assert not place.token_credentials.exists()
+    [token] = await site.tokens()
+    assert (token.agent_key, token.by) == (record.agent_key, "operator")
+
+
+async def test_a_stolen_token_joins_no_second_machine(site: Site) -> None:
+    """The second machine is refused; what joined first is shown, and leaves."""
+    token = await site.token()
+    await site.join(token, "thief")
+    with pytest.raises(NavarchError, match=r"used already, by another machine at .* UTC: make ano"):
+        await site.join(token, "owner")
+    forged = msgspec.structs.replace(token, node="gpu-02")
+    with pytest.raises(NavarchError, match="its credentials another node"):
+        await site.join(forged, "other")
+
+    await site.operator.order(LEAVE, NodeOfPool(pool="gpu", node="gpu-01"))
+    record = await site.store.get("gpu.gpu-01")
+    assert record is not None
+    assert record.state == "terminated"
+    node = await site.node()
+    assert node is not None
+    assert node.state == "terminated"
+    with pytest.raises(NavarchError, match="was revoked"):
+        await site.join(token, "owner")
+
+
+async def test_a_revoked_token_joins_nothing(site: Site) -> None:
+    """A token in whose place a later one was made joins nothing either."""
+    first = await site.token()
+    second = await site.token()
+    with pytest.raises(NavarchError, match="a later one was made for this node: make another"):
+        await site.join(first, "one")
+    await site.operator.order(JOIN_REVOKE, NodeOfPool(pool="gpu", node="gpu-01"))
+    with pytest.raises(NavarchError, match="was revoked"):
+        await site.join(second, "one")
+
+    assert await site.store.get("gpu.gpu-01") is None
+    assert [] == await site.tokens()
+
+
+async def test_a_token_that_ended_is_refused_by_the_server(site: Site) -> None:
+    """The clock of the machine does not matter."""
+    token, now = await site.token(), datetime.now(UTC)
+    keys = read_agent_keys(site.secured.directory / SIGNING_FILE)
+    ended = bootstrap_credentials(keys, "gpu", "gpu-01", "x", now, now - timedelta(minutes=1))
+    token = msgspec.structs.replace(token, credentials=ended)
+    with pytest.raises(NavarchError, match=r"it ended at .*make another: navarch join --print gp"):
+        await site.join(token, "one", timedelta(hours=-1))
+
+
+@pytest.mark.parametrize(
+    ("clock", "said"), [(timedelta(hours=1), "60 min.* ahead"), (-timedelta(hours=1), "behind")]
+)
+async def test_a_machine_whose_clock_is_off_joins_once_it_is_set(
+    site: Site, clock: timedelta, said: str
+) -> None:
+    """The token is not used up by the refusal."""
+    token = await site.token()
+    with pytest.raises(NavarchError, match=f"{said}.*set it .*same token"):
+        await site.join(token, "one", clock)
+
+    assert await site.store.get("gpu.gpu-01") is None
+    assert "joined as" in await site.join(token, "one")
+
+
+async def test_a_join_that_was_killed_is_begun_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same token ends it whole, whichever file was the last to be written."""
+    token, place = await site.token(), site.place("one")
+    kept = fleet_join.write_secret
+    for step in range(1, 6):
+        left = [step]
+
+        def dying(file: Path, text: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if not left[0]:
+                raise KeyboardInterrupt
+            kept(file, text)
+
+        monkeypatch.setattr(fleet_join, "write_secret", dying)
+        with suppress(KeyboardInterrupt):
+            await site.join(token, "one")
+    monkeypatch.setattr(fleet_join, "write_secret", kept)
+    await site.join(token, "one")
+
+    assert place.settings.exists()
+    assert [False, False] == [each.exists() for each in (place.token_credentials, place.token)]
+    assert "had joined already" in await site.join(token, "one")
+
+
+async def test_a_machine_of_another_node_is_refused(site: Site) -> None:
+    """The machine would report under two names; its owner says which it leaves."""
+    await site.join(await site.token("gpu-01"), "one")
+    with pytest.raises(NavarchError, match=r"is gpu/gpu-01 of this fleet already: .*agent leave"):
+        await site.join(await site.token("gpu-02"), "one")
+
+    fleet_join.leave(site.place("one"))
+    assert "joined as gpu-02" in await site.join(await site.token("gpu-02"), "one")
+
+
+async def test_a_machine_whose_disk_was_wiped_joins_again(site: Site) -> None:
+    """The new key takes the place of the old where its operator says so."""
+    await site.join(await site.token(), "one")
+    before = await site.store.get("gpu.gpu-01")
+    with pytest.raises(NavarchError, match=r"is a machine of pool gpu already: .*--again"):
+        await site.token()
+    await site.join(await site.token(again=True), "wiped")
+    after = await site.store.get("gpu.gpu-01")
+
+    assert before is not None
+    assert after is not None
+    assert (before.agent_key, before.provider_id) != (after.agent_key, after.provider_id)
+    assert before.agent_key != after.agent_key
+    node = await site.node()
+    assert node is not None
+    assert node.state == "active"
+
+
+async def test_a_token_for_a_pool_of_another_kind_is_not_made(site: Site) -> None:
+    """A pool that does not exist gets none either."""
+    for pool, said in (("web", "nodes: enrolled"), ("none", "there is no pool none")):
+        with pytest.raises(NavarchError, match=said):
+            await site.operator.order(JOIN, JoinRequest(pool=pool, nodes=("gpu-01",)))
+
+
+async def test_only_operators_make_tokens(site: Site) -> None:
+    """A viewer sees them, without their secrets."""
+    await site.token()
+    bus = await NatsBus.connect(site.secured.options("viewer"))
+    viewer = FleetClient(bus, user="viewer")
+    with pytest.raises(NavarchError):
+        await viewer.order(JOIN, JoinRequest(pool="gpu", nodes=("gpu-01",)), timeout_seconds=1)
+    data = await viewer.query(JOIN_TOKENS, msgspec.defstruct("Nothing", ())())
+    await bus.close()
+
+    assert b"gpu-01" in data
+    assert b"secret" not in data
+
+
+async def test_a_sweep_leaves_machines_that_joined(site: Site) -> None:
+    """The records are the list: no machine is taken for one that others removed."""
+    await site.join(await site.token(), "one")
+    bus = await NatsBus.connect(site.secured.options("provisioner"))
+    store = InstanceStore(bus)
+    provider = EnrolledProvider.__new__(EnrolledProvider)
+    provider.name, provider._joined = "machines", store.joined
+    calls, remover = providers(provider), steps(bus, provider).remover
+    sweep = Sweeper(
+        bus, SystemClock(), store, calls, remover, QUICK, lambda _: True, fleet_name="f"
+    )
+    for _ in range(2):
+        await sweep.sweep()
+    record = await store.get("gpu.gpu-01")
+    await bus.close()
+
+    assert record is not None
+    assert record.state == "running"

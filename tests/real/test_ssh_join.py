@@ -1,0 +1,179 @@
+"""Machines join over SSH: real sshd, each with its own /opt, settings, state, processes and name.
+
+That needs root, for namespaces. The agent is the wheel of this checkout, without GPUs.
+"""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from services.primitives.free_ports import free_ports
+from tests.cli.test_first_fleet import FirstFleet
+from tests.cli.test_serve import READY, Served, environment
+from tests.real.sshd import CONFIG, SSHD, new_key
+from tests.real.test_wheel import PACKAGES, SOURCES
+from tests.support.documented_commands import ROOT
+from tests.support.inprocess import eventually, navarch
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+OWN: Final = {"opt": "/opt", "etc": "/etc/navarch", "lib": "/var/lib/navarch-agent"}
+"""Folder of a host -> where it is bound."""
+POOLS: Final = """
+providers: {machines: {type: enrolled}}
+pools:
+  gpu: {provider: machines, nodes: enrolled, min_nodes: 0, max_nodes: 9, mode: observe}
+"""
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the wheels of the agent, as an operator does; pip writes beside the sources."""
+    folder, source = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("source")
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in SOURCES:
+        shutil.copy(ROOT / name, source / name)
+    command = (sys.executable, "-m", "pip", "wheel", "-q", "-w", folder, f"{source}[credentials]")
+    if subprocess.run(command, check=False, timeout=300).returncode:
+        pytest.skip("the agent's wheels cannot be made here: no package index is reached")
+    return folder
+
+
+@asynccontextmanager
+async def host(folder: Path, name: str, key: Path) -> AsyncIterator[int]:
+    """Run a machine with an sshd that accepts this key; return its port."""
+    place = folder / name
+    for own, where in OWN.items():
+        (place / own).mkdir(parents=True)
+        Path(where).mkdir(parents=True, exist_ok=True)
+    new_key(place / "host-key")
+    (port,) = free_ports(1)
+    path = f"{Path(sys.base_prefix) / 'bin'}:/usr/bin:/bin:/usr/sbin:/sbin"
+    text = CONFIG.format(port=port, folder=place, key=key)
+    text = text.replace("SetEnv HOME", f"SetEnv PATH={path} HOME")
+    (place / "sshd_config").write_text(text)
+    binds = "; ".join(f"mount --bind {place / own} {where}" for own, where in OWN.items())
+    sshd = f"{SSHD} -D -e -f {place}/sshd_config"
+    inside = f"hostname {name}; mount -t proc proc /proc; {binds}; exec {sshd}"
+    process = await asyncio.create_subprocess_exec(
+        *("unshare", "--uts", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", inside),
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+
+    async def listens() -> bool:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    try:
+        await eventually(listens)
+        yield port
+    finally:
+        process.kill()
+        await process.wait()
+        for where in OWN.values():
+            with suppress(OSError):  # others' files may be in it
+                Path(where).rmdir()
+
+
+@asynccontextmanager
+async def served_fleet(place: Path) -> AsyncIterator[FirstFleet]:
+    """Serve a fleet with a pool that machines join, over an encrypted bus."""
+    fleet, (port,) = FirstFleet(place), free_ports(1)
+    url = f"tls://127.0.0.1:{port}"
+    fleet.config.write_text(f"data_dir: {place / 'data'}\nagent: {{bus_url: '{url}'}}{POOLS}")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.cli", "serve", "--config", str(fleet.config)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=environment(),
+        cwd=ROOT,
+    )
+    try:
+        await Served(process, place).says(READY)
+        yield fleet
+    finally:
+        process.terminate()
+        await process.communicate()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="own mount namespaces need root")
+@pytest.mark.skipif(SSHD is None or not shutil.which("unshare"), reason="needs sshd and unshare")
+async def test_machines_join_and_leave_over_ssh(tmp_path: Path, wheels: Path) -> None:
+    """A machine that cannot be reached does not keep the others; again is harmless."""
+    key = tmp_path / "id"
+    new_key(key)
+    closed = free_ports(1)[0]
+    async with (
+        served_fleet(tmp_path) as fleet,
+        host(tmp_path, "gpu-01", key) as one,
+        host(tmp_path, "gpu-02", key) as two,
+    ):
+        ports = {"gpu-01": one, "gpu-02": two, "gpu-03": closed}
+        machines = [f"{name}=root@127.0.0.1:{port}" for name, port in ports.items()]
+        more = ("--key", str(key), "--config", str(fleet.config))
+
+        async def run(*words: str) -> tuple[int, str]:
+            status, out, err = await navarch(*words, *more)
+            return status, out + err
+
+        stranger = tmp_path / "stranger"
+        new_key(stranger)
+        config = ("--config", str(fleet.config))
+        refused = await navarch("join", machines[0], "--key", str(stranger), *config)
+        assert "add the public key to its authorized_keys" in "".join(map(str, refused))
+        status, said = await run("join", *machines[:2])
+        assert status
+        assert said.count("it has no agent: add --wheels FOLDER") == 2
+        planned = await run("join", "--dry-run", "--wheels", str(wheels), *machines[:2])
+        assert planned[0] == 0
+        assert planned[1].count("would install the agent in /opt/navarch, join, start") == 2
+        assert "There is no token." in await fleet.says("join", "--list")
+
+        status, said = await run("join", "--wheels", str(wheels), *machines)
+        assert status
+        assert said.count("joined pool gpu; its agent runs supervised") == 2, said
+        assert "FAIL  gpu-03" in said
+        assert "1 of 3 machines failed" in said
+        for name in ("gpu-01", "gpu-02"):
+            await eventually(lambda name=name: _is_healthy(fleet, name))
+        status, said = await run("join", *machines[:2])
+        assert (status, said.count("had joined already")) == (0, 2), said
+
+        status, said = await run("join", f"gpu-04=root@127.0.0.1:{two}")
+        assert status
+        assert "it is gpu/gpu-02 already" in said
+        pins = tmp_path / "data" / "ssh" / "join.known_hosts"
+        pinned = pins.read_text()
+        pins.write_text("".join(f"{line}\n" for line in _exchanged(pinned.splitlines())))
+        status, said = await run("join", *machines[:2])
+        assert status
+        assert said.count("it shows another host key than at first") == 2, said
+        pins.write_text(pinned)
+        status, said = await run("leave", "gpu-01", "--ssh", f"root@127.0.0.1:{one}")
+        assert status == 0, said
+        left = [each for own in OWN for each in (tmp_path / "gpu-01" / own).iterdir()]
+        assert [] == left
+        assert await fleet.health("gpu-01") == ""
+        assert "joined pool gpu" in (await run("join", "--wheels", str(wheels), machines[0]))[1]
+
+
+async def _is_healthy(fleet: FirstFleet, name: str) -> bool:
+    return await fleet.health(name) == "healthy"
+
+
+def _exchanged(pins: list[str]) -> list[str]:
+    """Give each of two machines the other's key."""
+    places, keys = zip(*(each.split(" ", 1) for each in pins), strict=True)
+    return [f"{place} {key}" for place, key in zip(places, reversed(keys), strict=True)]
