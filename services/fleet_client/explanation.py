@@ -21,9 +21,11 @@ from services.bus.port import Bus, Stored
 from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.node_timeline import sagas_about
 from services.fleet_client.saga_summaries import no_name, open_sagas, saga_log, state_of
+from services.fleet_client.stopped_why import with_stops
 from services.fleet_client.why_answer import WhyAnswer
 from services.fleet_client.why_text import why_node, why_pool, why_saga
 from services.primitives.errors import NavarchError
+from services.runtime.stop_watch import StopWatch
 from services.saga.saga_state import SagaState
 
 _nodes = decoder(NodeRecord)
@@ -36,24 +38,46 @@ async def why(fleet: FleetClient, name: str, at: datetime | None = None) -> WhyA
 
     `at`: the fleet's current time; None: this machine's.
     """
-    bus, at = fleet.bus, at or datetime.now(UTC)
+    at = at or datetime.now(UTC)
+    answer, pool = await _explained(fleet, name, at)
+    if pool is None:
+        return answer
+    stops = StopWatch(fleet.bus)
+    await stops.read()
+    return with_stops(answer, stops.state(), pool, at)
+
+
+async def _explained(
+    fleet: FleetClient, name: str, at: datetime
+) -> tuple[WhyAnswer, PoolRecord | None]:
+    """Return the answer, and the record of the pool that it is about."""
+    bus = fleet.bus
     if TOKEN.match(name):
         nodes = await bus.entries(NODES, f"*.{name}")
         if nodes:
-            return await _node(fleet, _nodes.decode(nodes[0].value), at)
-        pool = await bus.get(POOLS, pool_key(name))
+            node = _nodes.decode(nodes[0].value)
+            pool = await _record_of(bus, node.pool)
+            return await _node(fleet, node, pool, at), pool
+        pool = await _record_of(bus, name)
         if pool is not None:
-            return await _pool(bus, _pools.decode(pool.value), at)
+            return await _pool(bus, pool, at), pool
     try:
         state, entries = await saga_log(bus, name)
     except NavarchError:
         raise no_name(name) from None
-    return await _saga(bus, state, entries)
+    return await _saga(bus, state, entries), await _record_of(bus, state.params.pool)
 
 
-async def _node(fleet: FleetClient, node: NodeRecord, at: datetime) -> WhyAnswer:
-    pool, health, history, objects, facts = await asyncio.gather(
-        fleet.bus.get(POOLS, pool_key(node.pool)),
+async def _record_of(bus: Bus, pool: str) -> PoolRecord | None:
+    entry = await bus.get(POOLS, pool_key(pool))
+    record: PoolRecord | None = _pools.decode(entry.value) if entry else None
+    return record
+
+
+async def _node(
+    fleet: FleetClient, node: NodeRecord, record: PoolRecord | None, at: datetime
+) -> WhyAnswer:
+    health, history, objects, facts = await asyncio.gather(
         fleet.bus.get(HEALTH, node_key(node.pool, node.node)),
         fleet.node_history(node.node),
         fleet.bus.objects(EVIDENCE),
@@ -61,7 +85,6 @@ async def _node(fleet: FleetClient, node: NodeRecord, at: datetime) -> WhyAnswer
     )
     sagas = sagas_about(node.node, history)
     states = [state_of(_tree(history, saga)) for saga in sagas]
-    record = _pools.decode(pool.value) if pool else None
     held = [each for each in facts if _names_waiting_node(each, node.node)]
     found = [state for state in states if state is not None]
     kept = any(each.metadata.get("node") == node.node for each in objects)

@@ -21,6 +21,7 @@ from services.fleet_client import blocked_text
 from services.fleet_client.advice_text import advice_sentence
 from services.fleet_client.history_text import HistoryLine, history_lines
 from services.fleet_client.saga_progress import Progress, progress
+from services.fleet_client.stopped_why import UNDECIDED, UNFILLED
 from services.fleet_client.why_answer import WhyAnswer
 from services.operator_text.condition_text import condition_line
 from services.operator_text.quantities import local_time
@@ -208,7 +209,7 @@ def _block_reason(node: NodeRecord, pool: PoolRecord | None, lines: Sequence[His
             f"It waits for its turn: the breaker has closed and still allows only "
             f"{pool.breaker.ramp} remediations at once."
         )
-    return "It waits for the pool-manager to decide. Is it running? `nats micro ls` lists it."
+    return f"It waits for the pool-manager to decide. {UNDECIDED}"
 
 
 def _retry_sentence(pool: PoolRecord, lines: Sequence[HistoryLine]) -> str:
@@ -296,10 +297,7 @@ def _waiting_nodes(
     more = [f"{len(named) - room} nodes more: navarch list"] if len(named) > room else []
     gap = pool.desired - len(nodes)
     if gap > 0 and not pool.open and not pool.failures and pool.spec.mode == "act":
-        more.append(
-            f"{gap} nodes are missing and nothing is in progress. Is the pool-manager running? "
-            "`nats micro ls` lists it."
-        )
+        more.append(f"{gap} nodes are missing and nothing is in progress. {UNFILLED}")
     return [*named[:room], *more]
 
 

@@ -13,11 +13,13 @@ from schemas.fleet_events import AutomationStopped
 from schemas.headers import SUBJECT
 from schemas.messages import encode
 from schemas.operations import RESUME, STOP
-from schemas.pool_records import OpenSaga
-from schemas.settings import FleetBudgetSpec
+from schemas.pool_records import OpenSaga, PoolRecord
+from schemas.settings import FleetBudgetSpec, PoolSpec
 from schemas.stops import ResumeRequest, Stop, StopRequest, StopsAnswer, StopState, WaitingStart
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.text.stop_text import stop_lines, waiting_rows
+from services.fleet_client.stopped_why import UNDECIDED, with_stops
+from services.fleet_client.why_answer import WhyAnswer
 from services.metrics.fleet.fleet_metrics import stop_gauge
 from services.notifier.alerts.alert_rules import alert_of, ended_keys
 from services.pool_manager.fleet_stops import FleetStops
@@ -27,6 +29,7 @@ from services.runtime.stop_watch import StopWatch
 
 NOW = datetime(2026, 5, 5, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
+SPEC = PoolSpec(min_nodes=0, max_nodes=9, provider="aws")
 
 
 @dataclass(slots=True)
@@ -41,7 +44,7 @@ class Clock(SystemClock):
 
 
 async def nothing(_: str, __: StopState) -> Mapping[str, OpenSaga]:
-    """Begin nothing."""
+    """Return that nothing would begin."""
     return {}
 
 
@@ -152,11 +155,11 @@ def test_the_metric_has_a_series_for_each_scope() -> None:
         ({"running": True}, "begins, and open sagas wait."),
         ({"pool": "web"}, "To go on: navarch resume --pool web"),
         ({"provider": "aws", "until": NOW + HOUR}, "UTC until 05-05 13:00 UTC: x"),
-        ({}, "2 actions wait, whose nodes cost $62.50 an hour."),
+        ({}, "2 actions wait, on nodes that cost $62.50 an hour."),
     ],
 )
 def test_status_begins_with_the_stop(about: dict[str, Any], words: str) -> None:
-    """Who, since when, why, what waits and what it costs, and how to go on."""
+    """The line says who, since when, why, what waits, its cost, and how to go on."""
     stop = Stop(reason="x", by="ada", since=NOW, **about)
     found = StopsAnswer(stops=(stop,), waiting_total=2, dollars_per_hour=62.5)
     [line] = stop_lines(found)
@@ -175,3 +178,35 @@ def test_what_would_begin_is_listed() -> None:
         ("web", "scale-up", "a new one", "-", "-"),
         ("web", "replace", "web-1", "31.00", "r"),
     ] == rows
+
+
+LINES = (
+    f"web-1: XID 79. It waits for the pool-manager to decide. {UNDECIDED}",
+    "web-2 is cordoned; to return it to service: navarch uncordon web-2",
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "about", "expected"),
+    [
+        ("pool", {}, ["fleet is stopped by ada", LINES[1]]),
+        ("node", {"pool": "web"}, ["pool.web is stopped by ada", LINES[1]]),
+        ("node", {"provider": "aws"}, ["provider.aws is stopped by ada", LINES[1]]),
+        ("pool", {"pool": "training"}, list(LINES)),
+        ("pool", {"until": NOW}, list(LINES)),
+        ("saga", {}, list(LINES)),
+        ("saga", {"running": True}, ["fleet is stopped by ada", LINES[1]]),
+    ],
+)
+def test_why_names_the_stop(kind: Any, about: dict[str, Any], expected: list[str]) -> None:
+    """The answer does not blame a service that might be down."""
+    stop = Stop(reason="x", by="ada", since=NOW, **about)
+    pool = PoolRecord(name="web", spec=SPEC, desired=2)
+    found = with_stops(
+        WhyAnswer(about="web", kind=kind, summary="s", now=LINES),
+        StopState({stop.scope: stop}),
+        pool,
+        NOW,
+    )
+    assert len(expected) == len(found.now)
+    assert all(map(str.startswith, found.now, expected))

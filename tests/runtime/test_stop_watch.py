@@ -30,7 +30,7 @@ def adding(scope: str) -> Callable[[Mapping[str, Stop]], Mapping[str, Stop]]:
 
 
 def nothing(_: Mapping[str, Stop]) -> Mapping[str, Stop]:
-    """Resume everything."""
+    """Return what is left after a resume: no stop."""
     return {}
 
 
