@@ -25,6 +25,7 @@ from services.notifier.alerts.alert_rules import alert_of, ended_keys
 from services.pool_manager.fleet_stops import FleetStops
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import SystemClock
+from services.primitives.errors import Conflict
 from services.runtime.stop_watch import StopWatch
 
 NOW = datetime(2026, 5, 5, 12, 0, tzinfo=UTC)
@@ -128,6 +129,21 @@ async def test_a_stop_that_is_ordered_again_keeps_its_beginning(bus: NatsBus) ->
     [stop] = (await replica.order(STOP.name, StopRequest(reason="then", running=True))).stops
     assert (NOW, "then", True) == (stop.since, stop.reason, stop.running)
     assert ["first", "then"] == [each.reason for each in await replica.news()]
+
+
+async def test_what_was_decided_before_a_stop_is_not_written_after_it(bus: NatsBus) -> None:
+    """A replica that was halted between its decision and its write is refused."""
+    replica, store = Replica(bus), Store(bus, FleetBudgetSpec())
+    await replica.watch.read()
+    await store.create_pool(PoolRecord(name="web", spec=SPEC, desired=2))
+    decided = await store.pool("web")
+    assert decided is not None
+    await replica.order(STOP.name, StopRequest(reason="x"))
+    with pytest.raises(Conflict):
+        await store.save_pool(*decided)
+    found = await store.pool("web")
+    assert found is not None
+    assert decided[0] == found[0]
 
 
 async def test_a_time_that_is_over_is_refused(bus: NatsBus) -> None:
