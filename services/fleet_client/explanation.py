@@ -21,7 +21,7 @@ from schemas.present_answers import BlockedNode, PresentAnswer
 from schemas.stored_messages import decode_stored
 from schemas.time_text import utc_seconds
 from schemas.topology import EVENTS, EVIDENCE, HEALTH, NODES, POOLS
-from services.bus.port import Bus, Stored
+from services.bus.port import Stored
 from services.fleet_client.fleet_client import FleetClient, NoReplyError
 from services.fleet_client.node_timeline import sagas_about
 from services.fleet_client.query_answers import decode_answer
@@ -55,7 +55,7 @@ async def why(fleet: FleetClient, name: str, at: datetime | None = None) -> WhyA
         state, entries = await saga_log(bus, name)
     except NavarchError:
         raise no_name(name) from None
-    return await _saga(bus, state, entries)
+    return await _saga(fleet, state, entries, at)
 
 
 async def _node(fleet: FleetClient, node: NodeRecord, at: datetime) -> WhyAnswer:
@@ -129,9 +129,12 @@ async def _pool(fleet: FleetClient, pool: PoolRecord, at: datetime) -> WhyAnswer
     return why_pool(pool, found, present, facts, sagas, away=away)
 
 
-async def _saga(bus: Bus, state: SagaState, entries: list[Stored]) -> WhyAnswer:
-    params = state.params
-    own, facts = await asyncio.gather(
+async def _saga(
+    fleet: FleetClient, state: SagaState, entries: list[Stored], at: datetime
+) -> WhyAnswer:
+    params, bus = state.params, fleet.bus
+    (present, _), own, facts = await asyncio.gather(
+        _present(fleet, Query(pool=params.pool), at),
         bus.read(EVENTS.name, subjects.node_events_of(params.pool, params.node or params.new_node)),
         bus.read(EVENTS.name, subjects.pool_events_of(params.pool)),
     )
@@ -143,4 +146,5 @@ async def _saga(bus: Bus, state: SagaState, entries: list[Stored]) -> WhyAnswer:
         named = (getattr(message, "id", ""), getattr(message, "fault", ""))
         return bool(params.fault) and params.fault in named
 
-    return why_saga(state, [*entries, *filter(is_cause_or_result, [*own, *facts])])
+    stops = [each for each in present.blocked if each.gate == "stop"] if present else []
+    return why_saga(state, [*entries, *filter(is_cause_or_result, [*own, *facts])], stops)

@@ -223,18 +223,28 @@ def _group_sentence(group: BlockedGroup, *, above: bool, removing: bool) -> str:
 # --- one saga ------------------------------------------------------------------------------------
 
 
-def why_saga(state: SagaState, stored: Iterable[Stored]) -> WhyAnswer:
-    """Explain a saga; `stored`: its entries, and the events that caused it or that it caused."""
+def why_saga(state: SagaState, stored: Iterable[Stored], stops: Sequence[Block] = ()) -> WhyAnswer:
+    """Explain a saga; `stored`: its entries, and the events that caused it or that it caused.
+
+    `stops`: what operators have stopped in its pool.
+    """
     where = progress(state)
     nodes = " -> ".join(name for name in (where.node, where.new_node) if name)
+    held = () if state.ended else tuple(stops)
     now = ("It has ended.",) if state.ended else (_waiting_sentence(where),)
+    said = (*(each.text for each in held), *now)
     requested = f", requested by {state.params.by}" if state.params.by else ""
     began = f" Reason: {state.params.reason}{requested}." if state.params.reason else ""
     summary = f"{state.saga} ({where.kind} {nodes}) is {state.status}.{began}"
     if state.status in ("unwinding", "unwound"):
         summary += f" Unwinding leaves behind: {where.leaves}."
     found = WhyAnswer(
-        about=state.saga, kind="saga", summary=summary, now=now, next=_next_steps(where)
+        about=state.saga,
+        kind="saga",
+        summary=summary,
+        now=said,
+        blocked=held,
+        next=_next_steps(where),
     )
     return _answer(found, history_lines(stored))
 

@@ -13,11 +13,13 @@ from schemas.fleet_queries import NodeView, PoolView, Query
 from schemas.messages import decoder
 from schemas.node_records import NodeRecord
 from schemas.offering_records import OfferingsQuery, OfferingView
+from schemas.stops import ResumeRequest, StopsAnswer
 from schemas.topology import EVENTS, NODES
 from services.bus.port import Stored
 from services.fleet_client.cost_report import CostReport
 from services.fleet_client.explanation import why
 from services.fleet_client.fleet_client import PAGE_NODES, event_filters, is_about, stored_batches
+from services.fleet_client.fleet_status import read_stops, visible_stops
 from services.fleet_client.instance_reader import PROVISIONER, fleet_cost
 from services.fleet_client.node_filter import NodeFilter, time_since
 from services.fleet_client.node_timeline import TimelineRow, timeline_rows
@@ -99,6 +101,11 @@ async def list_pools(access: ToolAccess, _: msgspec.Struct) -> tuple[PoolView, .
     """List the pools: sizes, health, breaker, budget, sagas in progress."""
     found = decode_pools(await access.fleet.pages("pools", Query()))
     return tuple(each for each in found if access.caller.sees(each.name))
+
+
+async def list_stops(access: ToolAccess, _: msgspec.Struct) -> StopsAnswer:
+    """List what operators have stopped, and what waits for it. A stop is no fault of the fleet."""
+    return visible_stops(await read_stops(access.fleet, ResumeRequest()), access.caller.sees)
 
 
 async def explain(access: ToolAccess, asked: AnyName) -> WhyAnswer:

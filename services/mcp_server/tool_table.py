@@ -46,6 +46,7 @@ TOOLS: Final = (
     FleetTool(name="list_nodes", arguments=NodeSelection, call=query_tools.list_nodes),
     FleetTool(name="get_node", arguments=NodeName, call=query_tools.get_node),
     FleetTool(name="list_pools", arguments=NoArguments, call=query_tools.list_pools),
+    FleetTool(name="list_stops", arguments=NoArguments, call=query_tools.list_stops),
     FleetTool(name="list_sagas", arguments=PoolSelection, call=query_tools.list_sagas),
     FleetTool(name="why", arguments=AnyName, call=query_tools.explain),
     FleetTool(name="timeline", arguments=TimelineSelection, call=query_tools.timeline),

@@ -9,7 +9,7 @@ import msgspec
 
 from schemas.messages import decoder, encode
 from schemas.node_records import node_key
-from schemas.pool_records import pool_key
+from schemas.pool_records import PoolRecord, pool_key
 from schemas.present_answers import BlockedGroup, PresentAnswer
 from schemas.stops import Stop
 from schemas.topology import ANSWERS
@@ -17,7 +17,7 @@ from services.bus.port import Bus
 from services.pool_manager.planner.explanation.node_explanation import blocked_node
 from services.pool_manager.planner.explanation.pool_explanation import present_answer
 from services.pool_manager.planner.node_counts import Nodes
-from services.pool_manager.planner.safety.stop_gate import stop_of
+from services.pool_manager.planner.safety.stop_gate import any_of
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Conflict
@@ -84,7 +84,7 @@ class AnswerStore:
         nodes = Nodes(self._store.nodes_of(pool))
         return present_answer(
             *(found[0], nodes, self._clock.now()),
-            stop=self._stop(pool),
+            stop=self._stop(found[0]),
             revision=found[1],
             replica=self._replica,
         )
@@ -95,12 +95,13 @@ class AnswerStore:
         if record is None:
             return None
         found, now = self._store.last_read(pool), self._clock.now()
-        blocked = blocked_node(record, found[0] if found else None, now, self._stop(pool))
+        stop = self._stop(found[0]) if found is not None else None
+        blocked = blocked_node(record, found[0] if found else None, now, stop)
         named = BlockedGroup(nodes=(node,), **msgspec.structs.asdict(blocked))
         return PresentAnswer(pool=pool, at=now, replica=self._replica, groups=(named,))
 
-    def _stop(self, pool: str) -> Stop | None:
-        return stop_of(self._stops.state(), pool, self._clock.now())
+    def _stop(self, pool: PoolRecord) -> Stop | None:
+        return any_of(self._stops.state(), pool.name, pool.spec, self._clock.now())
 
     async def _write(self, pool: str) -> None:
         if self._store.last_read(pool) is None and await self._store.pool(pool) is None:

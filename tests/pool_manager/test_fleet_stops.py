@@ -12,21 +12,27 @@ from schemas import subjects
 from schemas.fleet_events import AutomationStopped
 from schemas.headers import SUBJECT
 from schemas.messages import encode
+from schemas.node_records import NodeRecord
 from schemas.operations import RESUME, STOP
-from schemas.pool_records import OpenSaga
-from schemas.settings import FleetBudgetSpec
+from schemas.pool_records import OpenSaga, PoolRecord
+from schemas.settings import FleetBudgetSpec, PoolSpec
 from schemas.stops import ResumeRequest, Stop, StopRequest, StopsAnswer, StopState, WaitingStart
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.text.stop_text import stop_lines, waiting_rows
 from services.metrics.fleet.fleet_metrics import stop_gauge
 from services.notifier.alerts.alert_rules import alert_of, ended_keys
 from services.pool_manager.fleet_stops import FleetStops
+from services.pool_manager.planner.explanation.pool_explanation import present_answer
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.safety.stop_gate import any_of
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import SystemClock
+from services.primitives.errors import Conflict
 from services.runtime.stop_watch import StopWatch
 
 NOW = datetime(2026, 5, 5, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
+SPEC = PoolSpec(min_nodes=0, max_nodes=9, provider="aws")
 
 
 @dataclass(slots=True)
@@ -127,6 +133,21 @@ async def test_a_stop_that_is_ordered_again_keeps_its_beginning(bus: NatsBus) ->
     assert ["first", "then"] == [each.reason for each in await replica.news()]
 
 
+async def test_what_was_decided_before_a_stop_is_not_written_after_it(bus: NatsBus) -> None:
+    """A replica that was halted between its decision and its write is refused."""
+    replica, store = Replica(bus), Store(bus, FleetBudgetSpec())
+    await replica.watch.read()
+    await store.create_pool(PoolRecord(name="web", spec=SPEC, desired=2))
+    decided = await store.pool("web")
+    assert decided is not None
+    await replica.order(STOP.name, StopRequest(reason="x"))
+    with pytest.raises(Conflict):
+        await store.save_pool(*decided)
+    found = await store.pool("web")
+    assert found is not None
+    assert decided[0] == found[0]
+
+
 async def test_a_time_that_is_over_is_refused(bus: NatsBus) -> None:
     """Nothing is recorded."""
     replica = Replica(bus)
@@ -152,7 +173,7 @@ def test_the_metric_has_a_series_for_each_scope() -> None:
         ({"running": True}, "begins, and open sagas wait."),
         ({"pool": "web"}, "To go on: navarch resume --pool web"),
         ({"provider": "aws", "until": NOW + HOUR}, "UTC until 05-05 13:00 UTC: x"),
-        ({}, "2 actions wait, whose nodes cost $62.50 an hour."),
+        ({}, "2 actions wait, on nodes that cost $62.50 an hour."),
     ],
 )
 def test_status_begins_with_the_stop(about: dict[str, Any], words: str) -> None:
@@ -175,3 +196,29 @@ def test_what_would_begin_is_listed() -> None:
         ("web", "scale-up", "a new one", "-", "-"),
         ("web", "replace", "web-1", "31.00", "r"),
     ] == rows
+
+
+@pytest.mark.parametrize(
+    ("about", "named"),
+    [
+        ({}, "fleet is stopped by ada"),
+        ({"pool": "web"}, "pool.web is stopped by ada"),
+        ({"provider": "aws"}, "provider.aws is stopped by ada"),
+        ({"running": True}, "and open sagas that no operator asked for wait"),
+        ({"pool": "training"}, ""),
+        ({"until": NOW}, ""),
+    ],
+)
+def test_why_names_the_stop(about: dict[str, Any], named: str) -> None:
+    """The pool's answer begins with the stop in force, and so does that of an unhealthy node."""
+    given = Stop(reason="x", by="ada", since=NOW, **about)
+    pool = PoolRecord(name="web", spec=SPEC, desired=1)
+    node = NodeRecord(pool="web", node="web-1", state="active", health="unhealthy")
+    stop = any_of(StopState({given.scope: given}), "web", SPEC, NOW)
+    answer = present_answer(pool, Nodes([node]), NOW, stop=stop)
+    first = answer.blocked[0].text if answer.blocked else ""
+    [waits] = answer.of("web-1").blocked
+    assert named in first
+    assert (waits.gate == "stop") is bool(named)
+    resumes = f"navarch resume{''.join(f' --{k} {v}' for k, v in about.items() if k != 'running')}"
+    assert waits.remedy == (resumes if named else "")

@@ -29,8 +29,9 @@ def waiting_text(found: StopsAnswer) -> str:
     """Return how much waits, and what its nodes cost an hour meanwhile."""
     if not found.waiting_total:
         return "Nothing waits now."
-    price = f", whose nodes cost ${found.dollars_per_hour:,.2f} an hour"
-    return f"{found.waiting_total} actions wait{price if found.dollars_per_hour else ''}."
+    price = f", on nodes that cost ${found.dollars_per_hour:,.2f} an hour"
+    count = "1 action waits" if found.waiting_total == 1 else f"{found.waiting_total} actions wait"
+    return f"{count}{price if found.dollars_per_hour else ''}."
 
 
 def about(stop: Stop) -> str:

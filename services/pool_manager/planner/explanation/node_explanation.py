@@ -27,7 +27,7 @@ def blocked_node(
     held = [*_quarantine(node, pool), *blocks(node, pool, now)]
     then = ""
     if node.saga or node.state == "terminated":
-        pass
+        held += [stopped(stop)] if stop is not None and stop.running and node.saga else []
     elif fault:
         blocked = bool(held) and any(each.gate not in _QUARANTINED for each in held)
         held += [_fault(fault)] if blocked else [_block(node, pool, stop)]
@@ -151,8 +151,12 @@ def _quarantine(node: NodeRecord, pool: PoolRecord | None) -> Iterator[Block]:
 def stopped(stop: Stop) -> Block:
     """Return that operators have stopped what is automatic."""
     named = f" --pool {stop.pool}" if stop.pool else ""
+    named = f" --provider {stop.provider}" if stop.provider else named
     remedy = f"navarch resume{named}"
-    text = f"Nothing begins by itself: {stop.scope} is stopped {stop}. To end it: {remedy}"
+    held = "nothing automatic begins"
+    if stop.running:
+        held += ", and open sagas that no operator asked for wait before what has no undo"
+    text = f"{stop.scope} is stopped {stop}: {held}. To end it: {remedy}"
     return Block(gate="stop", text=text, until=stop.until, remedy=remedy)
 
 

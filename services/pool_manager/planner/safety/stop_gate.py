@@ -23,6 +23,11 @@ def stop_of(stops: StopState, pool: str, now: datetime) -> Stop | None:
     return stops.find((FLEET, scope_of(pool, "")), now)
 
 
+def any_of(stops: StopState, pool: str, spec: PoolSpec, now: datetime) -> Stop | None:
+    """Return the stop that holds something of a pool: all of it, or what calls its providers."""
+    return stops.find((FLEET, scope_of(pool, ""), *_providers(spec)), now)
+
+
 def holds(
     stops: StopState, pool: str, spec: PoolSpec, kind: SagaKind, saga: SagaTraits, now: datetime
 ) -> Stop | None:
