@@ -21,7 +21,7 @@ def main() -> None:
             "Install the command line and the services with: pip install 'navarch[services]'\n"
         )
         sys.exit(1)
-    from services.operator_text.safe_text import escape  # noqa: PLC0415
+    from services.cli import console  # noqa: PLC0415
     from services.primitives.errors import NavarchError  # noqa: PLC0415
     from services.runtime.logs import EscapingFormatter  # noqa: PLC0415
 
@@ -33,13 +33,10 @@ def main() -> None:
     except (NavarchError, InvalidNameError) as error:
         from schemas.refusal_catalogue import exit_code  # noqa: PLC0415
 
-        sys.stderr.write(f"navarch: {escape(str(error))}\n")
+        console.note(str(error))
         sys.exit(exit_code(error))
     except DecodeError as error:
-        text = (
-            f"what is stored cannot be read: {escape(str(error))}; navarch status says what it is"
-        )
-        sys.stderr.write(f"navarch: {text}\n")
+        console.note(f"what is stored cannot be read: {error}; navarch status says what it is")
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

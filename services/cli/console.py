@@ -98,7 +98,9 @@ def write(text: str, *, exactly: bool = False) -> None:
 
 def note(text: str) -> None:
     """Say something beside the output, on stderr."""
-    sys.stderr.write(f"navarch: {escape(text)}\n")
+    line = f"navarch: {escape(text)}"
+    room = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
+    sys.stderr.write(f"{wrapped(line, room) if room else line}\n")
 
 
 def write_data(output: Format, value: Any) -> None:

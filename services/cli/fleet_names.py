@@ -53,7 +53,7 @@ def complete(text: str, names: Iterable[str], kind: Kind = NODE) -> str:
     if not found:
         # With other digits it is another thing, and no mistyped one.
         near = get_close_matches(
-            text, [each for each in known if _digits(each) == _digits(text)], 1
+            text, [each for each in known if _digits(each).startswith(_digits(text))], 1
         )
         meant = f"did you mean {near[0]}? See" if near else "see"
         raise NavarchError(f"{kind.none} {text!r}; {meant} {kind.see}")

@@ -1,7 +1,6 @@
 """Sends a request about each of several nodes, prints the answers, and waits for the end."""
 
 import asyncio
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 
@@ -22,7 +21,7 @@ from services.fleet_client.fleet_client import NodeRequests, require_accepted
 from services.fleet_client.saga_progress import progress
 from services.operator_text.condition_text import condition_line
 from services.operator_text.quantities import local_time
-from services.operator_text.safe_text import escape, escape_line
+from services.operator_text.safe_text import escape_line
 from services.primitives.errors import AnswerError, NavarchError
 from services.saga.saga_log import fold_stored
 from services.saga.saga_state import SagaState
@@ -76,6 +75,8 @@ async def _with_waits(
             if state is None or state.ended:
                 continue
             where = progress(state)
+            if state.step(where.step).status != "started":
+                continue  # the pool-manager goes on at once
             until = f", until {local_time(where.deadline)} at the latest" if where.deadline else ""
             if where.waiting_for and said != (said := where.waiting_for):
                 console.write(escape_line(f"{INDENT}waits for {where.waiting_for}{until}"))
@@ -114,7 +115,7 @@ async def request_nodes(
         ends = await asyncio.gather(*(saga_end(fleet, saga, output) for saga in sagas))
     failed = [*map(str, refusals), *filter(None, ends)]
     for text in failed[:-1]:
-        sys.stderr.write(f"navarch: {escape(text)}\n")
+        console.note(text)
     if failed:
         raise NavarchError(failed[-1])
 

@@ -6,6 +6,9 @@ from datetime import datetime
 from typing import Final
 
 _UTC_TEXT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
+MINUTE: Final = 60
+HOUR: Final = 3_600
+DAY: Final = 86_400
 
 
 def local_time(at: datetime) -> str:
@@ -43,14 +46,15 @@ def rough_time(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """Return an age in its two largest units."""
+    """Return an age in its two largest units: `2h10m`. Lists have thousands of them."""
     whole = max(int(seconds), 0)
-    parts: list[str] = []
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
-        count, whole = divmod(whole, size)
-        if count or parts:
-            parts.append(f"{count}{unit}")
-    return "".join(parts[:2]) or "0s"
+    if whole < MINUTE:
+        return f"{whole}s"
+    if whole < HOUR:
+        return f"{whole // MINUTE}m{whole % MINUTE}s"
+    if whole < DAY:
+        return f"{whole // HOUR}h{whole % HOUR // MINUTE}m"
+    return f"{whole // DAY}d{whole % DAY // HOUR}h"
 
 
 def first_of(names: Sequence[str], most: int) -> str:

@@ -12,6 +12,7 @@ from services.cli.text.styles import BOLD, RESET, to_terminal, wrapped
 from services.cli.text.table_layout import chosen, columns, fitting, name_header, sort_key
 from services.primitives.errors import NavarchError
 from tests.cli.test_http_commands import READS, Place, fill
+from tests.support.terminals import in_terminal
 
 HEADERS = ("node", "provider", "age", "remarks")
 ROWS = [
@@ -183,6 +184,16 @@ async def test_lists_are_printed_as_scripts_want_them(
 
 def _rows(text: str) -> list[str]:
     return sorted(text.splitlines())
+
+
+async def test_errors_are_broken_between_words_too(
+    manager: NatsBus, server: EmbeddedServer
+) -> None:
+    """A terminal has no line that is longer than it is wide."""
+    assert manager.connected
+    code, shown = await in_terminal("list", "--columns", "size", url=server.url, columns=60)
+    assert (code, shown.startswith("navarch: there is no column 'size'")) == (1, True)
+    assert max(map(len, shown.splitlines())) <= 60
 
 
 def test_a_style_is_no_text() -> None:

@@ -21,7 +21,6 @@ from services.cli.text import instances_text, status_text, stop_text, tables
 from services.fleet_client.fleet_client import PAGE_NODES
 from services.fleet_client.node_filter import NodeFilter
 from services.gateway.views import FleetStatus
-from services.operator_text.safe_text import escape
 from services.primitives.errors import NavarchError
 from services.primitives.race import race
 
@@ -68,7 +67,7 @@ async def _view(view: Callable[[], Awaitable[None]]) -> float | None:
     try:
         await view()
     except NavarchError as error:
-        sys.stderr.write(f"navarch: {escape(str(error))}\n")
+        console.note(str(error))
         return RETRY_SECONDS
     return None
 

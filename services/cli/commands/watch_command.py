@@ -46,9 +46,8 @@ async def watch(
     """Follow a node, pool or saga until it settles.
 
     It prints what is done, and what it waits for. A saga settles with its end; a node when no saga
-    is about it and it is healthy or gone; a pool when it has its size.
-
-    Exit code 1: it ended otherwise than it was meant to.
+    is about it and it is healthy or gone; a pool when it has its size. Exit code 1: it ended
+    otherwise than it was meant to.
     """
     answer = await explain(fleet, name)
     async with waiting(limit, answer.about):
