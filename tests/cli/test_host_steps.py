@@ -8,6 +8,7 @@ from services.cli.ssh_join.host_steps import (
     FREE_KIB_MIN,
     HostState,
     Target,
+    failure_sentence,
     read_look,
     steps_for,
     targets,
@@ -101,6 +102,30 @@ def test_a_machine_that_the_fleet_does_not_know_is_not_taken() -> None:
 
     assert isinstance(found, str)
     assert "navarch-agent leave" in found
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("AUTH: a: sudo: a password is required", "allow `sudo -n`"),
+        ("AUTH: a shows another host key than the one that is pinned: x", "join.known_hosts"),
+        ("AUTH: a refuses this user and key: Permission denied", "authorized_keys.* --key"),
+        ("INVALID: a cannot be entered: the private key has a passphrase: x", "without with --key"),
+        ("INVALID: a cannot be entered: the private key does not exist: x", "another with --key"),
+        ("NETWORK: a cannot be reached: [Errno 111]", "reaches its SSH port"),
+        ("NETWORK: a does not answer in time: TimeoutError", "port is reached"),
+        ("TRANSIENT: a: 1: tar: x: Cannot write: No space left on device", "disk is full: make"),
+        ("TRANSIENT: ERROR: No matching distribution found for cffi", "wheel for its Python"),
+        (
+            "TRANSIENT: a: 2: navarch-agent: its clock is off:\n set it",
+            "^its clock is off: set it$",
+        ),
+        ("TRANSIENT: a: something else", "^a: something else$"),
+    ],
+)
+def test_a_failure_is_one_sentence_with_its_remedy(text: str, said: str) -> None:
+    """The agent's own sentences are kept, and what is not known is said as it is."""
+    assert re.search(said, failure_sentence(text))
 
 
 def test_an_answer_that_is_cut_is_none() -> None:

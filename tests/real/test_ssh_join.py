@@ -128,6 +128,11 @@ async def test_machines_join_and_leave_over_ssh(tmp_path: Path, wheels: Path) ->
             status, out, err = await navarch(*words, *more)
             return status, out + err
 
+        stranger = tmp_path / "stranger"
+        new_key(stranger)
+        config = ("--config", str(fleet.config))
+        refused = await navarch("join", machines[0], "--key", str(stranger), *config)
+        assert "add the public key to its authorized_keys" in "".join(map(str, refused))
         status, said = await run("join", *machines[:2])
         assert status
         assert said.count("it has no agent: add --wheels FOLDER") == 2
@@ -136,6 +141,7 @@ async def test_machines_join_and_leave_over_ssh(tmp_path: Path, wheels: Path) ->
         assert planned[1].count("would install the agent in /opt/navarch, join, start") == 2
         assert "There is no token." in await fleet.says("join", "--list")
 
+        await _begin_and_kill(("join", "--wheels", str(wheels), machines[0], *more), tmp_path)
         status, said = await run("join", "--wheels", str(wheels), *machines)
         assert status
         assert said.count("joined pool gpu; its agent runs supervised") == 2, said
@@ -149,6 +155,13 @@ async def test_machines_join_and_leave_over_ssh(tmp_path: Path, wheels: Path) ->
         status, said = await run("join", f"gpu-04=root@127.0.0.1:{two}")
         assert status
         assert "it is gpu/gpu-02 already" in said
+        pins = tmp_path / "data" / "ssh" / "join.known_hosts"
+        pinned = pins.read_text()
+        pins.write_text("".join(f"{line}\n" for line in _exchanged(pinned.splitlines())))
+        status, said = await run("join", *machines[:2])
+        assert status
+        assert said.count("it shows another host key than at first") == 2, said
+        pins.write_text(pinned)
         status, said = await run("leave", "gpu-01", "--ssh", f"root@127.0.0.1:{one}")
         assert status == 0, said
         left = [each for own in OWN for each in (tmp_path / "gpu-01" / own).iterdir()]
@@ -157,5 +170,26 @@ async def test_machines_join_and_leave_over_ssh(tmp_path: Path, wheels: Path) ->
         assert "joined pool gpu" in (await run("join", "--wheels", str(wheels), machines[0]))[1]
 
 
+async def _begin_and_kill(words: tuple[str, ...], place: Path) -> None:
+    """Kill a join while it installs: what it has begun on the machine goes on."""
+    begun = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.cli", *words), env=environment(), cwd=ROOT
+    )
+    unfinished = place / "gpu-01" / "opt" / "navarch.unfinished"
+
+    async def installs() -> bool:
+        return unfinished.exists()
+
+    await eventually(installs)
+    begun.kill()
+    await begun.wait()
+
+
 async def _is_healthy(fleet: FirstFleet, name: str) -> bool:
     return await fleet.health(name) == "healthy"
+
+
+def _exchanged(pins: list[str]) -> list[str]:
+    """Give each of two machines the other's key."""
+    places, keys = zip(*(each.split(" ", 1) for each in pins), strict=True)
+    return [f"{place} {key}" for place, key in zip(places, reversed(keys), strict=True)]

@@ -161,20 +161,7 @@ class HostRuns:
         try:
             return await self._links.run(machine, script, patient=True, data=data)
         except ProviderError as error:
-            raise NavarchError(_sentence(str(error), target)) from error
-
-
-def _sentence(text: str, target: Target) -> str:
-    """Return a failure with what its operator can do about it."""
-    if "sudo" in text:
-        return f"{target.user} may not run commands as root: allow `sudo -n`, or log in as root"
-    if "another host key" in text:
-        return (
-            f"{target.host} shows another host key than at first: if it was reinstalled, remove "
-            "its line from ssh/join.known_hosts in the data directory"
-        )
-    _, mark, own = text.partition("navarch-agent: ")
-    return own if mark else text
+            raise NavarchError(host_steps.failure_sentence(str(error))) from error
 
 
 def packed_wheels(folder: Path) -> bytes:

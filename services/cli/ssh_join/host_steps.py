@@ -22,6 +22,9 @@ AGENT: Final = f"{HOME}/bin/navarch-agent"
 SETTINGS: Final = "/etc/navarch/agent.env"
 STATE: Final = "/var/lib/navarch-agent"
 UNIT: Final = "/etc/systemd/system/navarch-agent.service"
+LOCK: Final = "/opt/navarch.lock"
+LOCK_SECONDS: Final = 200
+"""For which an installation waits for another on the same machine."""
 SUPERVISOR: Final = f"{HOME}/run-agent"
 FREE_KIB_MIN: Final = 300_000
 """What the agent and its packages take, with room for its state."""
@@ -170,6 +173,8 @@ while :; do {AGENT} --config {SETTINGS} 9>&-; sleep 5; done
 """
     return f"""\
 set -e; umask 022
+# What an earlier join began goes on when the operator's command is killed.
+exec 8>{LOCK}; flock -w {LOCK_SECONDS} 8
 d=$(mktemp -d /var/tmp/navarch.XXXXXX); trap 'rm -rf "$d"' EXIT
 tar -xf - -C "$d"
 [ ! -e {HOME}.unfinished ] || rm -rf {HOME}
@@ -212,10 +217,60 @@ if [ -s {STATE}/supervisor.pid ]; then kill -TERM -- -$(cat {STATE}/supervisor.p
 if command -v crontab > /dev/null 2>&1 && crontab -l 2>/dev/null | grep -qF {SUPERVISOR}; then
   crontab -l | grep -vF {SUPERVISOR} | crontab -; fi
 [ ! -x {AGENT} ] || {AGENT} leave --settings {SETTINGS} --state {STATE}
-rm -rf {STATE}; [ ! -e {SUPERVISOR} ] || rm -rf {HOME} {HOME}.unfinished
+rm -rf {STATE}; [ ! -e {SUPERVISOR} ] || rm -rf {HOME} {HOME}.unfinished {LOCK}
 rmdir /etc/navarch 2>/dev/null
 echo "{MARK} end"
 """
+
+
+FAILURES: Final = (
+    ("sudo:", "its user may not run commands as root: allow `sudo -n`, or log in as root"),
+    (
+        "another host key",
+        (
+            "it shows another host key than at first: if it was reinstalled, remove its line from "
+            "ssh/join.known_hosts in the data directory"
+        ),
+    ),
+    (
+        "refuses this user and key",
+        (
+            "it refuses the user or the key: add the public key to its authorized_keys, or name "
+            "another with --key"
+        ),
+    ),
+    ("passphrase", "the private key has a passphrase: name one without with --key"),
+    ("private key", "the private key cannot be read: name another with --key"),
+    (
+        "cannot be reached",
+        "it cannot be reached: check its name, and that this machine reaches its SSH port",
+    ),
+    (
+        "does not answer in time",
+        "it does not answer in time: check that it runs, and that its SSH port is reached",
+    ),
+    ("No space left", "its disk is full: make room below /opt, /var/lib and /var/tmp"),
+    (
+        "No matching distribution",
+        (
+            "the folder lacks a wheel for its Python and processor: make them with the same "
+            "Python, on such a processor"
+        ),
+    ),
+)
+"""What a failure contains, and the sentence with its remedy; the first match counts."""
+PROVIDER_KIND: Final = re.compile(r"[A-Z]+: ")
+
+
+def failure_sentence(text: str) -> str:
+    """Return a failure as a sentence with what its operator can do about it."""
+    plain = " ".join(text.split())
+    # A token's refusal is the agent's own sentence.
+    _, mark, own = plain.partition("navarch-agent: ")
+    if mark:
+        return own
+    known = next((sentence for part, sentence in FAILURES if part in plain), "")
+    return known or PROVIDER_KIND.sub("", plain, count=1)
 
 
 def said_of(output: str, word: str) -> str:
