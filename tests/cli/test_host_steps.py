@@ -113,7 +113,7 @@ def test_a_machine_that_the_fleet_does_not_know_is_not_taken() -> None:
         ("INVALID: a cannot be entered: the private key has a passphrase: x", "without with --key"),
         ("INVALID: a cannot be entered: the private key does not exist: x", "another with --key"),
         ("NETWORK: a cannot be reached: [Errno 111]", "reaches its SSH port"),
-        ("NETWORK: a does not answer in time: TimeoutError", "port is reached from here"),
+        ("NETWORK: a does not answer in time: TimeoutError", "port is reached"),
         ("TRANSIENT: a: 1: tar: x: Cannot write: No space left on device", "disk is full: make"),
         ("TRANSIENT: ERROR: No matching distribution found for cffi", "wheel for its Python"),
         (

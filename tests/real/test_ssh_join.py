@@ -141,6 +141,7 @@ async def test_machines_join_and_leave_over_ssh(tmp_path: Path, wheels: Path) ->
         assert planned[1].count("would install the agent in /opt/navarch, join, start") == 2
         assert "There is no token." in await fleet.says("join", "--list")
 
+        await _begin_and_kill(("join", "--wheels", str(wheels), machines[0], *more), tmp_path)
         status, said = await run("join", "--wheels", str(wheels), *machines)
         assert status
         assert said.count("joined pool gpu; its agent runs supervised") == 2, said
@@ -167,6 +168,21 @@ async def test_machines_join_and_leave_over_ssh(tmp_path: Path, wheels: Path) ->
         assert [] == left
         assert await fleet.health("gpu-01") == ""
         assert "joined pool gpu" in (await run("join", "--wheels", str(wheels), machines[0]))[1]
+
+
+async def _begin_and_kill(words: tuple[str, ...], place: Path) -> None:
+    """Kill a join while it installs: what it has begun on the machine goes on."""
+    begun = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.cli", *words), env=environment(), cwd=ROOT
+    )
+    unfinished = place / "gpu-01" / "opt" / "navarch.unfinished"
+
+    async def installs() -> bool:
+        return unfinished.exists()
+
+    await eventually(installs)
+    begun.kill()
+    await begun.wait()
 
 
 async def _is_healthy(fleet: FirstFleet, name: str) -> bool:

@@ -22,6 +22,9 @@ AGENT: Final = f"{HOME}/bin/navarch-agent"
 SETTINGS: Final = "/etc/navarch/agent.env"
 STATE: Final = "/var/lib/navarch-agent"
 UNIT: Final = "/etc/systemd/system/navarch-agent.service"
+LOCK: Final = "/opt/navarch.lock"
+LOCK_SECONDS: Final = 200
+"""For which an installation waits for another on the same machine."""
 SUPERVISOR: Final = f"{HOME}/run-agent"
 FREE_KIB_MIN: Final = 300_000
 """What the agent and its packages take, with room for its state."""
@@ -170,6 +173,8 @@ while :; do {AGENT} --config {SETTINGS} 9>&-; sleep 5; done
 """
     return f"""\
 set -e; umask 022
+# What an earlier join began goes on when the operator's command is killed.
+exec 8>{LOCK}; flock -w {LOCK_SECONDS} 8
 d=$(mktemp -d /var/tmp/navarch.XXXXXX); trap 'rm -rf "$d"' EXIT
 tar -xf - -C "$d"
 [ ! -e {HOME}.unfinished ] || rm -rf {HOME}
@@ -212,7 +217,7 @@ if [ -s {STATE}/supervisor.pid ]; then kill -TERM -- -$(cat {STATE}/supervisor.p
 if command -v crontab > /dev/null 2>&1 && crontab -l 2>/dev/null | grep -qF {SUPERVISOR}; then
   crontab -l | grep -vF {SUPERVISOR} | crontab -; fi
 [ ! -x {AGENT} ] || {AGENT} leave --settings {SETTINGS} --state {STATE}
-rm -rf {STATE}; [ ! -e {SUPERVISOR} ] || rm -rf {HOME} {HOME}.unfinished
+rm -rf {STATE}; [ ! -e {SUPERVISOR} ] || rm -rf {HOME} {HOME}.unfinished {LOCK}
 rmdir /etc/navarch 2>/dev/null
 echo "{MARK} end"
 """
@@ -242,14 +247,14 @@ FAILURES: Final = (
     ),
     (
         "does not answer in time",
-        "it does not answer in time: check that it runs, and that its SSH port can be reached",
+        "it does not answer in time: check that it runs, and that its SSH port is reached",
     ),
     ("No space left", "its disk is full: make room below /opt, /var/lib and /var/tmp"),
     (
         "No matching distribution",
         (
-            "the folder lacks a wheel for its Python and processor: make them there, or with the "
-            "same Python"
+            "the folder lacks a wheel for its Python and processor: make them with the same "
+            "Python, on such a processor"
         ),
     ),
 )
