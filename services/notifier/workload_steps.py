@@ -59,6 +59,8 @@ RECORDED_SECONDS_MAX: Final = 30.0
 RECORDED_AGAIN_SECONDS: Final = 0.5
 ALIGN_AGAIN_SECONDS: Final = 60.0
 """Between two orders that put right one that came too late, while a saga may yet change it."""
+ALIGN_CHANGED_SECONDS: Final = 0.5
+"""The same where the record has changed meanwhile: what was ordered is wrong by now."""
 LOOK_SECONDS: Final = 10.0
 """How often a drain looks whether the cloud takes its node earlier than it ends."""
 
@@ -161,7 +163,9 @@ class WorkloadSteps:
             raise Retry(failure.reason, ALIGN_AGAIN_SECONDS) from failure
         after = await read_node(self._bus, about.pool, about.node)
         if not is_aligned(record, after):
-            raise Retry(f"the cordon of {about.node} may have changed", ALIGN_AGAIN_SECONDS)
+            changed = after is not None and after.cordoned != record.cordoned
+            wait = ALIGN_CHANGED_SECONDS if changed else ALIGN_AGAIN_SECONDS
+            raise Retry(f"the cordon of {about.node} may have changed", wait)
 
     async def start_drain(self, command: Command) -> VacateOutputs:
         """Order the drain without waiting for it."""

@@ -260,7 +260,7 @@ class Participant:
             self._prepare(command),
         )
         if open_command is None:
-            if command.deliveries > 1:
+            if command.deliveries > 1 and not await self._has_succeeded(command, undo=undo):
                 await self._align(replace(command, late=True))
             return
         command = replace(command, prepared=prepared)
@@ -272,6 +272,12 @@ class Participant:
             await self._align(replace(command, late=True))
         if self._may_land_late(command):
             raise Retry("a call that was stopped may yet take effect", LANDED_SECONDS)
+
+    async def _has_succeeded(self, command: Command, *, undo: bool) -> bool:
+        """Whether a command was performed and answered: its acknowledgement alone was lost."""
+        state = await read_state(self._bus, command.saga)
+        wanted = "undo-succeeded" if undo else "succeeded"
+        return state is not None and state.step(command.step).status == wanted
 
     async def _open_command(
         self, saga: str, step: str, sequence: int, *, undo: bool

@@ -12,18 +12,24 @@ import pytest
 
 from schemas.messages import encode
 from schemas.node_records import NodeRecord, node_key
-from schemas.saga_log_entries import SagaEntry, SagaStarted, StepExpired, StepStarted
+from schemas.saga_log_entries import (
+    SagaEntry,
+    SagaStarted,
+    StepExpired,
+    StepStarted,
+    StepSucceeded,
+)
 from schemas.saga_params import SagaParams
 from schemas.topology import NODES, NOTIFIER_STEPS
 from services.bus.memory.memory_bus import MemoryBus
 from services.notifier.workload.workload_notifier import WorkloadOrder
-from services.notifier.workload_steps import ALIGN_AGAIN_SECONDS, is_aligned
+from services.notifier.workload_steps import ALIGN_CHANGED_SECONDS, is_aligned
 from services.primitives.errors import Retry
-from services.runtime.consumer_loop import ConsumerLoop
+from services.runtime.consumer_loop import ConsumerLoop, Received
 from services.runtime.process_metrics import Instruments
 from services.runtime.tracing import Tracing
 from services.saga.participant import LANDED_SECONDS, Command
-from services.saga.saga_log import append
+from services.saga.saga_log import append, decode_entry
 from services.simulator.engine.virtual_time import VirtualClock
 from tests.notifier.test_drain_watch import Scheduler
 from tests.notifier.test_workload_steps import steps, with_bus
@@ -76,7 +82,7 @@ def test_an_order_that_put_a_late_one_right_is_put_right_when_it_is_late_itself(
         with pytest.raises(Retry) as again:
             await aligning
         assert slow.cordoned
-        assert again.value.after_seconds == ALIGN_AGAIN_SECONDS
+        assert again.value.after_seconds == ALIGN_CHANGED_SECONDS
         await performed.align(LATE)
         assert not slow.cordoned
 
@@ -120,6 +126,36 @@ def test_a_cordon_that_lands_after_its_call_was_stopped_is_put_right() -> None:
         assert slow.orders == ["cordon drain-n-1/cordon", "uncordon drain-n-1/cordon/late-2"]
 
     with_bus(work)
+
+
+def test_a_command_whose_acknowledgement_was_lost_orders_nothing_again() -> None:
+    """Another saga may be about to cordon the node that this one has returned."""
+
+    async def work(bus: MemoryBus) -> None:
+        slow, clock, last = Slow(), VirtualClock(), 0
+        about: dict[str, Any] = {"time": clock.now(), "saga": "drain-n-1"}
+        node = {"pool": "p", "node": "n"}
+        entries: list[SagaEntry] = [
+            SagaStarted(id="s", kind="drain", params=SagaParams(pool="p", node="n"), **about),
+            StepStarted(id="c", step="cordon", inputs=node, deadline=None, **about),
+            StepSucceeded(id="d", step="cordon", outputs={}, **about),
+        ]
+        for each in entries:
+            last = await append(bus, each, last, {})
+        delivered = await first_command(bus)
+        context: Any = SimpleNamespace(bus=bus, clock=clock)
+        await steps(bus, slow).participant(context).handle(delivered)
+        assert slow.orders == []
+
+    with_bus(work)
+
+
+async def first_command(bus: MemoryBus) -> Received[Any]:
+    """Deliver the first command of the notifier for the second time."""
+    async for delivery in bus.consume(NOTIFIER_STEPS):
+        message: Any = decode_entry(delivery.stored)
+        return Received(message, delivery.stored, deliveries=2)
+    raise AssertionError("no command is stored")
 
 
 CORDONED = NodeRecord(pool="p", node="n", state="active", cordoned=True)
