@@ -49,6 +49,7 @@ class AnswerStore:
         self._store = store
         self._replica = replica
         self._due: set[str] = set()
+        self._failing: set[str] = set()
         self._woken = asyncio.Event()
         self._written: dict[str, tuple[PresentAnswer, int]] = {}
         """Pool -> its answer as this process last read or wrote it, with the bucket's revision."""
@@ -74,7 +75,11 @@ class AnswerStore:
                 except Conflict:
                     self._written.pop(pool, None)  # another replica wrote; its next look compares
                 except BusError as error:
-                    log.warning("answer about pool %s not stored: %s", pool, error)
+                    if pool not in self._failing:  # once: each look at a pool tries again
+                        log.warning("answers about pool %s are not stored: %s", pool, error)
+                    self._failing.add(pool)
+                else:
+                    self._failing.discard(pool)
 
     def answer(self, pool: str) -> PresentAnswer | None:
         """Return what a pool and its nodes wait for now; None: there is no such pool."""
