@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from schemas.permissions import SETS_UP
 from schemas.stream_specs import DurableSpec, StreamSpec
-from schemas.topology import DURABLES, EVERY_STREAM, GIB, INTAKE, STORED_BYTES_MAX, STREAMS
+from schemas.topology import ANSWERS, DURABLES, EVERY_STREAM, GIB, INTAKE, STORED_BYTES_MAX, STREAMS
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.primitives.errors import Refused, SetupError, StoreFull, Unavailable
@@ -16,6 +16,9 @@ from services.primitives.errors import Refused, SetupError, StoreFull, Unavailab
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+NEWER: Final = frozenset({INTAKE.name, ANSWERS.stream().name})
+"""Streams that a pool-manager of the release before does not make. EVENTS takes the facts itself
+then, and answers are not stored; so no other service waits for them at its start."""
 STREAM_NOT_FOUND: Final = 10059
 CONSUMER_NOT_FOUND: Final = 10014
 STORE_FAILED: Final = "store for consumer"
@@ -57,8 +60,8 @@ async def set_up(
     """
     durables = DURABLES if durables is None else durables
     for spec in EVERY_STREAM:
-        if waits and spec is INTAKE:
-            continue  # where an earlier release's pool-manager runs, EVENTS takes the facts itself
+        if waits and spec.name in NEWER:
+            continue
         made = partial(_exists, bus, spec) if waits else partial(set_up_stream, bus, spec, replicas)
         await patiently(clock, made)
     for durable in durables:

@@ -1,6 +1,7 @@
 """Reads what the pool-manager stored last about pools, for the time in which it does not answer."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 
 import msgspec
@@ -11,19 +12,25 @@ from schemas.present_answers import PresentAnswer
 from schemas.topology import ANSWERS
 from services.bus.port import Bus
 from services.operator_text.quantities import rough_time
+from services.primitives.errors import BusError
 
 _answers = decoder(PresentAnswer)
 
 
 async def stored_answer(bus: Bus, pool: str) -> PresentAnswer | None:
     """Return the last answer about a pool; None: there is none that can be read."""
-    entry = await bus.get(ANSWERS, pool_key(pool))
+    try:
+        entry = await bus.get(ANSWERS, pool_key(pool))
+    except BusError:  # a pool-manager of the release before makes no such bucket
+        return None
     return _read(entry.value) if entry is not None else None
 
 
 async def stored_lines(bus: Bus, now: datetime, sees: Callable[[str], bool]) -> list[str]:
     """Return what each pool that is seen waited for by its last answer, with the age."""
-    found = [_read(entry.value) for entry in await bus.entries(ANSWERS)]
+    found = []
+    with suppress(BusError):
+        found = [_read(entry.value) for entry in await bus.entries(ANSWERS)]
     return [_line(each, now) for each in found if each is not None and sees(each.pool)]
 
 

@@ -38,18 +38,21 @@ from schemas.saga_log_entries import (
 from schemas.saga_params import SagaParams
 from schemas.settings import HealthSpec, PoolSpec
 from schemas.time_text import utc_seconds
-from schemas.topology import HEALTH, NODES, POOLS
+from schemas.topology import ANSWERS, HEALTH, NODES, POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Stored
+from services.bus.topology_setup import NEWER, set_up
 from services.fleet_client.explanation import why
-from services.fleet_client.fleet_client import FleetClient
+from services.fleet_client.fleet_client import FleetClient, NoReplyError
+from services.fleet_client.fleet_status import fleet_state
 from services.fleet_client.saga_progress import progress
 from services.fleet_client.why_answer import WhyAnswer
 from services.fleet_client.why_text import LINES_MAX, why_node, why_page, why_pool, why_saga
 from services.pool_manager.planner.explanation.node_explanation import blocked_node
 from services.pool_manager.planner.explanation.pool_explanation import present_answer
 from services.pool_manager.planner.node_counts import Nodes
+from services.primitives.clock import SystemClock
 from services.primitives.errors import NavarchError
 from services.saga.saga_log import append
 from services.saga.saga_state import SagaState, fold
@@ -426,3 +429,23 @@ async def test_the_commands_print_text_and_json(replacing: NatsBus, server: Embe
     assert "Now:   nvml is unknown since" in out
     assert 1 == code
     assert "there is no saga 'n9'" in err
+
+
+async def test_a_fleet_of_the_release_before_is_explained_without_its_answer(
+    replacing: NatsBus,
+) -> None:
+    """The older pool-manager neither answers the query nor makes the bucket."""
+    await replacing.admin(f"STREAM.DELETE.{ANSWERS.stream().name}", {})
+    answer = await why(FleetClient(replacing), "n1")
+
+    assert answer.now[0].endswith("has stored no answer about pool training.")
+    assert "the work on n1 to leave" in answer.now[1]
+    with pytest.raises(NoReplyError, match="is the pool-manager running"):
+        await fleet_state(FleetClient(replacing), lambda _: True)
+
+
+async def test_no_service_waits_for_what_the_release_before_does_not_make(bus: NatsBus) -> None:
+    """A service that is upgraded before the pool-manager starts all the same."""
+    for name in NEWER:
+        await bus.admin(f"STREAM.DELETE.{name}", {})
+    await set_up(bus, SystemClock(), replicas=1, durables=(), waits=True)
