@@ -162,5 +162,6 @@ class StopsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[WaitingStart, ...] = ()
     """The first of them."""
     waiting_total: Int = 0
+    """-1: it is not known, as the pool-manager does not answer."""
     dollars_per_hour: Float = 0.0
     """Of all nodes that wait to be repaired or removed."""

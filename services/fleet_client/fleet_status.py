@@ -16,6 +16,7 @@ from services.fleet_client.instance_reader import INSTANCES_PAGE, read_instances
 from services.fleet_client.query_answers import decode_answer, decode_pools
 from services.fleet_client.stored_answers import stored_lines
 from services.primitives.errors import NavarchError
+from services.runtime.stop_watch import StopWatch
 
 SAGAS_ASKED_MAX: Final = 20
 """Open sagas of which it is read what their drains wait for."""
@@ -97,10 +98,13 @@ async def read_stops(fleet: FleetClient, scope: ResumeRequest) -> StopsAnswer:
 
 
 async def _stops(fleet: FleetClient) -> StopsAnswer:
-    """Return the stops; none if a pool-manager of an earlier release does not know of them."""
+    """Return the stops; where the pool-manager does not answer, as recorded."""
     with suppress(NavarchError):
         return await read_stops(fleet, ResumeRequest())
-    return StopsAnswer()
+    watch = StopWatch(fleet.bus)
+    await watch.read()
+    stops = tuple(watch.state().at(datetime.now(UTC)).values())
+    return StopsAnswer(stops=stops, waiting_total=-1)
 
 
 async def _none() -> list[CurrentFailure]:

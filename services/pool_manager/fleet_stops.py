@@ -1,5 +1,6 @@
 """Answers the orders to stop and to resume, and keeps what they have recorded."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder, encode
 from schemas.node_records import node_key
 from schemas.operations import RESUME, STOP
-from schemas.pool_records import OpenSaga
+from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.stops import (
     FLEET,
     STOPS_MAX,
@@ -31,7 +32,7 @@ from schemas.topology import INSTANCES
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus, Endpoint, Headers
 from services.bus.protocol.endpoint_replies import requester
-from services.pool_manager.planner.safety.stop_gate import stop_of
+from services.pool_manager.planner.safety import stop_gate
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
 from services.primitives.errors import Conflict
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 
 AGAIN: Final = timedelta(hours=4)
 """A stop without an end is published again after so long."""
+POOLS_AT_ONCE_MAX: Final = 16
+"""Decided on at once, to see what waits in them."""
 WAITING_MAX: Final = 200
 """Named in an answer."""
 
@@ -77,7 +80,7 @@ class FleetStops:
 
     def stops_pool(self, pool: str) -> bool:
         """Return whether nothing automatic begins in a pool now."""
-        return stop_of(self._watch.state(), pool, self._clock.now()) is not None
+        return stop_gate.stop_of(self._watch.state(), pool, self._clock.now()) is not None
 
     def endpoints(self) -> Mapping[str, Endpoint]:
         """Return the endpoints, by their subjects."""
@@ -169,14 +172,20 @@ class FleetStops:
         scope = scope_of(asked.pool, asked.provider)
         alone = scope != FLEET or FLEET in state.stops
         after = state.without(scope) if alone else StopState()
-        found: list[WaitingStart] = []
-        dollars = await self._dollars()
-        for pool in await self._pools():
-            begins = await self._would_begin(pool, after)
-            held = (await self._would_begin(pool, state)).keys()
-            found += [
-                _waiting(pool, each, dollars) for saga, each in begins.items() if saga not in held
+        dollars, limit = await self._dollars(), asyncio.Semaphore(POOLS_AT_ONCE_MAX)
+
+        async def waiting(record: PoolRecord) -> list[WaitingStart]:
+            async with limit:
+                begins = await self._would_begin(record.name, after)
+            name, spec = record.name, record.spec
+            return [
+                _waiting(name, each, dollars)
+                for each in begins.values()
+                if stop_gate.holds(state, name, spec, each.kind, each, now)
             ]
+
+        pools = sorted(await self._store.pools(), key=lambda each: each.name)
+        found = [one for each in await asyncio.gather(*map(waiting, pools)) for one in each]
         answer = StopsAnswer(
             stops=tuple(stops.values()),
             waiting=tuple(found[:WAITING_MAX]),

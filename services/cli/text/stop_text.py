@@ -27,6 +27,8 @@ def stop_lines(found: StopsAnswer, *, counted: bool = True) -> Iterator[str]:
 
 def waiting_text(found: StopsAnswer) -> str:
     """Return how much waits, and what its nodes cost an hour meanwhile."""
+    if found.waiting_total < 0:
+        return "The pool-manager does not answer what waits."
     if not found.waiting_total:
         return "Nothing waits now."
     price = f", on nodes that cost ${found.dollars_per_hour:,.2f} an hour"
