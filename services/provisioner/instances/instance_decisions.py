@@ -381,6 +381,6 @@ def mark_listed(
     )
 
 
-def mark_terminated(record: InstanceRecord, now: datetime) -> InstanceRecord:
+def mark_terminated(record: InstanceRecord, now: datetime, error: str = "") -> InstanceRecord:
     """Return the record of an instance whose absence the provider has confirmed."""
-    return replace(record, state="terminated", terminated_at=now)
+    return replace(record, state="terminated", terminated_at=now, error=error or record.error)

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
+from schemas.enums import InstanceState
 from schemas.instance_records import InstanceRecord
 from schemas.node_records import node_key
 from schemas.pool_records import FLEET_KEY, FleetRecord
@@ -106,6 +107,16 @@ class InstanceStore:
     async def change(self, key: str, decide: Change) -> InstanceRecord | None:
         """Write the result of `decide`, and return the current record."""
         return (await self._records.change(key, decide)).record
+
+    async def amend(
+        self, key: str, decide: Callable[[InstanceRecord], InstanceRecord], *states: InstanceState
+    ) -> InstanceRecord | None:
+        """Change a record that is there, and in one of `states` if any is named."""
+
+        def amended(found: InstanceRecord | None) -> InstanceRecord | None:
+            return decide(found) if found and (not states or found.state in states) else None
+
+        return await self.change(key, amended)
 
 
 def _ttl_seconds(record: InstanceRecord) -> int:

@@ -5,6 +5,7 @@ are made, and removed, by an auto-scaling group or the like: they are adopted, r
 """
 
 import logging
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -70,12 +71,10 @@ class Orphans:
             case "adopt-orphan":
                 await self._adopt(key, action.instance)
             case "terminate-orphan":
-                await self._store.change(
-                    key, lambda found: found and mark_terminating(found, now, operator)
-                )
+                await self._store.amend(key, partial(mark_terminating, now=now, by=operator))
                 return await self._remover.try_removal(key)
             case _:
-                await self._store.change(key, lambda found: found and mark_terminated(found, now))
+                await self._store.amend(key, partial(mark_terminated, now=now))
         return True
 
     async def _keep_departed(self, action: SweepAction) -> None:
@@ -147,26 +146,15 @@ class Orphans:
 
     async def retire_joined(self, key: str, why: str) -> None:
         """Have the pool-manager retire the node of an instance that others removed."""
-
-        def unlisted(found: InstanceRecord | None) -> InstanceRecord | None:
-            if found is None or found.state != "running":
-                return found
-            return msgspec.structs.replace(found, error=NOT_LISTED)
-
         # First, as a saga about the node may have to end before: it is the machine of no step then.
-        record = await self._store.change(key, unlisted)
+        unlisted = partial(msgspec.structs.replace, error=NOT_LISTED)
+        record = await self._store.amend(key, unlisted, "running")
         if record is None or record.state != "running":
             return
         await self._request(RETIRE_NODE, record)
-        now = self._clock.now()
-
-        def retired(found: InstanceRecord | None) -> InstanceRecord | None:
-            if found is None or found.state != "running":
-                return found
-            return mark_terminated(msgspec.structs.replace(found, error=LEFT), now)
-
         log.info("instance retired", extra={"instance": key, "reason": why})
-        await self._store.change(key, retired)
+        retired = partial(mark_terminated, now=self._clock.now(), error=LEFT)
+        await self._store.amend(key, retired, "running")
 
     async def _request(self, what: str, record: InstanceRecord) -> None:
         reply = await self._bus.request(

@@ -175,8 +175,6 @@ def count_removal_attempt(
     record: InstanceRecord, reason: str, now: datetime, *, leak: bool
 ) -> InstanceRecord:
     """Return the record after another failed removal."""
-    if record.state not in TERMINATING_STATES:
-        return record
     return replace(
         record,
         state="leaked" if leak else record.state,

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from math import inf
 from typing import Final
 
@@ -26,6 +27,7 @@ from services.primitives.clock import Clock
 from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_decisions import (
     TERMINATING_STATES,
+    mark_listed,
     mark_terminated,
     why_out_of_region,
 )
@@ -201,22 +203,16 @@ class Remover:
         within = PROOF_SECONDS_MAX - ANSWER_SECONDS_MAX if unproven else inf
         await self._providers.get(order.provider).terminate(order, within)
         if unproven:
-            now = self._clock.now()
-            await self._store.change(
-                order.key, lambda found: found and removal_orders.with_accepted(found, by, now)
-            )
+            accepted = partial(removal_orders.with_accepted, by=by, now=self._clock.now())
+            await self._store.amend(order.key, accepted)
 
     async def _confirm(self, order: TerminationOrder, proof: RemovalProposal) -> None:
         """Ask again; work that may be on the machine after all takes the order back."""
         answer = await self.proposals.ask(proof)
         if answer.gate == "occupied":
             log.warning("order taken back", extra={"instance": order.key, "reason": answer.reason})
-            record = await self._store.change(
-                order.key,
-                lambda found: (
-                    found and removal_orders.taken_back(found, order.authority, answer.reason)
-                ),
-            )
+            back = partial(removal_orders.taken_back, by=order.authority, why=answer.reason)
+            record = await self._store.amend(order.key, back)
             if record is not None and record.state == "orphaned":
                 await self.publish_orphan(record)
         if answer.gate in UNPROVEN:
@@ -227,13 +223,11 @@ class Remover:
     ) -> InstanceRecord:
         """Record where an instance is that had no record, before it is terminated there."""
 
-        def decide(found: InstanceRecord | None) -> InstanceRecord | None:
-            if found is None or found.provider or found.state not in TERMINATING_STATES:
-                return None
-            at = msgspec.structs.replace(found, provider=provider)
-            return instance_decisions.mark_listed(at, instance, self._clock.now())
+        def decide(found: InstanceRecord) -> InstanceRecord:
+            at = found if found.provider else msgspec.structs.replace(found, provider=provider)
+            return found if found.provider else mark_listed(at, instance, self._clock.now())
 
-        return await self._store.change(key, decide) or record
+        return await self._store.amend(key, decide, *TERMINATING_STATES) or record
 
     async def _record_attempt(self, key: str, record: InstanceRecord, result: NotRemoved) -> None:
         """Record the reason for operators; publish a leak when it is one."""
@@ -255,13 +249,10 @@ class Remover:
             )
         # A cloud may take a minute to remove a machine: that is not recorded each time.
         if leak or record.state == "leaked" or result.kind is not None:
-            await self._store.change(
-                key,
-                lambda found: (
-                    found
-                    and removal_orders.count_removal_attempt(found, result.reason, now, leak=leak)
-                ),
+            counted = partial(
+                removal_orders.count_removal_attempt, reason=result.reason, now=now, leak=leak
             )
+            await self._store.amend(key, counted, *TERMINATING_STATES)
 
     async def publish_observed(self, provider: str, instance: Instance, why: str) -> None:
         """Publish an instance that would be removed if its pool were not in observe mode."""
@@ -338,5 +329,5 @@ class Remover:
             return False
         if gone in InstanceList.of(listed).by_id:
             return False
-        await self._store.change(key, lambda found: found and without_surplus(found, gone))
+        await self._store.amend(key, partial(without_surplus, gone=gone))
         return True

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -69,7 +70,7 @@ KEPT: Final = frozenset({"keep-orphan", "keep-unnamed", "note-unclear"})
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """What a sweep has found and would do."""
+    """A plan has what a sweep has found, and would do."""
 
     differences: tuple[SweepAction, ...]
     due: tuple[SweepAction, ...]
@@ -80,7 +81,7 @@ class SweepPlan:
 
 
 class Sweeper:
-    """The sweep of one replica."""
+    """Sweep as one replica."""
 
     def __init__(
         self,
@@ -251,7 +252,7 @@ class Sweeper:
         if action.kind not in KEPT:
             log.info("sweep", extra={"action": action.kind, "on": str(action)})
         match action.kind:
-            case "keep-unnamed":
+            case "keep-unnamed" | "note-unclear":  # a command makes a removal of the latter
                 return not action.by_operator or await self._remover.remove_unnamed(
                     provider, instance, operator
                 )
@@ -267,17 +268,15 @@ class Sweeper:
                 return await self._orphans.perform(action, operator)
             case "remove-unexpected" | "remove-surplus":
                 return await self._remove(action, operator)
-            case "remove-late" | "end-launch":
-                await self._store.change(key, self._must_go(action, None))
-                return await self._remover.try_removal(key)
             case "retry-surplus":
                 return await self._remover.remove_surplus(key)
-            case "retry-removal" | "confirm-removal":
+            case "remove-late" | "end-launch" | "retry-removal" | "confirm-removal":
+                await self._order(action)
                 return await self._remover.try_removal(key)
             case "correct-id":
                 await self._ids.correct(action)
-            case "note-unclear":
-                pass
+            case "mark-down" | "mark-up" | "mark-listed" | "mark-unlisted":
+                await self._store.amend(key, partial(self._marked, action), "running")
             case _:
                 await self._store.change(key, lambda record: self._correct(action, record))
         return True
@@ -289,62 +288,52 @@ class Sweeper:
         if by is None:
             return False
         if action.kind == "remove-unexpected":
-            await self._store.change(key, self._must_go(action, by))
+            await self._store.change(key, self._record_unexpected(action, by))
             return await self._remover.try_removal(key)
         one = SurplusInstance(
             provider=action.provider, provider_id=action.instance.provider_id, authority=by
         )
 
-        def beside(found: InstanceRecord | None) -> InstanceRecord | None:
+        def beside(found: InstanceRecord) -> InstanceRecord:
             # A launch may have recorded it since.
-            same = found is None or found.provider_id == one.provider_id
-            return None if same or found is None else with_surplus(found, one)
+            return found if found.provider_id == one.provider_id else with_surplus(found, one)
 
-        await self._store.change(key, beside)
+        await self._store.amend(key, beside)
         return await self._remover.remove_surplus(key)
 
-    def _mark_down(self, record: InstanceRecord | None, reason: str) -> InstanceRecord | None:
-        if record is None or record.state != "running":
-            return None
+    def _marked(self, action: SweepAction, record: InstanceRecord) -> InstanceRecord:
+        if action.kind in ("mark-listed", "mark-unlisted"):
+            return replace(record, error=NOT_LISTED if action.kind == "mark-unlisted" else "")
+        reason = down_reason(action.instance)
         since = (record.down_since or self._clock.now()) if reason else None
         return replace(record, down_since=since, down_reason=reason)
 
     def _correct(self, action: SweepAction, record: InstanceRecord | None) -> InstanceRecord | None:
         """Return the corrected record; None if it has changed since the sweep read it."""
-        if action.kind in ("mark-down", "mark-up"):
-            return self._mark_down(record, down_reason(action.instance))
         if action.kind == "restore-record":
             earlier = record is not None and record.state == "terminated"
             if record is not None and not (earlier and not action.instance.provider_id):
                 return None
             record = self._new_record(action.provider, action.instance)
-        elif record is None:
-            return None
-        elif action.kind != "adopt-instance":
-            error = NOT_LISTED if action.kind == "mark-unlisted" else ""
-            return replace(record, error=error) if record.state == "running" else None
-        elif record.state != "intended":
+        elif record is None or record.state != "intended":
             return None
         return settle(record, action.instance, self._clock.now(), action.provider).record
 
-    def _must_go(self, action: SweepAction, by: Authority | None) -> Change:
-        """Return the change by which an instance, if there is one, is removed.
+    async def _order(self, action: SweepAction) -> None:
+        """Have the record say that an instance must go, by its own order or its launch's."""
+        if action.kind == "remove-late":
+            await self._store.change(action.key, self._record_unexpected(action, None))
+        elif action.kind == "end-launch":
+            await self._store.amend(action.key, self._end_launch, "intended")
 
-        `by`: a new order; None: that of the record, or of its launch.
-        """
-        if action.kind == "end-launch":
-            return self._end_launch
-        return self._record_unexpected(action.provider, action.instance, by)
-
-    def _end_launch(self, record: InstanceRecord | None) -> InstanceRecord | None:
+    def _end_launch(self, record: InstanceRecord) -> InstanceRecord:
         """Have it go; its request may still be under way, so lists say when there is nothing."""
-        if record is None or record.state != "intended":
-            return None
         now = self._clock.now()
         return mark_terminating(record, now, Authority(kind="launch", saga=record.saga, at=now))
 
-    def _record_unexpected(self, provider: str, instance: Instance, by: Authority | None) -> Change:
-        """Record that it must go, so that operators see it until it is gone."""
+    def _record_unexpected(self, action: SweepAction, by: Authority | None) -> Change:
+        """Record that it must go, by a new order or its record's, so that operators see it."""
+        provider, instance = action.provider, action.instance
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             now = self._clock.now()
