@@ -93,6 +93,7 @@ MORE: Final = {
 }
 """Command -> what is added, so that it asks no operator and no cloud, and ends."""
 OTHERS: Final = {
+    "navarch watch": {SAGA: OVER},
     "navarch sweep": {"training-1": "training-2"},
     "navarch evidence": {"training-1": "training-9", SAGA: OVER},
 }
