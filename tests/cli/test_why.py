@@ -431,9 +431,7 @@ async def test_the_commands_print_text_and_json(replacing: NatsBus, server: Embe
     assert "there is no saga 'n9'" in err
 
 
-async def test_a_fleet_of_the_release_before_is_explained_without_its_answer(
-    replacing: NatsBus,
-) -> None:
+async def test_a_fleet_of_the_release_before_is_explained(replacing: NatsBus) -> None:
     """The older pool-manager neither answers the query nor makes the bucket."""
     await replacing.admin(f"STREAM.DELETE.{ANSWERS.stream().name}", {})
     answer = await why(FleetClient(replacing), "n1")
