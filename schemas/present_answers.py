@@ -81,7 +81,7 @@ class PresentAnswer(Record, frozen=True, kw_only=True):
     at: UtcTime
     replica: str = ""
     revision: int = 0
-    """Of the pool's record that it was read from; an older one replaces no newer one."""
+    """Of the pool's record that it was read from."""
     blocked: tuple[Block, ...] = ()
     """About the pool."""
     groups: tuple[BlockedGroup, ...] = ()

@@ -91,7 +91,7 @@ async def _present(
     try:
         return decode_answer(PresentAnswer, await fleet.query("why", query), "why"), ""
     except AnswerError as error:
-        return None, f"The pool-manager has not recorded it yet: {error}."
+        return None, f"The pool-manager cannot explain it: {error}."
     except NoReplyError:
         found = await stored_answer(fleet.bus, query.pool)
     who = "The pool-manager does not answer (`nats micro ls` lists who does)"

@@ -20,7 +20,7 @@ from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.safety.stop_gate import any_of
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
-from services.primitives.errors import BusError, Conflict
+from services.primitives.errors import BusError, Conflict, Retry
 from services.runtime.stop_watch import StopWatch
 
 log = logging.getLogger(__name__)
@@ -74,50 +74,53 @@ class AnswerStore:
                     await self._write(pool)
                 except Conflict:
                     self._written.pop(pool, None)  # another replica wrote; its next look compares
-                except BusError as error:
+                except (BusError, Retry) as error:
                     if pool not in self._failing:  # once: each look at a pool tries again
                         log.warning("answers about pool %s are not stored: %s", pool, error)
                     self._failing.add(pool)
                 else:
                     self._failing.discard(pool)
 
-    def answer(self, pool: str) -> PresentAnswer | None:
+    async def answer(self, pool: str) -> PresentAnswer | None:
         """Return what a pool and its nodes wait for now; None: there is no such pool."""
-        found = self._store.last_read(pool)
-        if found is None:
-            return None
-        nodes = Nodes(self._store.nodes_of(pool))
-        return present_answer(
-            *(found[0], nodes, self._clock.now()),
-            stop=self._stop(found[0]),
-            revision=found[1],
-            replica=self._replica,
-        )
+        found = await self._store.pool(pool)  # other replicas decide about pools, too
+        return self._answer(*found) if found is not None else None
 
-    def of_node(self, pool: str, node: str) -> PresentAnswer | None:
+    async def of_node(self, pool: str, node: str) -> PresentAnswer | None:
         """Return what a node waits for now; None: it is not recorded."""
         record = self._store.nodes.records.get(node_key(pool, node))
         if record is None:
             return None
-        found, now = self._store.last_read(pool), self._clock.now()
+        found, now = await self._store.pool(pool), self._clock.now()
         stop = self._stop(found[0]) if found is not None else None
         blocked = blocked_node(record, found[0] if found else None, now, stop)
         named = BlockedGroup(nodes=(node,), **msgspec.structs.asdict(blocked))
         return PresentAnswer(pool=pool, at=now, replica=self._replica, groups=(named,))
 
+    def _answer(self, pool: PoolRecord, revision: int) -> PresentAnswer:
+        nodes = Nodes(self._store.nodes_of(pool.name))
+        return present_answer(
+            *(pool, nodes, self._clock.now()),
+            stop=self._stop(pool),
+            revision=revision,
+            replica=self._replica,
+        )
+
     def _stop(self, pool: PoolRecord) -> Stop | None:
         return any_of(self._stops.state(), pool.name, pool.spec, self._clock.now())
 
     async def _write(self, pool: str) -> None:
-        if self._store.last_read(pool) is None and await self._store.pool(pool) is None:
+        found = self._store.last_read(pool) or await self._store.pool(pool)
+        before, revision = await self._before(pool)
+        if found is not None and before is not None and before.revision > found[1]:
+            # Another replica has decided since, or the pools were set back.
+            found = await self._store.pool(pool)
+        if found is None:
             self._written.pop(pool, None)
             await self._bus.delete(ANSWERS, pool_key(pool))
             return
-        answer = self.answer(pool)
-        if answer is None:
-            return  # forgotten since
-        before, revision = await self._before(pool)
-        if before is not None and (before.revision > answer.revision or _same(before, answer)):
+        answer = self._answer(*found)
+        if before is not None and _same(before, answer):
             return
         data = encode(answer)
         if before is None and not revision:

@@ -363,9 +363,9 @@ class Queries:
         """Answer what a pool waits for, or one of its nodes, at which gate and until when."""
         query = _read(data)
         if query.node:
-            found = self._answers.of_node(query.pool, query.node)
+            found = await self._answers.of_node(query.pool, query.node)
         else:
-            found = self._answers.answer(query.pool)
+            found = await self._answers.answer(query.pool)
         if found is None:
             about, where = (
                 (f"node {query.node!r}", "list")

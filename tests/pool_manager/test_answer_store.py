@@ -130,15 +130,70 @@ def test_a_stop_is_the_first_gate_of_a_pool_and_of_what_waits_in_it() -> None:
 
 
 def test_an_older_answer_replaces_no_newer_one() -> None:
-    """A replica that comes late has read an older record of the pool."""
+    """A replica that read the pool before another wrote its answer is refused, and reads again."""
 
     async def play(stored: Stored) -> None:
-        newer = PresentAnswer(pool="training", at=stored.clock.now(), revision=1_000_000)
+        await stored.save(POOL)
+        assert await stored.kept() is not None
+        newer = PresentAnswer(pool="training", at=stored.clock.now())
         await stored.bus.put(ANSWERS, pool_key("training"), encode(newer))
         await stored.save(FAILING)
         kept = await stored.kept()
         assert kept is not None
         assert kept[0] == newer
+        stored.answers.note("training")
+        kept = await stored.kept()
+        assert kept is not None
+        assert [each.gate for each in kept[0].blocked] == ["retry"]
+
+    on_virtual_time(play)
+
+
+def test_an_answer_of_before_the_pools_were_set_back_is_replaced() -> None:
+    """A restored store begins with lower revisions."""
+
+    async def play(stored: Stored) -> None:
+        later = PresentAnswer(pool="training", at=stored.clock.now(), revision=1_000_000)
+        await stored.bus.put(ANSWERS, pool_key("training"), encode(later))
+        await stored.save(FAILING)
+        kept = await stored.kept()
+        assert kept is not None
+        assert [each.gate for each in kept[0].blocked] == ["retry"]
+
+    on_virtual_time(play)
+
+
+def test_a_pool_that_cannot_be_read_stops_no_other_answer() -> None:
+    """The record of one pool is garbled; the answers about the others are written."""
+
+    async def play(stored: Stored) -> None:
+        await stored.bus.put(POOLS, pool_key("garbled"), b"[no record")
+        stored.answers.note("garbled")
+        await stored.save(POOL)
+        assert await stored.kept() is not None
+
+    on_virtual_time(play)
+
+
+def test_a_replica_that_decides_nothing_answers_what_the_others_decided() -> None:
+    """The question may come to any replica, and one that stands by has read the pool long ago."""
+
+    async def play(stored: Stored) -> None:
+        await stored.save(POOL)
+        before = await stored.answers.answer("training")
+        found = await stored.bus.get(POOLS, pool_key("training"))
+        assert before is not None
+        assert found is not None
+        await stored.bus.update(POOLS, pool_key("training"), encode(FAILING), found.revision)
+        after = await stored.answers.answer("training")
+        of_node = await stored.answers.of_node("training", "n1")
+        assert after is not None
+        assert of_node is not None
+        assert ([], ["retry"]) == (
+            [e.gate for e in before.blocked],
+            [e.gate for e in after.blocked],
+        )
+        assert [each.gate for each in of_node.of("n1").blocked] == ["retry"]
 
     on_virtual_time(play)
 
