@@ -40,6 +40,9 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     former_ids: tuple[Identifier, ...] = ()
     """Earlier values of `provider_id`, the last one at the end: its provider may list it by one of
     them again."""
+    id_doubted: bool = False
+    """Its provider lists `provider_id` under another node's name: an order means it only where the
+    list shows it as this node's."""
     region: Identifier = ""
     zone: Identifier = ""
     address: Address = ""

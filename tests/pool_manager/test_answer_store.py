@@ -176,7 +176,7 @@ def test_a_pool_that_cannot_be_read_stops_no_other_answer() -> None:
 
 
 def test_a_replica_that_decides_nothing_answers_what_the_others_decided() -> None:
-    """The question may come to any replica, and one that stands by has read the pool long ago."""
+    """The question may come to any replica, and a standby has read the pool long ago."""
 
     async def play(stored: Stored) -> None:
         await stored.save(POOL)

@@ -204,6 +204,31 @@ async def test_a_launch_that_is_answered_with_another_nodes_id_takes_nothing_fro
     assert real.calls("terminate") == []
 
 
+async def test_a_node_whose_id_is_listed_as_anothers_takes_nothing_from_it(bus: NatsBus) -> None:
+    """Both launches were answered wrongly: no record has the ID of the machine that is in service.
+
+    The saga of the second node ends what the list shows as its own, and not what its record says.
+    """
+    await record_fleet(bus)
+    real, reports = fake(), Reports()
+    provider = Respelled(real)
+    parts = steps(bus, provider)  # type: ignore[arg-type]
+    provider.answers = "i-unknown"
+    await parts.provision(provision("web-1"))
+    provider.answers = "fake-000001"
+    await parts.provision(provision("web-2"))
+    await in_service(bus, "web-1")
+    assert (await recorded(bus, "web-2")).provider_id == "fake-000001"
+    await real.terminate("fake-000002")
+    await sweeping(bus, provider, reports).sweep()
+    assert (await recorded(bus, "web-2")).id_doubted
+    await parts.terminate(terminate("web-2"))
+    assert real.calls("terminate") == ["fake-000002"]
+    assert (await recorded(bus, "web-2")).state == "terminated"
+    await sweeping(bus, provider, reports).sweep()
+    assert (await recorded(bus)).provider_id == "fake-000001"
+
+
 async def test_the_undo_of_a_launch_with_another_nodes_id_leaves_that_node_alone(
     bus: NatsBus,
 ) -> None:

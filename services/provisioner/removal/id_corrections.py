@@ -99,7 +99,11 @@ def corrected(record: InstanceRecord, action: SweepAction) -> InstanceRecord:
     known = (*record.former_ids, record.provider_id)
     former = tuple(each for each in known if each not in ("", now, action.beside))
     return replace(
-        record, provider_id=now, provider=action.provider, former_ids=former[-FORMER_IDS_MAX:]
+        record,
+        provider_id=now,
+        provider=action.provider,
+        former_ids=former[-FORMER_IDS_MAX:],
+        id_doubted=False,
     )
 
 

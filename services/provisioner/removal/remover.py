@@ -166,20 +166,20 @@ class Remover:
             lag = timedelta(seconds=can.list_lag_seconds)
             # A list of many pages shows the state at the time it was started.
             asked_at = self._clock.now()
-            # Of an ID that two records have, the list says whose it is.
-            held = await self._store.other_holder(key, record)
+            # Of an ID that two records have, or that is in doubt, the list says whose it is.
+            held = record.id_doubted or bool(await self._store.other_holder(key, record))
             looks = again or not record.provider_id or held
             listed = await calls.list_instances() if looks else []
             if again and removal_orders.is_absent(record, listed, asked_at, lag):
                 return None, record
             if not record.provider and (found := instance_decisions.find_adoptable(record, listed)):
                 record = await self._record_found(key, record, provider, found)
-            order = order_of(record, provider, listed, only_listed=bool(held))
+            order = order_of(record, provider, listed, only_listed=held)
             await self._carry_out(order)
             if order.provider_ids or not again:
                 asked_at = self._clock.now()
                 listed = await calls.list_instances()
-                more = order_of(record, provider, listed, only_listed=bool(held))
+                more = order_of(record, provider, listed, only_listed=held)
                 left = tuple(set(more.provider_ids) - set(order.provider_ids))
                 await self._carry_out(msgspec.structs.replace(more, provider_ids=left))
         except ProviderError as error:

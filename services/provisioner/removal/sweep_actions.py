@@ -24,6 +24,7 @@ RecordKind = Literal[
     "restore-record",
     "correct-id",
     "note-unclear",
+    "doubt-id",
     "mark-listed",
     "mark-unlisted",
     "mark-down",
@@ -49,6 +50,7 @@ adopt-instance: record the instance of an unfinished launch.
 restore-record: write the record of a node in service, or of one whose instance others removed.
 correct-id: a node's only machine is listed under another ID than its record has.
 note-unclear: several machines have one name, and which of them is the node is not known.
+doubt-id: the list shows a record's ID under the name of another node.
 mark-listed, mark-unlisted: a running instance's record must say whether its provider lists it.
 mark-down, mark-up: and whether it runs, as its provider reports.
 keep-orphan: record an instance that a lost store knew, and leave it alone.

@@ -34,6 +34,7 @@ from services.provisioner.provider_client.provider import Capabilities, Instance
 from services.provisioner.removal.kept_instances import kept_seconds
 from services.provisioner.removal.removal_orders import (
     is_late,
+    is_of_other_node,
     is_ordered,
     ordered_instances,
     remaining_instances,
@@ -96,8 +97,29 @@ def decide_sweep(seen: SweepInput) -> tuple[SweepAction, ...]:
         for key, each in seen.records.items()
         if each.provider_id
     }
-    found = (_spared(each, owners) for each in actions if each is not None)
+    found = [_spared(each, owners) for each in actions if each is not None]
+    found += _doubts(seen, owners)
     return tuple(_commanded(each, seen.terminate) for each in found)
+
+
+def _doubts(
+    seen: SweepInput, owners: Mapping[tuple[str, str], tuple[str, str]]
+) -> list[SweepAction]:
+    """Return the records whose IDs are listed under the names of other nodes: one of both is wrong.
+
+    A launch that was answered with another node's ID would have that node's machine ended.
+    """
+    doubts: list[SweepAction] = []
+    for provider, instances in seen.listed.items():
+        for instance in instances:
+            key, state = owners.get((provider, instance.provider_id), ("", ""))
+            record = seen.records.get(key)
+            if record is None or state != "running" or record.id_doubted:
+                continue
+            if is_of_other_node(record, instance):
+                why = f"its ID is listed as {instance.name}'s"
+                doubts.append(SweepAction("doubt-id", key, provider, instance, why))
+    return doubts
 
 
 def _spared(action: SweepAction, owners: Mapping[tuple[str, str], tuple[str, str]]) -> SweepAction:
@@ -108,7 +130,8 @@ def _spared(action: SweepAction, owners: Mapping[tuple[str, str], tuple[str, str
     at = action.provider, action.instance.provider_id
     owner, state = owners.get(at, (action.key, ""))
     removes = action.kind in REMOVALS and state == "running"
-    if owner == action.key or not (removes or action.kind == "correct-id"):
+    corrects = action.kind == "correct-id" and state != "terminated"
+    if owner == action.key or not (removes or corrects):
         return action
     return replace(action, kind="note-unclear", why=f"the record of {owner} has its ID")
 

@@ -27,6 +27,7 @@ KINDS: Final[Mapping[SweepKind, tuple[SweepVerb, str]]] = {
     "retire-joined": ("forget", ""),
     "correct-id": ("note", ""),
     "note-unclear": ("note", ""),
+    "doubt-id": ("note", ""),
     "mark-down": ("note", ""),
     "mark-up": ("note", ""),
     "mark-listed": ("note", ""),

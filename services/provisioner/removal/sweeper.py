@@ -275,6 +275,8 @@ class Sweeper:
                 return await self._remover.try_removal(key)
             case "correct-id":
                 await self._ids.correct(action)
+            case "doubt-id":
+                await self._store.amend(key, lambda found: _doubted(found, instance), "running")
             case "mark-down" | "mark-up" | "mark-listed" | "mark-unlisted":
                 await self._store.amend(key, partial(self._marked, action), "running")
             case _:
@@ -355,3 +357,9 @@ def operator_authority(request: SweepRequest, now: datetime) -> Authority:
     """Return the authority of an operator's command."""
     names = " ".join(request.terminate)
     return Authority(kind="operator", request=f"sweep --terminate {names}", by=request.by, at=now)
+
+
+def _doubted(record: InstanceRecord, instance: Instance) -> InstanceRecord:
+    """Return a record whose ID was listed as another node's, unless it was corrected since."""
+    doubted = record.provider_id == instance.provider_id
+    return replace(record, id_doubted=True) if doubted else record
