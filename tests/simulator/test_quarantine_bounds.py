@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from services.pool_manager import sagas
 from services.pool_manager.planner.remediation import quarantine, quarantine_recheck
 from services.pool_manager.planner.safety import slow_waves
 from services.runtime.logs import silenced
+from services.saga import definitions as sagas
 from services.saga.definitions.recheck_saga import RECHECK_NODE
 from services.saga.definitions.saga_steps import UNCORDON
 from services.simulator.inputs.scenario.scenario_file import read_file
