@@ -79,9 +79,10 @@ def colour() -> bool:
 
 
 def width() -> int:
-    """Return how many characters a line has room for; 0: it has no limit."""
-    if (given := os.environ.get("COLUMNS", "")).isdecimal():
-        return int(given)
+    """Return how many characters a line of the terminal has room for; 0: it is no terminal.
+
+    `COLUMNS` counts on a terminal alone: scripts read whole lines, whoever exported it.
+    """
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 

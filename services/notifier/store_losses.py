@@ -8,6 +8,7 @@ from schemas.fleet_queries import CurrentFailure
 from schemas.stream_specs import StreamSpec
 from schemas.topology import (
     ALERTS,
+    ANSWERS,
     DEAD,
     EVENTS,
     EVIDENCE,
@@ -92,6 +93,7 @@ LOSSES: Final[dict[str, tuple[str, str]]] = {
     f"KV_{LEASES.name}": ("leases are acquired again within seconds", NOTHING_TO_DO),
     f"KV_{REPAIRS.name}": ("totals of repairs are counted again from EVENTS", NOTHING_TO_DO),
     f"KV_{ALERTS.name}": ("alerts sent before do not end by themselves", "end them by hand"),
+    f"KV_{ANSWERS.name}": ("what pools wait for is stored again within seconds", NOTHING_TO_DO),
     EVIDENCE.stream_name: (
         "evidence is lost",
         "request it again while EVENTS has the history: `navarch evidence NODE`",
@@ -106,7 +108,7 @@ LOSSES: Final[dict[str, tuple[str, str]]] = {
 """Stream -> what its loss means, and what an operator does."""
 EMPTIED_UNNOTICED: Final = frozenset(
     {each.name for each in (INTAKE, REQUESTS, TIMERS, SAGAS, TELEMETRY, DEAD, SINKS)}
-    | {f"KV_{each.name}" for each in (LEASES, HEARTBEATS, ALERTS, OFFERINGS)}
+    | {f"KV_{each.name}" for each in (LEASES, HEARTBEATS, ALERTS, OFFERINGS, ANSWERS)}
 )
 """Streams that lose all their messages in normal operation."""
 

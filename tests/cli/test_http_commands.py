@@ -136,6 +136,7 @@ ORDERS = [
 """Commands that small services carry out at once."""
 BUS_ONLY = [
     *("mcp", "ssh training-1", "backup /tmp/x", "slurm suspend training-1"),
+    *("join gpu-01 --print", "leave training-1"),
 ]
 """Commands whose requests no gateway relays."""
 LOCAL = {
@@ -144,7 +145,7 @@ LOCAL = {
         "alerts test",
         "policy check",
         "policy explain",
-        *("serve", "demo", "restore", "doctor"),
+        *("init", "serve", "demo", "restore", "doctor"),
     ),
     *("config apply", "config diff", "config explain", "config schema", "config set-credentials"),
     *("config validate", "gateway token create", "nats-config agent", "nats-config certificate"),

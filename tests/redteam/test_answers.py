@@ -2,13 +2,14 @@
 
 import sys
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import pytest
 
 from schemas.fleet_queries import Page, Query
 from schemas.messages import encode
-from services.bus.port import Reply
+from services.bus.port import Entry, Reply
 from services.cli import __main__
 from services.cli.bus_client import BusFleet
 from services.fleet_client.fleet_client import FleetClient
@@ -29,6 +30,8 @@ MALFORMED: Final = {
     "hostile fields": encode(Page()).replace(b"items", "it\u202eems\x1b".encode()),
 }
 
+NOW: Final = datetime(2026, 11, 29, tzinfo=UTC)
+
 
 class Liar:
     """A bus on which everything is answered with the same bytes."""
@@ -45,6 +48,10 @@ class Liar:
     async def request_all(self, *_: object) -> list[bytes]:
         """Answer as several replicas."""
         return [self.reply.data] * 2
+
+    async def entries(self, *_: object) -> list[Entry]:
+        """Have an entry of these bytes in every bucket."""
+        return [Entry("k", self.reply.data, 1, NOW)]
 
     async def close(self) -> None:
         """Nothing to close."""

@@ -28,7 +28,7 @@ from tests.support.secured import Secured
 STORES: Final = {
     "pool-manager": {
         *("EVENTS", "SAGAS", "TIMERS", "DEAD"),
-        *("KV_POOLS", "KV_NODES", "KV_HARDWARE", "KV_LEASES"),
+        *("KV_POOLS", "KV_NODES", "KV_HARDWARE", "KV_LEASES", "KV_ANSWERS"),
     },
     "health-monitor": {"INTAKE", "EVENTS", "TIMERS", "DEAD", "KV_HEALTH", "KV_LEASES"},
     "provisioner": {

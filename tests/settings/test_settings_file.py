@@ -339,7 +339,7 @@ ERRORS = {
     "defaults is text": ("defaults: big\n", "navarch.yaml:1: defaults: must be a mapping"),
     "a number for one of some words": (
         "pools:\n  a: {nodes: 5}\n",
-        "navarch.yaml:2: pools.a.nodes: must be one of launched, adopted, not a number",
+        "navarch.yaml:2: pools.a.nodes: must be one of launched, adopted, enrolled, not a number",
     ),
     "pools is a number": ("pools: 5\n", "navarch.yaml:1: pools: must be a mapping of names"),
     "server is text": (
