@@ -75,7 +75,7 @@ def why_node(
         now = (*now, _waiting_sentence(where), *_remaining_work(node, sagas, stored, at))
         then = _next_steps(where)
     elif node.state == "terminated":
-        now = (_end_of(node, sagas),)
+        now, away = (_end_of(node, sagas),), ""  # it waits for nothing any more
     idle = () if now or away else (IDLE,)
     return _answer(
         WhyAnswer(
