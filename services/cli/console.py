@@ -81,7 +81,7 @@ def colour() -> bool:
 def width() -> int:
     """Return how many characters a line of the terminal has room for; 0: it is no terminal.
 
-    `COLUMNS` counts on a terminal alone: scripts read whole lines, whoever exported it.
+    `COLUMNS` counts on a terminal alone: a script that inherits it reads whole lines.
     """
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
