@@ -17,7 +17,7 @@ from schemas.node_events import Repaired
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import BreakerOpened, Incident, PoolEvent
 from schemas.pool_records import PoolRecord, pool_key
-from schemas.present_answers import BlockedNode, PresentAnswer
+from schemas.present_answers import Block, BlockedNode, PresentAnswer
 from schemas.stored_messages import decode_stored
 from schemas.time_text import utc_seconds
 from schemas.topology import EVENTS, EVIDENCE, HEALTH, NODES, POOLS
@@ -101,6 +101,14 @@ async def _present(
     return found, f"{who}: what it waits for is as stored {age} ago, at {utc_seconds(found.at)}."
 
 
+async def _stops(fleet: FleetClient, state: SagaState, at: datetime) -> tuple[Block, ...]:
+    """Return what operators have stopped in the pool of a saga; nothing once it has ended."""
+    if state.ended:
+        return ()
+    present, _ = await _present(fleet, Query(pool=state.params.pool), at)
+    return tuple(each for each in present.blocked if each.gate == "stop") if present else ()
+
+
 def _tree(stored: Iterable[Stored], saga: str) -> list[Stored]:
     parsed = ((each, subjects.parse_saga(each.subject)) for each in stored)
     return [each for each, entry in parsed if entry is not None and entry.saga == saga]
@@ -133,8 +141,8 @@ async def _saga(
     fleet: FleetClient, state: SagaState, entries: list[Stored], at: datetime
 ) -> WhyAnswer:
     params, bus = state.params, fleet.bus
-    (present, _), own, facts = await asyncio.gather(
-        _present(fleet, Query(pool=params.pool), at),
+    stops, own, facts = await asyncio.gather(
+        _stops(fleet, state, at),
         bus.read(EVENTS.name, subjects.node_events_of(params.pool, params.node or params.new_node)),
         bus.read(EVENTS.name, subjects.pool_events_of(params.pool)),
     )
@@ -146,5 +154,4 @@ async def _saga(
         named = (getattr(message, "id", ""), getattr(message, "fault", ""))
         return bool(params.fault) and params.fault in named
 
-    stops = [each for each in present.blocked if each.gate == "stop"] if present else []
     return why_saga(state, [*entries, *filter(is_cause_or_result, [*own, *facts])], stops)

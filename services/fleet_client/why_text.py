@@ -226,13 +226,12 @@ def _group_sentence(group: BlockedGroup, *, above: bool, removing: bool) -> str:
 def why_saga(state: SagaState, stored: Iterable[Stored], stops: Sequence[Block] = ()) -> WhyAnswer:
     """Explain a saga; `stored`: its entries, and the events that caused it or that it caused.
 
-    `stops`: what operators have stopped in its pool.
+    `stops`: what operators have stopped in its pool; nothing once it has ended.
     """
     where = progress(state)
     nodes = " -> ".join(name for name in (where.node, where.new_node) if name)
-    held = () if state.ended else tuple(stops)
     now = ("It has ended.",) if state.ended else (_waiting_sentence(where),)
-    said = (*(each.text for each in held), *now)
+    said = (*(each.text for each in stops), *now)
     requested = f", requested by {state.params.by}" if state.params.by else ""
     began = f" Reason: {state.params.reason}{requested}." if state.params.reason else ""
     summary = f"{state.saga} ({where.kind} {nodes}) is {state.status}.{began}"
@@ -243,7 +242,7 @@ def why_saga(state: SagaState, stored: Iterable[Stored], stops: Sequence[Block] 
         kind="saga",
         summary=summary,
         now=said,
-        blocked=held,
+        blocked=tuple(stops),
         next=_next_steps(where),
     )
     return _answer(found, history_lines(stored))

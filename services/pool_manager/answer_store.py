@@ -13,6 +13,7 @@ from schemas.pool_records import PoolRecord, pool_key
 from schemas.present_answers import BlockedGroup, PresentAnswer
 from schemas.stops import Stop
 from schemas.topology import ANSWERS
+from services.bus.bucket_mirror import readable_record
 from services.bus.port import Bus
 from services.pool_manager.planner.explanation.node_explanation import blocked_node
 from services.pool_manager.planner.explanation.pool_explanation import present_answer
@@ -134,12 +135,7 @@ class AnswerStore:
         if pool in self._written:
             return self._written[pool]
         entry = await self._bus.get(ANSWERS, pool_key(pool))
-        if entry is None:
-            return None, 0
-        try:
-            return _answers.decode(entry.value), entry.revision
-        except msgspec.DecodeError:
-            return None, entry.revision
+        return readable_record(entry, _answers), entry.revision if entry is not None else 0
 
 
 def _same(before: PresentAnswer, answer: PresentAnswer) -> bool:

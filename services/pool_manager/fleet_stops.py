@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -229,13 +229,13 @@ class FleetStops:
                 time=now,
                 status="stopped",
                 scope=stop.scope,
-                **_fields(stop),
+                **msgspec.structs.asdict(stop),
             )
             await publish_event(self._bus, event)
             self._published[key] = times
 
     async def _publish_end(self, stop: Stop, by: str, reason: str, now: datetime) -> None:
-        fields = {**_fields(stop), "by": by, "reason": reason}
+        fields = {**msgspec.structs.asdict(stop), "by": by, "reason": reason}
         event = AutomationStopped(
             id=f"resumed-{stop.scope}-{stop.since.timestamp():.0f}",
             time=now,
@@ -245,10 +245,6 @@ class FleetStops:
         )
         await publish_event(self._bus, event)
         self._published.pop((stop.scope, stop.since), None)
-
-
-def _fields(stop: Stop) -> dict[str, Any]:
-    return {name: getattr(stop, name) for name in stop.__struct_fields__}
 
 
 def _waiting(pool: str, opened: OpenSaga, dollars: Mapping[str, float]) -> WaitingStart:

@@ -364,15 +364,12 @@ class Queries:
         query = _read(data)
         if query.node:
             found = await self._answers.of_node(query.pool, query.node)
+            about = f"node {query.node!r}; see navarch list"
         else:
             found = await self._answers.answer(query.pool)
+            about = f"pool {query.pool!r}; see navarch status"
         if found is None:
-            about, where = (
-                (f"node {query.node!r}", "list")
-                if query.node
-                else (f"pool {query.pool!r}", "status")
-            )
-            raise UnknownNameError(f"there is no {about}; see navarch {where}")
+            raise UnknownNameError(f"there is no {about}")
         return msgspec.json.encode(found)
 
     async def _budget(self, _: bytes, __: Headers) -> bytes:

@@ -18,13 +18,14 @@ from schemas.messages import decoder, encode
 from schemas.pool_events import RemovalAnswered
 from schemas.pool_records import FLEET_KEY, FleetRecord, removed_key
 from schemas.proposed_removals import PROPOSE_REMOVAL, RemovalAnswer, RemovalProposal
-from schemas.stops import FLEET, StopState, scope_of
+from schemas.stops import StopState
 from schemas.topology import EVENTS, INSTANCES, LEASES, NODES, POOLS, SAGAS
 from services.bus.bucket_mirror import readable, readable_record
 from services.bus.port import Bus, Endpoint, Headers
 from services.bus.record_bucket import RecordBucket
 from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.node_use_reader import NodeUseReader
+from services.pool_manager.planner.safety import stop_gate
 from services.pool_manager.planner.safety.removal_gates import (
     WINDOW,
     ProposalFacts,
@@ -126,8 +127,7 @@ class RemovalProposals:
         beat = await self._heartbeats.last(pool, name)
         began, since = await self._records()
         now = self._clock.now()
-        scopes = FLEET, scope_of(pool, ""), scope_of("", proposal.provider)
-        stop = self._stops().find(scopes, now)
+        stop = stop_gate.of_call(self._stops(), pool, (proposal.provider,), now)
         return ProposalFacts(
             pool=found[0] if found is not None else None,
             stopped=f"stopped {stop}" if stop is not None else "",

@@ -41,7 +41,6 @@ async def stop(
 
     Operators' own requests go on, and what is observed is recorded.
     """
-    await fleet.check_pool(pool)
     try:
         request = StopRequest(
             pool=pool,
@@ -70,7 +69,6 @@ async def resume(
     output: Output = console.Format.TABLE,
 ) -> None:
     """End a stop. What still holds is acted on, within the budgets."""
-    await fleet.check_pool(pool)
     try:
         request = ResumeRequest(pool=pool, provider=provider, reason=reason)
     except ValueError as error:

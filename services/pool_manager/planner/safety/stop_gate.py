@@ -3,6 +3,7 @@
 Operators' own orders pass, and so does what only gives a node back to work.
 """
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
@@ -25,7 +26,12 @@ def stop_of(stops: StopState, pool: str, now: datetime) -> Stop | None:
 
 def any_of(stops: StopState, pool: str, spec: PoolSpec, now: datetime) -> Stop | None:
     """Return the stop that holds something of a pool: all of it, or what calls its providers."""
-    return stops.find((FLEET, scope_of(pool, ""), *_providers(spec)), now)
+    return of_call(stops, pool, _names(spec), now)
+
+
+def of_call(stops: StopState, pool: str, providers: Iterable[str], now: datetime) -> Stop | None:
+    """Return the stop for which one of these providers is not called for a pool."""
+    return stops.find((FLEET, scope_of(pool, ""), *_scopes(providers)), now)
 
 
 def holds(
@@ -35,7 +41,7 @@ def holds(
     if gives_back(kind, saga):
         return None
     found = stop_of(stops, pool, now)
-    return found or (stops.find(_providers(spec), now) if may_call(kind) else None)
+    return found or (stops.find(_scopes(_names(spec)), now) if may_call(kind) else None)
 
 
 def holds_step(
@@ -45,7 +51,7 @@ def holds_step(
     if opened.cause or gives_back(opened.kind, opened):
         return None
     own = (FLEET, scope_of(pool, "")) if goes_far(step) else ()
-    called = _providers(spec) if step.name in CALLING else ()
+    called = _scopes(_names(spec)) if step.name in CALLING else ()
     return stops.find((*own, *called), now, running=True) if own or called else None
 
 
@@ -68,7 +74,10 @@ def may_call(kind: SagaKind) -> bool:
     return changes or definition.remediates or definition.disrupts
 
 
-def _providers(spec: PoolSpec) -> tuple[str, ...]:
-    """Return the scopes of a pool's providers."""
-    names = dict.fromkeys((spec.provider, *(each.name for each in spec.providers)))
-    return tuple(scope_of("", each) for each in names if each)
+def _names(spec: PoolSpec) -> Iterable[str]:
+    """Return the names of a pool's providers, each once."""
+    return dict.fromkeys((spec.provider, *(each.name for each in spec.providers)))
+
+
+def _scopes(providers: Iterable[str]) -> tuple[str, ...]:
+    return tuple(scope_of("", each) for each in providers if each)
