@@ -20,7 +20,7 @@ CLOCK = SystemClock()
 
 
 async def test_everything_reads_back_as_it_is_spelt_out(any_bus):
-    """After set-up the server's own account of each stream and durable is ours; twice as well."""
+    """The server's account of each stream and durable is ours after set-up, also a second one."""
     await set_up(any_bus, CLOCK, replicas=1)
     for spec in EVERY_STREAM:
         info = await any_bus.admin(f"STREAM.INFO.{spec.name}", {})
@@ -54,6 +54,30 @@ async def test_a_server_that_is_not_there_yet_is_waited_for(memory_bus, monkeypa
     assert len(refused) == 3
 
 
+async def test_a_replica_that_writes_what_it_read_before_this_one_does_no_harm(
+    memory_bus, monkeypatch
+):
+    """Both give the facts of agents to INTAKE; the slower one's update had EVENTS copy nothing."""
+    before = EVENTS.config(1) | {"sources": []}
+    await memory_bus.admin(f"STREAM.UPDATE.{EVENTS.name}", before)
+    answering, updated = memory_bus.admin, []
+
+    async def admin(call, payload):
+        answer = await answering(call, payload)
+        if call == f"STREAM.UPDATE.{EVENTS.name}" and not updated:
+            updated.append(call)
+            answer = await answering(call, before)
+        return answer
+
+    monkeypatch.setattr(memory_bus, "admin", admin)
+    await set_up(memory_bus, CLOCK, replicas=1)
+    info = await memory_bus.admin(f"STREAM.INFO.{EVENTS.name}", {})
+    assert (updated, info["config"]["sources"]) == (
+        [f"STREAM.UPDATE.{EVENTS.name}"],
+        [{"name": "INTAKE"}],
+    )
+
+
 async def test_a_drift_that_can_be_corrected_is_corrected(any_bus):
     """An operator's change of an age or a wait is taken back."""
     drifted = EVENTS.config(1) | {"max_age": 3600_000_000_000}
@@ -73,7 +97,7 @@ async def test_a_drift_that_can_be_corrected_is_corrected(any_bus):
 async def test_a_durable_of_an_earlier_release_is_changed_after_a_restart_of_the_server(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
-    """Its first answer then has the options of before, although it has taken the new ones."""
+    """The first answer then has the options of before, although it has taken the new ones."""
     place = f"CONSUMER.DURABLE.CREATE.{EVENTS.name}.{HEALTH_EVENTS.name}"
     earlier = HEALTH_EVENTS.config(1) | {"filter_subjects": [HEALTH_EVENTS.filters[0]]}
     await bus.admin(place, {"stream_name": EVENTS.name, "config": earlier})
@@ -90,7 +114,7 @@ async def test_a_durable_of_an_earlier_release_is_changed_after_a_restart_of_the
     ("option", "value"), [("storage", "memory"), ("retention", "interest"), ("deny_delete", True)]
 )
 async def test_a_stream_that_cannot_be_corrected_is_named(any_bus, option, value):
-    """With the option, what it is, what it should be, and what to do; nothing is deleted."""
+    """The error has the option, both values, and what to do; nothing is deleted."""
     await any_bus.admin(f"STREAM.DELETE.{EVENTS.name}", {})
     await any_bus.admin(f"STREAM.CREATE.{EVENTS.name}", EVENTS.config(1) | {option: value})
     with pytest.raises(SetupError, match=f"stream EVENTS .*{option} is {value!r}.*navarch restore"):
@@ -98,7 +122,7 @@ async def test_a_stream_that_cannot_be_corrected_is_named(any_bus, option, value
 
 
 async def test_a_durable_that_cannot_be_corrected_is_named(any_bus):
-    """As for streams."""
+    """The error has the same as that about a stream."""
     await any_bus.admin(f"CONSUMER.DELETE.{EVENTS.name}.{HEALTH_EVENTS.name}", {})
     await any_bus.admin(
         f"CONSUMER.DURABLE.CREATE.{EVENTS.name}.{HEALTH_EVENTS.name}",
