@@ -5,7 +5,7 @@ An instance is adopted where its node's record was lost, or where others make th
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -23,6 +23,7 @@ from services.pool_manager.planner.node_reconstruction import (
     NodeSources,
     StoredEvent,
     as_successor,
+    is_missed,
     reconstructed_node,
 )
 from services.pool_manager.planner.saga_projection import ARRIVING
@@ -59,6 +60,7 @@ class NodeAdoption:
         store: Store,
         last_events: Callable[[str, str, datetime | None], Awaitable[Sequence[StoredEvent]]],
         reconcile: Callable[[str], Awaitable[None]],
+        heartbeat_ttl_seconds: float,
     ) -> None:
         """`last_events` of a node made then; `reconcile` a pool that has one node more or fewer."""
         self._bus = bus
@@ -67,6 +69,7 @@ class NodeAdoption:
         self._store = store
         self._last_events = last_events
         self._reconcile = reconcile
+        self._expected = timedelta(seconds=heartbeat_ttl_seconds)
 
     def endpoints(self) -> Mapping[str, Endpoint]:
         """Subject -> what answers it."""
@@ -99,8 +102,6 @@ class NodeAdoption:
         sources = NodeSources(instance, (), events)
         ended = await last_end(self._bus, instance.pool, instance.instance)
         now = self._clock.now()
-        # The health-monitor misses only agents that register or beat from now on. An agent on what
-        # others made may not have started yet, unless it has registered.
         launched = found_pool[0].spec.nodes == "launched"
         beats = bool(await self._heartbeats.beating(instance.pool, [instance.instance]))
 
@@ -111,9 +112,10 @@ class NodeAdoption:
             if made is None:
                 return None
             made = as_successor(made, found, ended)
-            if beats or not (launched or made.registered_at):
-                return made
-            return msgspec.structs.replace(made, lost=True, lost_at=now)
+            missed = is_missed(
+                made, launched=launched, beats=beats, now=now, expected=self._expected
+            )
+            return msgspec.structs.replace(made, lost=True, lost_at=now) if missed else made
 
         if joins:
             name = instance.instance

@@ -130,9 +130,7 @@ class PoolManager:
             lambda: self._coordinator,
             Remediators(context.settings.pools, context.settings_file, context.plugins).of,
             float(context.settings.agent.heartbeat_ttl),
-            self._idle.due,
-            self._answers.note,
-            self._stops,
+            *(self._idle.due, self._answers.note, self._stops),
         )
         self._fleet_stops = FleetStops(
             *(context.bus, context.clock, self.store, self._stops, self._reconciler.would_begin),
@@ -168,6 +166,7 @@ class PoolManager:
         self._adoption = NodeAdoption(
             *(context.bus, context.clock, self.store),
             *(self._rebuilder.last_events, self._reconciler.reconcile),
+            float(context.settings.agent.heartbeat_ttl),
         )
         self._verifier = Verifier(
             context.bus, context.clock, self.store, self._lease, self._reconciler.reconcile

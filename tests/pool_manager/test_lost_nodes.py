@@ -20,6 +20,8 @@ from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager.planner.node_reconstruction import (
     NodeSources,
     StoredEvent,
+    adopted_node,
+    is_missed,
     reconstructed_node,
 )
 from services.pool_manager.planner.sizing.open_sagas import highest_serial, without_name
@@ -63,8 +65,28 @@ JOINED = msgspec.structs.replace(
 )
 
 
+@pytest.mark.parametrize(
+    ("registered_at", "launched", "beats", "missed"),
+    [
+        pytest.param(None, False, False, False, id="its agent may not have started"),
+        pytest.param(None, True, False, True, id="its agent was there when its record was lost"),
+        pytest.param(NOW, False, False, True, id="its agent registered, and fell silent"),
+        pytest.param(NOW, False, True, False, id="its agent beats"),
+        pytest.param(LATER, False, False, False, id="its first heartbeat is on its way"),
+        pytest.param(LATER, True, False, False, id="launched, and just registered"),
+    ],
+)
+def test_a_node_that_is_adopted_is_missed_only_where_nothing_else_misses_it(
+    registered_at: datetime | None, launched: bool, beats: bool, missed: bool
+) -> None:
+    """Agents that wait for a bus register a moment before their first heartbeat is taken."""
+    made = msgspec.structs.replace(adopted_node(None, INSTANCE, LATER), registered_at=registered_at)
+    now, ttl = LATER + timedelta(seconds=1), timedelta(seconds=30)
+    assert is_missed(made, launched=launched, beats=beats, now=now, expected=ttl) == missed
+
+
 def event(kind: type[NodeEvent], at: datetime = LATER, **fields: Any) -> StoredEvent:
-    """An event about n1."""
+    """Return an event about n1."""
     return StoredEvent(9, at, kind(id="e", time=at, pool="p", node="n1", **fields))
 
 
@@ -169,7 +191,7 @@ def event(kind: type[NodeEvent], at: datetime = LATER, **fields: Any) -> StoredE
 def test_what_is_recorded_again(
     record: NodeRecord | None, sources: NodeSources, expected: dict[str, Any] | None
 ) -> None:
-    """From what else is stored; doing it twice changes nothing more."""
+    """The record is made from what else is stored; doing it twice changes nothing more."""
     found = reconstructed_node(record, "n1", sources, NOW)
     if expected is None:
         assert found is None
@@ -195,7 +217,7 @@ async def _lost(bus: NatsBus, bucket: BucketSpec) -> None:
 async def test_nodes_without_records_are_recorded_again_and_not_launched_once_more(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """What is decided meanwhile waits for it."""
+    """A decision made meanwhile waits for them."""
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
         await ask(bus, "cordon", node=before[0])
@@ -220,7 +242,7 @@ async def test_nodes_without_records_are_recorded_again_and_not_launched_once_mo
 async def test_a_lost_pool_is_recorded_again_and_names_no_node_twice(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """With the nodes that it has; the next node gets a new name."""
+    """The record counts the nodes that there are; the next node gets a new name."""
 
     async def sweep(_data: bytes, _: object) -> bytes:
         return b"{}"
@@ -244,7 +266,7 @@ async def test_a_lost_pool_is_recorded_again_and_names_no_node_twice(
     ("name", "serial"), [("training-10-5ecb", 10), ("training-3-0ed2", 7), ("gpu-99", 7)]
 )
 def test_a_pool_gives_no_name_again_that_an_operator_adopts(name: str, serial: int) -> None:
-    """Its record may be of before it gave the name."""
+    """The pool's record may be of before it gave the name."""
     spec = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=9)
     record = PoolRecord(name="training", spec=spec, desired=0, serial=7)
     assert without_name(record, name).serial == serial

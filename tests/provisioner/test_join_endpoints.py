@@ -126,7 +126,7 @@ async def _serve_pool_manager(bus: Bus) -> asyncio.Task[None]:
         await store.nodes.caught_up()
 
     rebuilder = NodeRebuilder(bus, SystemClock(), store)
-    adoption = NodeAdoption(bus, SystemClock(), store, rebuilder.last_events, reconcile)
+    adoption = NodeAdoption(bus, SystemClock(), store, rebuilder.last_events, reconcile, 0.0)
     await bus.serve("pool-manager", "", adoption.endpoints())
     return watching
 

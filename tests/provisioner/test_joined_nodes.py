@@ -109,7 +109,7 @@ async def bus(server: MemoryServer) -> AsyncIterator[Bus]:
             await publish_event(connected, event)
 
     rebuilder = NodeRebuilder(connected, SystemClock(), store)
-    adoption = NodeAdoption(connected, SystemClock(), store, rebuilder.last_events, reconcile)
+    adoption = NodeAdoption(connected, SystemClock(), store, rebuilder.last_events, reconcile, 0.0)
     await connected.serve("pool-manager", "", adoption.endpoints())
     yield connected
     watching.cancel()

@@ -124,7 +124,7 @@ async def test_an_adopted_orphan_is_a_node_of_its_pool_again(fleet: NatsBus) -> 
         """Nothing to decide here."""
 
     rebuilder = NodeRebuilder(fleet, SystemClock(), store)
-    adoption = NodeAdoption(fleet, SystemClock(), store, rebuilder.last_events, reconcile)
+    adoption = NodeAdoption(fleet, SystemClock(), store, rebuilder.last_events, reconcile, 0.0)
     await fleet.serve("pool-manager", "", adoption.endpoints())
     watching = asyncio.create_task(store.nodes.run())
     sweeping = sweeper(fleet, provider)

@@ -1,7 +1,7 @@
 """A node's record as INSTANCES, the saga logs and EVENTS have it, where NODES lost it. Pure."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 import msgspec
@@ -65,6 +65,20 @@ def adopted_node(record: NodeRecord | None, instance: InstanceRecord, now: datet
         admitted_at=now,
         changed_at=now,
     )
+
+
+def is_missed(
+    made: NodeRecord, *, launched: bool, beats: bool, now: datetime, expected: timedelta
+) -> bool:
+    """Whether a node that is adopted now is silent, and only its record can say so.
+
+    Its first heartbeat is `expected` that long after its agent registered; from then on the
+    health-monitor misses it, but it takes a silence from before for that of an earlier node of the
+    name. An agent on a machine that others made may not have started yet.
+    """
+    if beats or (made.registered_at is None and not launched):
+        return False
+    return made.registered_at is None or made.registered_at + expected <= now
 
 
 def reconstructed_node(
