@@ -27,6 +27,15 @@ that its provider does not have. A login that has expired (AUTH) refuses every r
 person renews it, and the next try succeeds."""
 
 
+UNSWEPT: Final = timedelta(minutes=10)
+"""Age up to which perhaps no sweep has seen an instance: many intervals, as a list may fail."""
+
+
+def is_unswept(record: InstanceRecord, now: datetime) -> bool:
+    """Return whether only the answer to its launch may say that a record's ID is its own."""
+    return record.running_at is not None and now - record.running_at < UNSWEPT
+
+
 def is_ordered(record: InstanceRecord, instance: Instance) -> bool:
     """Return whether the order of a record, perhaps carried out already, means an instance.
 
@@ -71,13 +80,20 @@ def remaining_instances(record: InstanceRecord, listed: Iterable[Instance]) -> l
 
 
 def ordered_instances(record: InstanceRecord, listed: Iterable[Instance]) -> list[Instance]:
-    """Return the listed instances that the order of a record means."""
+    """Return the listed instances that the order of a record means.
+
+    An order that names another node's ID means the machine that its own launch made instead.
+    """
     index = InstanceList.of(listed)
     ids = dict.fromkeys((*record.ordered, record.provider_id))
     known = [found for each in ids if each for found in index.by_id.get(each, ())]
     named = index.by_name.get((record.pool, record.instance), ())
     found = {each.provider_id: each for each in (*known, *named)}
-    return [each for each in found.values() if is_ordered(record, each)]
+    mine = [each for each in found.values() if is_ordered(record, each)]
+    if mine or not any(is_of_other_node(record, each) for each in known):
+        return mine
+    # The answer to its launch had another node's ID: the token says which machine it is.
+    return [each for each in named if record.token and each.token == record.token]
 
 
 def order_of(

@@ -168,7 +168,8 @@ class Remover:
             asked_at = self._clock.now()
             # Of an ID that two records have, or that is in doubt, the list says whose it is.
             held = record.id_doubted or bool(await self._store.other_holder(key, record))
-            looks = again or not record.provider_id or held
+            unswept = removal_orders.is_unswept(record, asked_at)
+            looks = again or not record.provider_id or held or unswept
             listed = await calls.list_instances() if looks else []
             if again and removal_orders.is_absent(record, listed, asked_at, lag):
                 return None, record
