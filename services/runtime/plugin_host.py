@@ -53,7 +53,10 @@ class PluginHost:
         exits: PluginExitFile | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`threads`: plugins from outside have threads of their own, as in a process of its own."""
+        """`threads`: plugins from outside have threads of their own.
+
+        `exits`: of a process that is the service's own; one that is held up by a plugin is ended.
+        """
         self._service = service
         self._threads = threads
         self._exits = exits
@@ -164,11 +167,11 @@ class PluginHost:
                 else:
                     await self._changed.wait()
         finally:
-            if self._threads:
+            if self._exits is not None:
                 faulthandler.cancel_dump_traceback_later()
 
     async def _look(self, clock: Clock, watched: Sequence[GuardedPlugin]) -> None:
-        if watched:
+        if watched and self._exits is not None:
             faulthandler.dump_traceback_later(INTERPRETER_SECONDS_MAX, exit=True, file=STDERR)
         began = clock.monotonic()
         await clock.sleep(LOOK_SECONDS)

@@ -7,6 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -125,7 +126,7 @@ ORDER_PREFIX: Final = subjects.ORDERS.removesuffix("*.*")
 def order_event(
     subject: str, data: bytes, service: str, reason: str, now: datetime
 ) -> OrderAnswered | None:
-    """What is published about an order; None for one that a service gave by itself. Pure."""
+    """Return the event about an order; None for one that a service gave by itself. Pure."""
     parsed = subjects.parse_order(subject)
     if parsed is None or parsed[1] in SERVICES:
         return None
@@ -166,7 +167,7 @@ Task = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What a service is made of; `build` functions return one."""
+    """Holds the parts of a service; `build` functions return one."""
 
     description: str
     consumers: Sequence[Consumer] = ()
@@ -183,7 +184,7 @@ Build = Callable[[Context], Awaitable[Service]]
 
 
 def no_check(settings: Settings, file: Path | None) -> None:
-    """For a service that loads no plugin and no file."""
+    """Check nothing, for a service that loads no plugin and no file."""
     del settings, file
 
 
@@ -217,13 +218,17 @@ async def _run(
     instruments = Instruments()
     async with reload.watching(instruments.failures) as stopping:
         with remembered(LOG_LINES_MAX, LOG_CHARS_MAX, clock.now) as logged:
-            facts = reload.facts
-            await _connected(
-                name, build, settings, file, clock, instruments, facts, logged, stopping
+            plugins = PluginHost(
+                name, threads=True, exits=PluginExitFile(Path(settings.data_dir), name, time.time())
+            )
+            await run_service(
+                *(name, build, settings, file, clock, instruments, reload.facts, logged),
+                plugins,
+                stopping,
             )
 
 
-async def _connected(
+async def run_service(
     name: str,
     build: Build,
     settings: Settings,
@@ -232,8 +237,14 @@ async def _connected(
     instruments: Instruments,
     facts: Mapping[str, str],
     logged: LogMemory,
+    plugins: PluginHost,
     stopping: asyncio.Event,
+    ready: asyncio.Event | None = None,
 ) -> None:
+    """Connect one service and run it until `stopping` is set; `ready` is set once it serves.
+
+    The settings are checked before. A loop that ends by itself raises what ended it.
+    """
     options = ConnectOptions(
         settings=settings.nats, name=name, inbox_prefix=inbox(name), ping_seconds=PING_SECONDS
     )
@@ -257,9 +268,6 @@ async def _connected(
         await bus.close()
         return
     reading.result()
-    plugins = PluginHost(
-        name, threads=True, exits=PluginExitFile(Path(settings.data_dir), name, time.time())
-    )
     await plugins.read(bus)
     context = Context(
         name=name,
@@ -281,7 +289,7 @@ async def _connected(
         watch_expiry = partial(_watch_expiry, context, bus)
         guard = guard_of(context)
         service = with_failures(context, service, server_clock.run, watch_expiry, guard.run)
-        await _serve(context, service, guard, stopping)
+        await _serve(context, service, guard, stopping, ready or asyncio.Event())
     finally:
         plugins.close()
         context.tracing.close()
@@ -326,7 +334,7 @@ async def _watch_writes(context: Context) -> None:
 
 
 def guard_of(context: Context) -> CrashGuard:
-    """What sets aside messages that end this service's processes."""
+    """Return the guard that sets aside messages which end this service's processes."""
     failures = context.instruments.failures
     return CrashGuard(context.bus, context.clock, context.name, context.replica, failures)
 
@@ -351,7 +359,11 @@ def with_failures(context: Context, service: Service, *tasks: Task) -> Service:
 
 
 async def _serve(
-    context: Context, service: Service, guard: CrashGuard, stopping: asyncio.Event
+    context: Context,
+    service: Service,
+    guard: CrashGuard,
+    stopping: asyncio.Event,
+    ready: asyncio.Event,
 ) -> None:
     http = HttpEndpoint(
         context.settings.http,
@@ -363,7 +375,19 @@ async def _serve(
         service.endpoints, context.name, context.clock.now, partial(publish_event, context.bus)
     )
     facts = {**context.facts, "http": http.url}
-    await context.bus.serve(context.name, service.description, endpoints, facts=facts)
+    with closing(http):
+        await context.bus.serve(context.name, service.description, endpoints, facts=facts)
+        await _run_loops(context, service, guard, http, stopping, ready)
+
+
+async def _run_loops(
+    context: Context,
+    service: Service,
+    guard: CrashGuard,
+    http: HttpEndpoint,
+    stopping: asyncio.Event,
+    ready: asyncio.Event,
+) -> None:
     push = metric_push(
         context.settings.metrics.otlp_endpoint,
         context.name,
@@ -383,6 +407,7 @@ async def _serve(
     serving = asyncio.create_task(http.run())
     waiting = asyncio.create_task(stopping.wait())
     log.info("ready", extra={"http": http.url, "replica": context.replica})
+    ready.set()
     try:
         done, _ = await asyncio.wait(
             {waiting, serving, *consuming, *tasks}, return_when=asyncio.FIRST_COMPLETED

@@ -114,6 +114,10 @@ class HttpEndpoint:
         """Take no more requests."""
         self._server.should_exit = True
 
+    def close(self) -> None:
+        """Free the port."""
+        self._socket.close()
+
     async def _livez(self, _: Request) -> Response:
         # Answered by the very loop that does the work: an answer is the proof.
         return PlainTextResponse("alive\n")

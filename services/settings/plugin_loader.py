@@ -9,7 +9,8 @@ that were received over the bus name installed plugins by entry point.
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import import_module
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 NO_FILE: Final = "(built-in configuration)"
 FILES_MAX: Final = 4
 """Parsed texts that are kept."""
+
+_registered: Final[dict[tuple[str, str], type[Any]]] = {}
+"""Group and name -> the class, of plugins of the program that runs the services itself."""
 
 Origin = Literal["section", "pool", "bus"]
 """Where a plugin's settings are from: a section of the configuration, whose `${NAME}` are resolved;
@@ -114,6 +118,21 @@ def plugin_class(group: str, settings: PluginSettings, file: Path | None) -> typ
     return found
 
 
+@contextmanager
+def registered(group: str, name: str, plugin: type[Any]) -> Iterator[None]:
+    """Have a name mean a class of this program while the block runs, as an entry point would.
+
+    Raise ConfigurationError where the name is taken.
+    """
+    if (group, name) in _registered or name in _entry_points(group, tuple(sys.path)):
+        raise ConfigurationError(f"there is a plugin of {group} named {name!r} already")
+    _registered[group, name] = plugin
+    try:
+        yield
+    finally:
+        del _registered[group, name]
+
+
 def _document(file: Path | None) -> Document:
     if file is None:
         return Document(NO_FILE, {})
@@ -143,6 +162,8 @@ def _find(
 ) -> type[Any]:
     if name in built_in:
         return built_in[name]
+    if (group, name) in _registered:
+        return _registered[group, name]
     known = _entry_points(group, tuple(sys.path))
     try:
         if name in known:
@@ -157,7 +178,7 @@ def _find(
         if isinstance(error, ModuleNotFoundError):
             problem += "; install its package beside Navarch, or put its folder on PYTHONPATH"
         raise document.error((*path, "type"), problem) from error
-    names = sorted({*known, *built_in})
+    names = sorted({*known, *built_in, *(each for place, each in _registered if place == group)})
     near = "".join(f"did you mean {each!r}? Else " for each in get_close_matches(name, names, 1))
     raise document.error(
         (*path, "type"),

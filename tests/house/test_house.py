@@ -73,7 +73,7 @@ NOT_SUBJECTS: Final = frozenset(
 LIBRARIES: Final = frozenset(
     {"bus", "cli", "fleet_client", "gateway", "operator_text", "primitives", "runtime", "saga"}
     | {"http_client", "mcp_server", "workload_systems"}
-    | {"settings", "simulator"}
+    | {"embedding", "settings", "simulator"}
 )
 """Folders of services/ that are libraries or programs, not services."""
 

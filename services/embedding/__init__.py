@@ -1,0 +1,1 @@
+"""Runs a fleet inside another program, for tests and for programs with plugins of their own."""
