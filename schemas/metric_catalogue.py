@@ -15,6 +15,7 @@ NODE: Final = ("pool", "node")
 GPU: Final = ("pool", "node", "gpu")
 FAULT: Final = ("pool", "fault")
 CONSUMER: Final = ("stream", "durable")
+PLUGIN: Final = ("kind", "plugin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +321,27 @@ CLOCK_AHEAD: Final = _of_process(
     (),
     "How far this host's clock is ahead of the server's, which alone counts",
 )
+PLUGIN_CALLS: Final = _of_process(
+    "navarch_plugin_calls_total", "counter", "", PLUGIN, "Calls of a plugin"
+)
+PLUGIN_FAILURES: Final = _of_process(
+    "navarch_plugin_failures_total",
+    "counter",
+    "",
+    PLUGIN,
+    "Calls of a plugin that raised what its contract lacks, answered wrongly, or not in time",
+)
+PLUGIN_BLOCKED: Final = _of_process(
+    "navarch_plugin_blocked_seconds_total",
+    "counter",
+    "seconds",
+    PLUGIN,
+    "Time for which a plugin kept its thread from everything else",
+)
+PLUGIN_WORKS: Final = _of_process(
+    "navarch_plugin_works", "gauge", "", PLUGIN, "1; 0: it fails, is off, or is disabled somewhere"
+)
+PLUGINS: Final = (PLUGIN_CALLS, PLUGIN_FAILURES, PLUGIN_BLOCKED, PLUGIN_WORKS)
 
 FAULTS_JUDGED: Final = _of_health(
     "navarch_faults_judged_total", ("kind", "result"), "Faults judged, by kind and result"
@@ -406,6 +428,7 @@ LABEL_VALUES_MAX: Final[Mapping[str, int]] = {
     "condition": 100,
     "scope": 65,
     "route": 200,
+    "plugin": 1_000,
     **dict.fromkeys(("kind", "status", "state", "command", "direction", "label"), 50),
     **dict.fromkeys(
         ("failure", "outcome", "version", "result", "fact", "level", "edge", "method"), 50

@@ -48,6 +48,7 @@ from services.runtime.log_answers import (
 )
 from services.runtime.plugin_exits import PluginExitFile
 from services.runtime.plugin_host import PluginHost
+from services.runtime.plugin_metrics import PluginCollector
 from services.runtime.process_http import HttpEndpoint, check_port
 from services.runtime.process_metrics import Instruments
 from services.runtime.push_choice import metric_push
@@ -269,6 +270,7 @@ async def run_service(
         return
     reading.result()
     await plugins.read(bus)
+    instruments.registry.register(PluginCollector(plugins))
     context = Context(
         name=name,
         replica=replica,

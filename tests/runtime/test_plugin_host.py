@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from schemas.plugin_kinds import AUTOSCALER
 from schemas.plugin_records import PluginSwitchRecord
@@ -12,6 +13,7 @@ from services.primitives.plugin_boundary import GuardedPlugin, PluginFailedError
 from services.primitives.plugin_contract import PluginContract
 from services.runtime.plugin_exits import EXIT_SECONDS, EXITS_MAX, PluginExitFile
 from services.runtime.plugin_host import PluginHost
+from services.runtime.plugin_metrics import PluginCollector
 
 KEY = "autoscaler acme"
 NOW = 1_000_000.0
@@ -40,6 +42,29 @@ async def test_a_plugin_that_is_off_is_enabled_without_a_switch_before() -> None
     host.apply(PluginSwitchRecord(name="acme", number=1))
     assert await guard.call("ask") == 3
     assert list(host.failures()) == []
+
+
+async def test_the_metrics_of_a_plugin_are_added_up_over_its_places() -> None:
+    """One that fails for one pool does not work, whatever it does for another."""
+    host, registry = PluginHost("service"), CollectorRegistry()
+    registry.register(PluginCollector(host))
+    contract = PluginContract(kind=AUTOSCALER, protocols=(Contract,))
+    for pool, times in (("a", 2), ("b", 3)):
+        guard = host.guard(contract, Plugin(), "acme", f"pool {pool}")
+        for _ in range(times):
+            await guard.call("ask")
+    guard.turn_off("is off")
+    labels = {"kind": "autoscaler", "plugin": "acme"}
+    values = {
+        each: registry.get_sample_value(f"navarch_plugin_{each}", labels)
+        for each in ("calls_total", "failures_total", "blocked_seconds_total", "works")
+    }
+    assert values == {
+        "calls_total": 5.0,
+        "failures_total": 0.0,
+        "blocked_seconds_total": 0.0,
+        "works": 0.0,
+    }
 
 
 async def test_a_disabled_plugin_is_disabled_after_a_restart_and_no_failure() -> None:
