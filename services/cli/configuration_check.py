@@ -28,6 +28,7 @@ from services.settings.offering_warnings import (
 from services.settings.plugin_loader import locate, setting_error
 from services.settings.problem_list import ProblemList
 from services.settings.settings_file import Configuration, inspect_configuration, read_file
+from services.settings.setup_validation import templates_of
 
 CHECKS: Final[dict[str, Check]] = {
     "pool-manager": check_pool_manager,
@@ -71,10 +72,11 @@ def check_served_ports(settings: Settings, file: Path | None) -> None:
 def warnings_of(settings: Settings, file: Path | None) -> list[str]:
     """Return what keeps no service from starting, and is probably not meant."""
     types = load_instance_types(settings.instance_types, file)
+    templates = templates_of(settings.pools, file.parent if file is not None else Path())
     found = [*drain_warnings(settings), *offering_warnings(settings, types)]
     found += [str(locate(each, file)) for each in driver_warnings(settings, types)]
     found += [*schedule_warnings(settings), *queue_warnings(settings)]
-    found += [*setup_warnings(settings), *key_file_warnings(settings)]
+    found += [*setup_warnings(settings, templates), *key_file_warnings(settings)]
     try:
         check_port(settings.http, file)
     except ConfigurationError as error:

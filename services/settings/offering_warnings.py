@@ -4,7 +4,7 @@ Pure.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -66,17 +66,23 @@ def queue_warnings(settings: Settings) -> Iterator[str]:
             )
 
 
-def setup_warnings(settings: Settings) -> Iterator[str]:
-    """Yield a warning for each pool whose commands install the agent of the original."""
+def setup_warnings(settings: Settings, templates: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning for each pool that installs the agent of the original.
+
+    `templates`: pool -> its template of user data, of those that have one.
+    """
     package = settings.agent.package or "PACKAGE"
     for name, spec in settings.pools.items():
-        if any(ORIGINAL_AGENT.search(each) for each in spec.setup_commands):
+        texts = {"setup_commands": spec.setup_commands, "user_data": (templates.get(name, ""),)}
+        for key, written in texts.items():
+            if not any(ORIGINAL_AGENT.search(each) for each in written):
+                continue
             yield (
-                f"pool {name}: its setup_commands install the original's agent `navarch-node`, "
+                f"pool {name}: its {key} installs the original's agent `navarch-node`, "
                 "which cannot register here; write `python3 -m pip install "
                 f"'{package}'` and a unit that runs `navarch-agent` with NAVARCH_NATS_URL="
                 "{{.ControlPlane}} NAVARCH_POOL={{.Pool}} NAVARCH_NODE={{.NodeID}} "
-                "(docs/providers.md), or `user_data: auto` in their place"
+                "(docs/providers.md), or `user_data: auto` in its place"
             )
 
 

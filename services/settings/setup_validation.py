@@ -1,5 +1,6 @@
 """Checks a pool's way of setting up its nodes, and names what to write instead."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -43,10 +44,27 @@ def user_data_digest(named: str, directory: Path) -> str:
     """Return the digest of a pool's user data; empty: its template cannot be read here."""
     if named in ("", placeholders.AUTO):
         return digest(named)
+    text = template_text(named, directory)
+    return digest(text) if text is not None else ""
+
+
+def templates_of(pools: Mapping[str, PoolSpec], directory: Path) -> dict[str, str]:
+    """Return pool -> its template of user data, of those that can be read here."""
+    named = {name: each.user_data for name, each in pools.items()}
+    found = {
+        name: template_text(each, directory)
+        for name, each in named.items()
+        if each not in ("", placeholders.AUTO)
+    }
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def template_text(named: str, directory: Path) -> str | None:
+    """Return the template that a pool's user data names; None: it cannot be read here."""
     try:
-        return digest(Path(resolve_path(named, directory)).read_text(encoding="utf-8"))
+        return Path(resolve_path(named, directory)).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        return ""
+        return None
 
 
 def template_problem(file: Path) -> str:

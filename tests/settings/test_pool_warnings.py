@@ -1,5 +1,6 @@
 """Warnings of pools that are valid and cannot work: a queue without metrics, a foreign agent."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -7,6 +8,7 @@ import pytest
 
 from schemas.settings import Settings
 from services.settings.offering_warnings import queue_warnings, setup_warnings
+from services.settings.setup_validation import templates_of
 
 RELEASES = "https://github.com/NavarchProject/navarch/releases/latest/download"
 FETCHED = f"curl -L {RELEASES}/navarch-node-linux-amd64 -o /usr/local/bin/node-agent"
@@ -65,7 +67,7 @@ def test_commands_of_the_originals_agent_are_warned_of(command: str) -> None:
     """The warning says how this agent is installed, with the package that is configured."""
     package = "navarch @ https://example.com/navarch-0.1.0-py3-none-any.whl"
     pool = {"setup_commands": ["nvidia-smi -pm 1", command]}
-    [warning] = setup_warnings(settings(pool, agent={"package": package}))
+    [warning] = setup_warnings(settings(pool, agent={"package": package}), {})
     assert f"python3 -m pip install '{package}'" in warning
     assert "NAVARCH_NODE={{.NodeID}}" in warning
 
@@ -73,4 +75,18 @@ def test_commands_of_the_originals_agent_are_warned_of(command: str) -> None:
 @pytest.mark.parametrize("command", [LABELLED, KUBE_LABEL, "python3 -m pip install navarch"])
 def test_the_label_of_a_node_is_no_agent(command: str) -> None:
     """Commands that set the label `navarch-node`, or install this agent, get no warning."""
-    assert not list(setup_warnings(settings({"setup_commands": [command]})))
+    assert not list(setup_warnings(settings({"setup_commands": [command]}), {}))
+
+
+@pytest.mark.parametrize(("command", "warns"), [(FETCHED, True), (LABELLED, False)])
+def test_a_template_of_the_originals_agent_is_warned_of(
+    command: str, warns: bool, tmp_path: Path
+) -> None:
+    """The template is found beside the configuration; one that cannot be read is no warning."""
+    (tmp_path / "boot.sh").write_text(f"#!/bin/sh\n{command}\n")
+    pool = settings({"user_data": "boot.sh"})
+    warnings = list(setup_warnings(pool, templates_of(pool.pools, tmp_path)))
+    assert ["its user_data installs the original's agent" in each for each in warnings] == (
+        [True] if warns else []
+    )
+    assert templates_of(settings({"user_data": "missing.sh"}).pools, tmp_path) == {}
