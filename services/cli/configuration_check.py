@@ -2,12 +2,15 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
 import services.runtime.import_trim  # noqa: F401 - before whatever loads more than is used
+from agent.conditions.declared import CONDITIONS
 from schemas.settings import Settings
 from services.gateway.gateway_start import check as check_gateway
+from services.health_monitor.rules.policy_file import load_policy, policy_path, words_compared
 from services.health_monitor.service import check as check_health_monitor
 from services.notifier.service import check as check_notifier
 from services.pool_manager.service import check as check_pool_manager
@@ -77,6 +80,7 @@ def warnings_of(settings: Settings, file: Path | None) -> list[str]:
     found += [str(locate(each, file)) for each in driver_warnings(settings, types)]
     found += [*schedule_warnings(settings), *queue_warnings(settings)]
     found += [*setup_warnings(settings, templates), *key_file_warnings(settings)]
+    found += condition_warnings(settings, file)
     try:
         check_port(settings.http, file)
     except ConfigurationError as error:
@@ -88,6 +92,23 @@ def warnings_of(settings: Settings, file: Path | None) -> list[str]:
     if problem := data_dir_problem(Path(settings.data_dir)):
         found.append(f"data_dir: {problem}; name another, or run this as the services' user")
     return found
+
+
+def condition_warnings(settings: Settings, file: Path | None) -> Iterator[str]:
+    """Yield a warning for each rule of the health policy about a condition that no agent reports.
+
+    An agent of a later release may report it, so such a policy is accepted.
+    """
+    policy = load_policy(policy_path(settings.health_policy, file))
+    known = {each.name for each in CONDITIONS} | {each.name for each in policy.levels}
+    for rule in policy.rules:
+        for name in words_compared("condition", rule.condition):
+            if name and name not in known:
+                near = "".join(f"; did you mean {each}?" for each in get_close_matches(name, known))
+                yield (
+                    f"{policy.file}: rule {rule.name} names the condition {name!r}, which no agent "
+                    f"of this release reports{near} (see `policy explain --condition`)"
+                )
 
 
 def key_file_warnings(settings: Settings) -> Iterator[str]:

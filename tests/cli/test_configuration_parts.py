@@ -93,7 +93,7 @@ pools:
     ],
 )
 def test_what_a_pool_will_not_do_is_warned_about(more: str, expected: str, tmp_path: Path) -> None:
-    """Sizes outside of its bounds, and a set-up without its key."""
+    """Sizes outside of its bounds are named, and a set-up without its key."""
     period = "{start: 0 9 * * *, duration: 9h, min_nodes: 1, max_nodes: 90}"
     file = tmp_path / "navarch.yaml"
     file.write_text(f"{ONE_POOL}    {more.replace('PERIOD', period)}\n")
@@ -101,3 +101,25 @@ def test_what_a_pool_will_not_do_is_warned_about(more: str, expected: str, tmp_p
     check_configuration(settings, file)
     [warning] = warnings_of(settings, file)
     assert re.search(expected, warning)
+
+
+def test_a_condition_that_no_agent_reports_is_warned_of(tmp_path: Path) -> None:
+    """A rule with a mistyped name never matches; a level of the policy itself has any name."""
+    policy = tmp_path / "policy.yaml"
+    names = ("pcie-width", "pcie-widht", "own-level", "nvlink-of-tomorrow")
+    rules = "".join(
+        f'  - {{name: r{number}, condition: event.condition == "{name}", result: degraded}}\n'
+        for number, name in enumerate(names)
+    )
+    policy.write_text(
+        "version: 1\nlevels:\n  - {name: own-level, reading: temperature_celsius, "
+        "above: 90, for: 1m, kind: thermal}\n"
+        f"rules:\n{rules}  - {{name: rest, condition: true, result: healthy}}\n"
+    )
+    file = tmp_path / "navarch.yaml"
+    file.write_text("health_policy: policy.yaml\n")
+    found = [each for each in warnings_of(load_settings(file, {}), file) if "condition" in each]
+    assert len(found) == 2
+    assert "rule r1 names the condition 'pcie-widht'" in found[0]
+    assert "did you mean pcie-width?" in found[0]
+    assert "rule r3 names the condition 'nvlink-of-tomorrow'" in found[1]

@@ -61,8 +61,8 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*"|' + r"'(?:[^'\\]|\\.)*'")
 _FIELD = re.compile(r"\bevent\s*\.\s*([A-Za-z_]\w*)")
 _INDEX = re.compile(r"\bevent\s*\[\s*[\"'](\w+)[\"']\s*\]")
 _BOUND = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(\s*([A-Za-z_]\w*)\s*,")
-_KIND_EQUALS = re.compile(r"\bevent\s*\.\s*event_type\s*[!=]=\s*[\"']([^\"']*)[\"']")
-_KIND_IN = re.compile(r"\bevent\s*\.\s*event_type\s+in\s*\[([^\]]*)\]")
+_EQUALS = re.compile(r"\bevent\s*\.\s*(\w+)\s*[!=]=\s*[\"']([^\"']*)[\"']")
+_IN = re.compile(r"\bevent\s*\.\s*(\w+)\s+in\s*\[([^\]]*)\]")
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
 _WORDS = re.compile(r"[\"']([^\"']*)[\"']")
 
@@ -319,12 +319,17 @@ def _check_names(place: _Place, program: cel.Program, condition: str) -> None:
                 f"an event has no {name!r} (known: {_list(FIELDS)}); correct it, or write "
                 f"event.metrics.{name} for a metric",
             )
-    kinds = _KIND_EQUALS.findall(condition)
-    for inside in _KIND_IN.findall(condition):
-        kinds += _WORDS.findall(inside)
-    for kind in kinds:
+    for kind in words_compared("event_type", condition):
         if kind not in KINDS:
             raise place.error("condition", f"{kind!r} is no event type; known: {_list(KINDS)}")
+
+
+def words_compared(field: str, condition: str) -> list[str]:
+    """Return the words with which a condition compares a field of the event: `==`, `!=`, `in`."""
+    words = [word for name, word in _EQUALS.findall(condition) if name == field]
+    for name, inside in _IN.findall(condition):
+        words += _WORDS.findall(inside) if name == field else []
+    return words
 
 
 def _try_out(place: _Place, program: cel.Program, condition: str) -> None:
