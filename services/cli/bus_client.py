@@ -25,7 +25,7 @@ from services.bus.nats.credentials_file import name_of, role_and_key
 from services.bus.port import Stored
 from services.fleet_client import service_orders
 from services.fleet_client.cost_report import CostReport
-from services.fleet_client.fleet_client import HEALTH_FILTERS, FleetClient, stored_batches
+from services.fleet_client.fleet_client import HEALTH_FILTERS, FleetClient
 from services.fleet_client.fleet_status import fleet_state, read_stops
 from services.fleet_client.fleet_use import UseRow, total
 from services.fleet_client.instance_reader import INSTANCES_PAGE, fleet_cost, read_instances
@@ -36,6 +36,7 @@ from services.fleet_client.repair_report import RepairReport, repair_report
 from services.fleet_client.saga_progress import Progress, progress
 from services.fleet_client.saga_summaries import SagaSummary, open_sagas, saga_log, saga_summaries
 from services.fleet_client.service_orders import diagnose
+from services.fleet_client.stored_events import stored_batches
 from services.fleet_client.use_reader import read_use
 from services.fleet_client.why_answer import WhyAnswer
 from services.gateway.views import (

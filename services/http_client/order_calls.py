@@ -42,6 +42,7 @@ from schemas.work_done import WorkDoneAccepted
 from schemas.workload_checks import WorkloadCheckAnswer
 from services.fleet_client.cost_report import CostReport
 from services.fleet_client.service_orders import JOB_SECONDS_MAX
+from services.gateway.views import EventPage
 from services.http_client.api_call import ApiCall
 from services.http_client.operation_calls import operation_call
 
@@ -155,3 +156,23 @@ def sweep_instances(
     """Resolve differences between providers and records now."""
     body = SweepBody(adopt=tuple(adopt), terminate=tuple(terminate))
     return operation_call(SWEEP, "", SweepAnswer, body)
+
+
+def list_newest_events(
+    *,
+    since: str = "1h",
+    until: str = "",
+    before: int = 0,
+    pool: str = "",
+    node: str = "",
+    kinds: Sequence[str] = (),
+    tones: Sequence[str] = (),
+    limit: int = 100,
+) -> ApiCall[EventPage]:
+    """List stored events, newest first; `before`: `next` of the page before.
+
+    `tones`: only what is `bad`, as faults are, `good` or `plain`.
+    """
+    where = {"since": since, "until": until, "before": before, "pool": pool, "node": node}
+    query = where | {"type": kinds, "tone": tones, "limit": limit}
+    return ApiCall(path=f"{API}/events/newest", answer=EventPage, query=query)

@@ -18,7 +18,7 @@ from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import FleetBudgetSpec, PoolSpec
 from schemas.stops import ResumeRequest, Stop, StopRequest, StopsAnswer, StopState, WaitingStart
 from services.bus.nats.nats_bus import NatsBus
-from services.cli.text.stop_text import stop_lines, waiting_rows
+from services.operator_text.stop_text import stop_lines, waiting_rows
 from services.metrics.fleet.fleet_metrics import stop_gauge
 from services.notifier.alerts.alert_rules import alert_of, ended_keys
 from services.pool_manager.fleet_stops import FleetStops
