@@ -1,4 +1,4 @@
-"""Shows the dashboard in Chromium with 10,000 nodes: the first reading, scrolling, and many events."""
+"""The dashboard shows 10,000 nodes in Chromium: the first reading, scrolling, and many events."""
 
 import asyncio
 import random
@@ -204,7 +204,7 @@ async def test_a_token_for_some_pools_has_a_page_of_those() -> None:
 
 
 async def test_a_panel_is_current_while_events_keep_coming() -> None:
-    """The panel's node is read again between the events, not only after the last, and not for each."""
+    """The node is read again between the events, not only after the last, and not for each."""
     fleet, clock = WideFleet(), SystemClock()
     async with gateway_of(fleet) as (url, bus), browser() as opened:
         view = await Pages(opened, url).open(VIEWER_TOKEN)
