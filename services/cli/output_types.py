@@ -89,8 +89,7 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
     entry: dict[str, Any]
 
 
-REHEARSED: Final = ("drain", "replace", "reset-gpu", "reboot", "terminate")
-ORDERS: Final = ("cordon", "uncordon", *REHEARSED)
+ORDERS: Final = ("cordon", "uncordon", "drain", "replace", "reset-gpu", "reboot", "terminate")
 OUTPUTS: Final[Mapping[str, Any]] = {
     "status": StatusOutput,
     "list": list[NodeView],
@@ -110,7 +109,7 @@ OUTPUTS: Final[Mapping[str, Any]] = {
     "cost": CostReport,
     "diagnose": Diagnosis,
     **dict.fromkeys(ORDERS, RequestAccepted),
-    **{f"{each} --dry-run": DryRun for each in (*REHEARSED, "scale")},
+    **{f"{each} --dry-run": DryRun for each in (*ORDERS, "scale")},
     "hold": RequestAccepted,
     "release": RequestAccepted,
     "scale": Scaled,

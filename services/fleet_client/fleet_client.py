@@ -263,7 +263,8 @@ class FleetClient:
         """Send a request to a pool and wait for the event that answers it."""
         # Where the server checks who asks, the subject says it, and nothing else counts.
         by = "" if self.user else request.by or requester()
-        mine = msgspec.structs.replace(request, by=by, request=f"cli-{secrets.token_hex(8)}")
+        own = request.request or f"cli-{secrets.token_hex(8)}"
+        mine = msgspec.structs.replace(request, by=by, request=own)
         # The start of the answers is read before the request is sent, so that none is missed.
         after = await self.bus.last_sequence(EVENTS.name)
         return await self.send(pool, verb, mine, after=after)

@@ -100,7 +100,7 @@ READS = [
 REFUSED = [
     *("cordon training-2 --reason x", "cordon gone", "cordon training-", "scale training 99"),
     *("hold gone --for 1h --reason x", "drain training-2 -o json", "breaker open --reason x"),
-    "breaker close --reason x",
+    *("breaker close --reason x", "cordon -l zone=gone", "drain -l pool=training --dry-run"),
     *("drain training-1 --mode immediate --timeout 1m", "drain training-1 --mode soon"),
     *("drain training-1 --dry-run", "replace training-2 --dry-run -o json"),
     *("events --since yesterday", "scale training -1", "saga cancel gone"),
@@ -120,6 +120,7 @@ REFUSED = [
 """Commands that change nothing, also since they are refused; each gives the same twice."""
 CHANGES = [
     *("cordon training-1 training-3 --reason x", "uncordon training-1"),
+    "cordon -l health=healthy --at-most 1 --yes",
     *("hold training-1 --for 1.5h --reason x", "release training-1"),
     *("drain training-1 --mode deadline --timeout 90s", "replace training-3"),
     *("scale training 2", "terminate training-1"),
