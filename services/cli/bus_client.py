@@ -16,6 +16,8 @@ from schemas.hardware_denylist import HardwareRecord
 from schemas.log_excerpts import LogExcerpt, LogRequest
 from schemas.node_work import JobNodes
 from schemas.permissions import ADMIN, CLI, OPERATOR, USER_ROLES, inbox, user_inbox
+from schemas.pool_events import FACTS as POOL_FACTS
+from schemas.pool_events import Incident
 from schemas.settings import HealthSpec, NatsSettings
 from schemas.stops import ResumeRequest, StopsAnswer
 from schemas.topology import EVENTS, EVIDENCE
@@ -80,6 +82,12 @@ class BusFleet(FleetClient):
     async def audited_events(self, start: datetime | None) -> list[Stored]:
         """The outcomes of changes that were requested."""
         batches = stored_batches(self.bus, EVENTS.name, AUDIT_FILTERS, start or 0)
+        return [each async for batch in batches for each in batch]
+
+    async def incident_events(self, start: datetime) -> list[Stored]:
+        """Return the beginnings and ends of incidents since a time."""
+        subject = subjects.pool_event_wildcard(POOL_FACTS[Incident])
+        batches = stored_batches(self.bus, EVENTS.name, [subject], start)
         return [each async for batch in batches for each in batch]
 
     def health_events(self, start: datetime) -> AsyncGenerator[Sequence[Stored], None]:

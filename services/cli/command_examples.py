@@ -22,6 +22,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "evidence": "navarch evidence training-1-0c15 --save ticket.tar.gz",
     "logs": "navarch logs pool-manager --since 10m",
     "report": "navarch report --since 7d",
+    "incident": "navarch incident --since 2h --pool training",
     "cost": "navarch cost --label team",
     "cordon": "navarch cordon training-1-3fb4 --reason 'a loose cable'",
     "uncordon": "navarch uncordon training-1-3fb4 --wait",

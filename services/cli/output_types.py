@@ -29,6 +29,7 @@ from services.cli.commands.overview_commands import Versions
 from services.cli.doctor_checks import Finding
 from services.fleet_client.cost_report import CostReport
 from services.fleet_client.fleet_use import UseRow, UseTotal
+from services.fleet_client.incident_review import IncidentReview
 from services.fleet_client.node_timeline import AuditRow, TimelineRow
 from services.fleet_client.repair_report import RepairReport
 from services.fleet_client.saga_progress import Progress
@@ -106,6 +107,7 @@ OUTPUTS: Final[Mapping[str, Any]] = {
     "evidence NODE": EvidenceBundle,
     "logs": list[LogExcerpt],
     "report": RepairReport,
+    "incident": IncidentReview,
     "cost": CostReport,
     "diagnose": Diagnosis,
     **dict.fromkeys(ORDERS, RequestAccepted),

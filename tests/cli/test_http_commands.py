@@ -112,7 +112,7 @@ REFUSED = [
     *("reset-gpu training-2", "reboot training-2 --mode wait"),
     *("resume --pool serving", "resume --dry-run", "stop --pool training --provider a --reason b"),
     *("alerts acknowledge gone", "alerts acknowledge ''", "hardware forget gpu GPU-2"),
-    "hardware add tpu x --reason y",
+    *("hardware add tpu x --reason y", "incident gone", "incident", "incident x --since 1h"),
     *("hardware forget --node training-7", "hardware forget", "readmit gone"),
     *("workload check training", "workload check training -o json", "workload check gone"),
     *("workload check training --node training-3", "workload done gone"),

@@ -27,6 +27,7 @@ LINES: Final = {
     **{f"saga {each}": f"saga {each} {SAGA}" for each in ("show", "cancel", "retry", "proceed")},
     **{f"pool {each}": f"pool {each} training" for each in ("status", "history")},
     "scale": "scale training 3",
+    "incident": "incident --since 1h",
     "scale --dry-run": "scale training 3 --dry-run",
     "why": "why training-2",
     "timeline": "timeline training-2",
