@@ -149,6 +149,7 @@ class ApiMethods:
     proceed_saga = _Answered(gateway_calls.proceed_saga)
 
     acknowledge_alert = _Answered(order_calls.acknowledge_alert)
+    update_alert = _Answered(order_calls.update_alert)
     add_hardware = _Answered(order_calls.add_hardware)
     forget_hardware = _Answered(order_calls.forget_hardware)
     readmit_node = _Answered(order_calls.readmit_node)

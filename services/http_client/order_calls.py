@@ -16,6 +16,7 @@ from schemas.node_events import BusAccess
 from schemas.node_work import JobNodes
 from schemas.operation_bodies import (
     AcknowledgeBody,
+    AlertUpdateBody,
     HardwareBody,
     ListedHardwareBody,
     ResumeBody,
@@ -35,6 +36,7 @@ from schemas.operations import (
     RESUME,
     STOP,
     SWEEP,
+    UPDATE_ALERT,
 )
 from schemas.stops import StopsAnswer
 from schemas.sweeps import SweepAnswer
@@ -91,6 +93,16 @@ def acknowledge_alert(alert: str, *, reason: str = "") -> ApiCall[Alert]:
     """Take on an open alert, by its key."""
     body = AcknowledgeBody(alert=alert, reason=reason)
     return operation_call(ACKNOWLEDGE_ALERT, "", Alert, body)
+
+
+def update_alert(
+    alert: str, *, silence_seconds: int = 0, assign_to: str = "", note: str = ""
+) -> ApiCall[Alert]:
+    """Silence an open alert for some time, assign it, or add a note to it."""
+    body = AlertUpdateBody(
+        alert=alert, silence_seconds=silence_seconds, assign_to=assign_to, note=note
+    )
+    return operation_call(UPDATE_ALERT, "", Alert, body)
 
 
 def add_hardware(

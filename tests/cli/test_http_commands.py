@@ -111,7 +111,7 @@ REFUSED = [
     *("diagnose training-1", "diagnose training-3 --check dcgm -o json", "diagnose gone"),
     *("reset-gpu training-2", "reboot training-2 --mode wait"),
     *("resume --pool serving", "resume --dry-run", "stop --pool training --provider a --reason b"),
-    *("alerts acknowledge gone", "alerts acknowledge ''", "hardware forget gpu GPU-2"),
+    *("alerts acknowledge gone", "alerts ack ''", "hardware forget gpu GPU-2"),
     *("hardware add tpu x --reason y", "incident gone", "incident", "incident x --since 1h"),
     *("hardware forget --node training-7", "hardware forget", "readmit gone"),
     *("workload check training", "workload check training -o json", "workload check gone"),
@@ -120,17 +120,17 @@ REFUSED = [
 """Commands that change nothing, also since they are refused; each gives the same twice."""
 CHANGES = [
     *("cordon training-1 training-3 --reason x", "uncordon training-1"),
-    "cordon -l health=healthy --at-most 1 --yes",
     *("hold training-1 --for 1.5h --reason x", "release training-1"),
     *("drain training-1 --mode deadline --timeout 90s", "replace training-3"),
     *("scale training 2", "terminate training-1"),
     "up --name web --gpus 16 --type p5.48xlarge --yes --no-wait",
-    "down training --yes --no-wait --mode immediate",
+    *("down training --yes --no-wait --mode immediate", "cordon -l health=healthy --at-most 1 -y"),
 ]
 """Commands that the small pool-manager accepts, however often."""
 ORDERS = [
     *("alerts acknowledge silence/training-1 --reason x", "hardware add gpu GPU-1 --reason x"),
-    *("hardware forget gpu GPU-1 -o json", "readmit training-1", "sweep -o json", "sweep"),
+    *("alerts silence silence/t --for 2h", "hardware forget gpu GPU-1 -o json", "sweep -o json"),
+    *("readmit training-1", "sweep", "alerts assign silence/t --to b", "alerts note silence/t x"),
     *("stop --reason why", "stop --pool training --running --reason why", "resume -o json"),
     *("workload done training-1", "workload done training-1 --saga drain-training-1-1 -o json"),
 ]

@@ -58,7 +58,9 @@ function showAlert(record) {
   const about = alert.node ? link("node", alert.node) : alert.pool ? link("pool", alert.pool) : null;
   const of = alert.node && alert.pool ? [" in pool ", link("pool", alert.pool)] : null;
   const taken = alert.acknowledged_by ? `; acknowledged by ${alert.acknowledged_by}` : "";
-  return notice(alert.severity === "critical" ? "error" : "warn", h("span", {}, `${alert.severity}: ${alert.title}`, about ? " (" : null, about, of, about ? ")" : null), sentence(alert.text), `${alert.key}, since ${fullTime(alert.since || alert.time)} (${age(alert.since || alert.time)})${taken}`);
+  const silent = alert.silenced_until && new Date(alert.silenced_until) > Date.now() ? `; silent until ${fullTime(alert.silenced_until)} by ${alert.silenced_by}` : "";
+  const given = alert.assigned_to ? `; assigned to ${alert.assigned_to}` : "";
+  return notice(alert.severity === "critical" ? "error" : "warn", h("span", {}, `${alert.severity}: ${alert.title}`, about ? " (" : null, about, of, about ? ")" : null), sentence(alert.text), `${alert.key}, since ${fullTime(alert.since || alert.time)} (${age(alert.since || alert.time)})${taken}${given}${silent}`);
 }
 
 export function showAttention(place, fleet) {
