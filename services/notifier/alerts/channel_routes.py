@@ -45,9 +45,8 @@ def due(
     quiet = is_quiet(route.hours, now)
     send, held, waits = [], [], False
     for record, alert in lacking:
-        if (not alert.resolved and alert.is_silent(now)) or (
-            quiet and alert.severity != "critical"
-        ):
+        silent = alert.is_silent(now) and not alert.resolved
+        if silent or (quiet and alert.severity != "critical"):
             waits = True
         elif alert.resolved or alert.acknowledged_by or record.only:
             send.append(alert.key)
