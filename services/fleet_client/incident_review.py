@@ -120,7 +120,7 @@ def review(
     """Compose the review; `stored`: the events and the entries of sagas, more than the span's."""
     inside = [each for each in stored if about.start <= each.time <= about.end]
     topics: dict[str, list[HistoryLine]] = {"seen": [], "decided": [], "done": []}
-    for line in history_lines(inside):
+    for line in history_lines(each for each in inside if not _is_routine(decode_stored(each))):
         if section := SECTIONS.get(line.topic):
             topics[section].append(line)
     waited = list(_waited(inside))
@@ -162,6 +162,13 @@ def _waited(stored: Iterable[Stored]) -> Iterable[WaitedLine]:
             detail = f": {text.summary}" if text.detail else ""
             line = f"{text.name} {text.title}{detail}".strip()
             yield WaitedLine(at=each.time, gate=gate, text=line)
+
+
+def _is_routine(message: Message | UnknownType | Invalid) -> bool:
+    """Return whether a message only says that a new node is as it should be: there are many."""
+    if isinstance(message, n.Verdict):
+        return (message.previous, message.status) == ("unknown", "healthy")
+    return isinstance(message, n.Registered | n.Admitted)
 
 
 def _gate(message: Message | UnknownType | Invalid) -> str:

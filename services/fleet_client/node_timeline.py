@@ -37,7 +37,7 @@ GATEWAY: Final = "gateway"
 """Where a change came from that an older gateway recorded without its request."""
 BUS: Final = "bus"
 NAMED_MAX: Final = 3
-"""Nodes, sagas and reasons that the row of an order about many nodes names."""
+"""Nodes and sagas that the row of an order about many nodes names."""
 RECORDED_BY_POOL: Final = frozenset({"accepted", "refused"})
 """Outcomes of HTTP changes that the pool's own answer records, in the caller's name."""
 
@@ -142,7 +142,7 @@ def _order(rows: Sequence[AuditRow]) -> AuditRow:
         rows[0],
         about=f"{count}: {first_of([each.about for each in rows], NAMED_MAX)}",
         outcome=", ".join(f"{number} {name}" for name, number in outcomes.items()),
-        reason=first_of(list(reasons), NAMED_MAX),
+        reason=first_of(list(reasons), 1),
         saga=first_of([each.saga for each in rows if each.saga], NAMED_MAX),
         request=batch_of(rows[0].request),
     )

@@ -8,7 +8,7 @@ import pytest
 from schemas.event_subjects import event_subject
 from schemas.fleet_events import AutomationStopped
 from schemas.messages import Message, encode
-from schemas.node_events import Fault, Verdict
+from schemas.node_events import Fault, Registered, Verdict
 from schemas.pool_events import BreakerOpened, Incident, RequestAccepted, RequestRefused, SagaOpened
 from schemas.present_answers import Block
 from services.bus.nats.embedded_server import EmbeddedServer
@@ -168,3 +168,19 @@ async def test_an_incident_is_found_by_the_beginning_of_its_name(
     assert "there is no incident 'xid-48'" in (await navarch("xid-48"))[2]
     status, out, err = await navarch("--since", "1h")
     assert (status, "ann: cordon training/n2, accepted" in out) == (0, True), err
+
+
+def test_new_nodes_do_not_hide_what_went_wrong() -> None:
+    """A fleet that grew by hundreds of nodes before its fault has the fault in its review."""
+    grown = tuple(
+        event
+        for number in range(LINES_MAX)
+        for event in (
+            Registered(id=f"r{number}", time=NOW, node=f"n{number}", instance="i", **POOL),
+            Verdict(id=f"h{number}", time=NOW, node=f"n{number}", status="healthy", **POOL),
+        )
+    )
+    about = ReviewSpan(title="t", start=NOW, end=NOW + timedelta(hours=1))
+    found = review(about, stored((*grown, *EVENTS)), [], [])
+    assert [each.text.split()[0] for each in found.seen] == ["n1", "n1"]
+    assert found.omitted == {}
