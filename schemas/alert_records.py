@@ -19,6 +19,11 @@ SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 """The least severe first."""
 
 
+SILENCE_SECONDS_MAX: Final = 7 * 86_400
+"""A silence has an end."""
+SilenceSeconds = Annotated[int, msgspec.Meta(ge=0, le=SILENCE_SECONDS_MAX)]
+
+
 class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An alert is one notification to operators."""
 
@@ -43,6 +48,12 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When the condition began; None: with this event."""
     acknowledged_by: Name = ""
     """The operator who has taken it on."""
+    assigned_to: Name = ""
+    """Who is to look after it, as an operator says."""
+    silenced_until: UtcTime | None = None
+    """Channels are sent no news of it until then; None: it is not silenced."""
+    silenced_by: Name = ""
+    """The operator who has silenced it."""
     resolved: bool = False
     """The condition with this key is over."""
 
@@ -50,6 +61,10 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def began(self) -> UtcTime:
         """Return when the alert's condition began."""
         return self.since or self.time
+
+    def is_silent(self, now: UtcTime) -> bool:
+        """Return whether it is silenced now."""
+        return self.silenced_until is not None and now < self.silenced_until
 
 
 class ChannelState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -89,6 +104,29 @@ class AlertAcknowledge(
     reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
     by: Name = ""
     """The gateway's caller; it counts in an order of the gateway alone."""
+
+
+class AlertUpdate(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """Silence, assign or annotate an open alert (`order.update-alert.<user>`)."""
+
+    key: Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_CHARS_MAX)]
+    silence_seconds: SilenceSeconds = 0
+    """For how long channels are sent no news of it; 0: as it is."""
+    assign_to: Name = ""
+    """Who is to look after it; empty: as it is."""
+    note: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    """Shown in every channel; the reason, where the alert is silenced or assigned."""
+    by: Name = ""
+    """The gateway's caller; it counts in an order of the gateway alone."""
+
+    def __post_init__(self) -> None:
+        """Refuse what changes nothing, and two changes at once."""
+        if self.silence_seconds and self.assign_to:
+            raise ValueError("silence it or assign it, not both at once")
+        if not (self.silence_seconds or self.assign_to or self.note):
+            raise ValueError("say for how long it is silenced, to whom it is assigned, or a note")
 
 
 def alert_key(alert: str) -> str:

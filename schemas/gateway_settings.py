@@ -32,7 +32,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     host: str = "127.0.0.1"
     """Address that it listens on; `0.0.0.0`: every one of the machine."""
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
-    """0: a free one, which the gateway logs; `navarch serve` keeps it until it ends."""
+    """0: a free one, which the gateway logs; under `navarch serve` 8642, or a free one where that
+    is taken."""
     tls_cert_file: FilePath = ""
     """The server's certificate, with its chain: the gateway speaks HTTPS alone."""
     tls_key_file: FilePath = ""

@@ -5,11 +5,11 @@ from typing import Annotated, Any, Final, get_args
 import msgspec
 
 from schemas.agent_commands import DiagnoseRequest
-from schemas.alert_records import KEY_CHARS_MAX
+from schemas.alert_records import KEY_CHARS_MAX, SilenceSeconds
 from schemas.duration import TEXT_PATTERN
 from schemas.enums import DrainMode, HardwareKind
 from schemas.operator_requests import Count, GivenReason, Reason
-from schemas.value_limits import NAME_CHARS_MAX, OptionalSagaToken, OptionalToken, UtcTime
+from schemas.value_limits import NAME_CHARS_MAX, Name, OptionalSagaToken, OptionalToken, UtcTime
 
 DIAGNOSE_SECONDS_MIN: Final = 1.0
 DIAGNOSE_SECONDS_MAX: Final = 600.0
@@ -85,6 +85,18 @@ class AcknowledgeBody(ReasonBody, frozen=True, kw_only=True):
     """Its key."""
 
 
+class AlertUpdateBody(_Body, frozen=True, kw_only=True):
+    """An open alert to silence, assign or annotate; the note is shown in every channel."""
+
+    alert: Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_CHARS_MAX)]
+    """Its key."""
+    silence_seconds: SilenceSeconds = 0
+    """For how long channels are sent no news of it; 0: as it is."""
+    assign_to: Name = ""
+    """Who is to look after it; empty: as it is."""
+    note: Annotated[str, msgspec.Meta(max_length=500)] = ""
+
+
 class HardwareBody(_Body, frozen=True, kw_only=True):
     """Names a GPU or a host."""
 
@@ -148,6 +160,6 @@ class WorkDoneBody(_Body, frozen=True, kw_only=True):
 
 BODIES: Final = (
     *(ReasonBody, DrainBody, HoldBody, ScaleBody, BreakerBody, UpBody, DiagnoseRequest),
-    *(AcknowledgeBody, HardwareBody, ListedHardwareBody, SweepBody),
+    *(AcknowledgeBody, AlertUpdateBody, HardwareBody, ListedHardwareBody, SweepBody),
     *(WorkloadCheckBody, WorkDoneBody, StopBody, ResumeBody),
 )

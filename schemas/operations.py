@@ -9,13 +9,14 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from schemas.alert_records import Alert, AlertAcknowledge
+from schemas.alert_records import Alert, AlertAcknowledge, AlertUpdate
 from schemas.enums import Refusal
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from schemas.node_disconnections import ReadmitRequest
 from schemas.node_events import BusAccess
 from schemas.operation_bodies import (
     AcknowledgeBody,
+    AlertUpdateBody,
     BreakerBody,
     DrainBody,
     HardwareBody,
@@ -241,6 +242,17 @@ ACKNOWLEDGE_ALERT: Final[ServiceOrder[Alert]] = ServiceOrder(
     body=AcknowledgeBody,
     renamed={"key": "alert"},
 )
+UPDATE_ALERT: Final[ServiceOrder[Alert]] = ServiceOrder(
+    name="update-alert",
+    help="Silence an open alert for some time, assign it, or add a note to it.",
+    request=AlertUpdate,
+    answer=Alert,
+    service="notifier",
+    path="/alerts/update",
+    method="update_alert",
+    body=AlertUpdateBody,
+    renamed={"key": "alert"},
+)
 ADD_HARDWARE: Final[ServiceOrder[list[HardwareRecord]]] = ServiceOrder(
     name="hardware-add",
     help="Add a GPU or a host to the denylist; nodes in service are not affected.",
@@ -332,7 +344,7 @@ RESUME: Final[ServiceOrder[StopsAnswer]] = ServiceOrder(
     body=ResumeBody,
 )
 ORDERS: Final[tuple[ServiceOrder[Any], ...]] = (
-    *(ACKNOWLEDGE_ALERT, ADD_HARDWARE, FORGET_HARDWARE, READMIT, SWEEP, PLAN_SWEEP),
+    *(ACKNOWLEDGE_ALERT, UPDATE_ALERT, ADD_HARDWARE, FORGET_HARDWARE, READMIT, SWEEP, PLAN_SWEEP),
     *(CHECK_WORKLOAD, REPORT_WORK_DONE, STOP, RESUME),
 )
 CHANGE: Final[Mapping[str, Change]] = {each.name: each for each in CHANGES}

@@ -5,6 +5,7 @@ its ID is its sequence in the stream. Unknown keys are refused, so that a typing
 as a default.
 """
 
+import re
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -20,9 +21,19 @@ WORKLOAD_NAMES_MAX: Final = 2_000
 REASON_CHARS_MAX: Final = 500
 """A saga's reason is in its pool's record for as long as the saga is open."""
 
+BATCH_PREFIX: Final = "batch-"
+"""Begins the IDs of requests that are one order about many nodes."""
+BATCH: Final = re.compile(rf"{BATCH_PREFIX}[0-9a-f]{{16}}(?=-)")
+
 Count = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 Reason = Annotated[str, msgspec.Meta(max_length=REASON_CHARS_MAX)]
 GivenReason = Annotated[str, msgspec.Meta(min_length=1, max_length=REASON_CHARS_MAX)]
+
+
+def batch_of(request: str) -> str:
+    """Return how the IDs of all requests of one order begin; empty: it is about one thing."""
+    found = BATCH.match(request)
+    return found[0] if found else ""
 
 
 class Request(

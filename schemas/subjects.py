@@ -58,6 +58,11 @@ def node_event_wildcard(fact: str) -> str:
     return f"{ROOT}.node.*.*.event.{token(fact, 'fact')}"
 
 
+def of_kind(wildcard: str, fact: str) -> str:
+    """Return the wildcard of one event, from that of every event about the same."""
+    return f"{wildcard.removesuffix('>')}{token(fact, 'fact')}"
+
+
 def node_events_of(pool: str, node: str) -> str:
     """Return the wildcard of every event about one node."""
     return f"{ROOT}.node.{token(pool, 'pool')}.{token(node, 'node')}.event.>"

@@ -16,6 +16,8 @@ from schemas.hardware_denylist import HardwareRecord
 from schemas.log_excerpts import LogExcerpt, LogRequest
 from schemas.node_work import JobNodes
 from schemas.permissions import ADMIN, CLI, OPERATOR, USER_ROLES, inbox, user_inbox
+from schemas.pool_events import FACTS as POOL_FACTS
+from schemas.pool_events import Incident
 from schemas.settings import HealthSpec, NatsSettings
 from schemas.stops import ResumeRequest, StopsAnswer
 from schemas.topology import EVENTS, EVIDENCE
@@ -25,7 +27,7 @@ from services.bus.nats.credentials_file import name_of, role_and_key
 from services.bus.port import Stored
 from services.fleet_client import service_orders
 from services.fleet_client.cost_report import CostReport
-from services.fleet_client.fleet_client import HEALTH_FILTERS, FleetClient, stored_batches
+from services.fleet_client.fleet_client import HEALTH_FILTERS, FleetClient
 from services.fleet_client.fleet_status import fleet_state, read_stops
 from services.fleet_client.fleet_use import UseRow, total
 from services.fleet_client.instance_reader import INSTANCES_PAGE, fleet_cost, read_instances
@@ -36,6 +38,7 @@ from services.fleet_client.repair_report import RepairReport, repair_report
 from services.fleet_client.saga_progress import Progress, progress
 from services.fleet_client.saga_summaries import SagaSummary, open_sagas, saga_log, saga_summaries
 from services.fleet_client.service_orders import diagnose
+from services.fleet_client.stored_events import stored_batches
 from services.fleet_client.use_reader import read_use
 from services.fleet_client.why_answer import WhyAnswer
 from services.gateway.views import (
@@ -79,6 +82,12 @@ class BusFleet(FleetClient):
     async def audited_events(self, start: datetime | None) -> list[Stored]:
         """The outcomes of changes that were requested."""
         batches = stored_batches(self.bus, EVENTS.name, AUDIT_FILTERS, start or 0)
+        return [each async for batch in batches for each in batch]
+
+    async def incident_events(self, start: datetime) -> list[Stored]:
+        """Return the beginnings and ends of incidents since a time."""
+        subject = subjects.pool_event_wildcard(POOL_FACTS[Incident])
+        batches = stored_batches(self.bus, EVENTS.name, [subject], start)
         return [each async for batch in batches for each in batch]
 
     def health_events(self, start: datetime) -> AsyncGenerator[Sequence[Stored], None]:

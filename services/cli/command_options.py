@@ -64,6 +64,32 @@ Nodes = Annotated[
         autocompletion=complete_node,
     ),
 ]
+SomeNodes = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[NODE]...",
+        help="Names, or each the beginning of one name.",
+        show_default=False,
+        autocompletion=complete_node,
+    ),
+]
+Selector = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--selector",
+        "-l",
+        metavar="KEY=VALUE",
+        help="Instead of names: pool, provider, region, zone, status, health, or a pool's label.",
+    ),
+]
+FromFile = Annotated[
+    str,
+    typer.Option("--from-file", metavar="FILE", help="Names, one a line; -: standard input."),
+]
+AtMost = Annotated[
+    int,
+    typer.Option("--at-most", min=0, help="Stop when so many are accepted; 0: no limit."),
+]
 Mode = Annotated[
     str,
     typer.Option(

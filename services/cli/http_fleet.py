@@ -27,7 +27,8 @@ from schemas.offering_records import OfferingsQuery, OfferingView
 from schemas.operation_bodies import DIAGNOSE_SECONDS_MAX
 from schemas.operations import CHANGE, ServiceOrder
 from schemas.operator_requests import Request
-from schemas.pool_events import pool_codec
+from schemas.pool_events import FACTS as POOL_FACTS
+from schemas.pool_events import Incident, pool_codec
 from schemas.settings import HealthSpec
 from schemas.stops import ResumeRequest, StopsAnswer
 from services.bus.port import Stored
@@ -176,6 +177,11 @@ class HttpFleet:
         """The outcomes of changes that were requested."""
         kinds = [each.rpartition(".")[2] for each in AUDIT_FILTERS]
         events = self._client.each_event(since=_since(start), kinds=kinds)
+        return [stored_of(each) async for each in events]
+
+    async def incident_events(self, start: datetime) -> list[Stored]:
+        """Return the beginnings and ends of incidents since a time."""
+        events = self._client.each_event(since=_since(start), kinds=[POOL_FACTS[Incident]])
         return [stored_of(each) async for each in events]
 
     async def health_events(self, start: datetime) -> AsyncGenerator[Sequence[Stored], None]:

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from schemas.duration import parse_duration
 from schemas.fleet_queries import NodeView
@@ -88,36 +90,91 @@ async def request_nodes(
     nodes: Sequence[str],
     make: Callable[[str], NodeRequests],
     output: console.Format,
+) -> None:
+    """Send a request about each node to its pool. Nothing is sent unless every node is found."""
+    await request_each(fleet, verb, await find_nodes(fleet, nodes), make, output)
+
+
+async def request_each(
+    fleet: FleetAccess,
+    verb: str,
+    views: Sequence[NodeView],
+    make: Callable[[str], NodeRequests],
+    output: console.Format,
     *,
     wait: bool = False,
     wait_timeout: str = "",
+    batch: str = "",
+    at_most: int = 0,
 ) -> None:
-    """Send a request about each node to its pool; `wait`: until the sagas have ended.
+    """Send a request about each node in turn; `wait`: until the sagas have ended.
 
-    Nothing is sent unless every node is found. A refusal keeps no other request back.
+    A refusal keeps no other request back. `batch`: begins the IDs of all of them. `at_most`: only
+    until so many were accepted.
     """
-    views = await find_nodes(fleet, nodes)
     if verb == "uncordon":
         for text in (text for view in views for text in still_held(view)):
             console.note(text)
-    answers: list[PoolEvent] = []
-    refusals: list[AnswerError] = []
-    for view in views:
-        try:
-            answers.append(require_accepted(await fleet.request(view.pool, verb, make(view.id))))
-        except AnswerError as error:
-            if len(views) == 1:
-                raise
-            refusals.append(AnswerError(f"{view.id}: {error}"))
-    _write(answers, output, several=len(views) > 1)
-    sagas = [saga for each in answers if (saga := getattr(each, "saga", ""))] if wait else []
+    asked = Asked([], [])
+    try:
+        await _ask(fleet, verb, views, make, output, asked, batch, at_most)
+    finally:
+        # What was accepted is said, also where the bus is lost before the rest is sent.
+        if output.is_data:
+            _write(asked.answers, output, several=_is_several(views, batch))
+    refused = list(map(str, asked.refusals))
+    if batch:
+        left = len(views) - len(asked.answers) - len(refused)
+        console.note(f"{len(asked.answers)} accepted, {len(refused)} refused, {left} not asked for")
+        refused = [f"{len(refused)} of {len(views)} were refused"] if refused else []
+    sagas = [saga for each in asked.answers if (saga := getattr(each, "saga", ""))] if wait else []
     async with waiting(wait_timeout, sagas[0] if sagas else ""):
         ends = await asyncio.gather(*(saga_end(fleet, saga, output) for saga in sagas))
-    failed = [*map(str, refusals), *filter(None, ends)]
+    failed = [*refused, *filter(None, ends)]
     for text in failed[:-1]:
         console.note(text)
     if failed:
         raise NavarchError(failed[-1])
+
+
+class Asked(NamedTuple):
+    """Holds what was answered so far."""
+
+    answers: list[PoolEvent]
+    refusals: list[AnswerError]
+
+
+def _is_several(views: Sequence[NodeView], batch: str) -> bool:
+    return len(views) > 1 or bool(batch)
+
+
+async def _ask(
+    fleet: FleetAccess,
+    verb: str,
+    views: Sequence[NodeView],
+    make: Callable[[str], NodeRequests],
+    output: console.Format,
+    asked: Asked,
+    batch: str,
+    at_most: int,
+) -> None:
+    for number, view in enumerate(views):
+        if at_most and len(asked.answers) == at_most:
+            return
+        own = f"{batch}-{number}" if batch else ""
+        try:
+            request = replace(make(view.id), request=own)
+            answer = require_accepted(await fleet.request(view.pool, verb, request))
+        except AnswerError as error:
+            if not _is_several(views, batch):
+                raise
+            asked.refusals.append(AnswerError(f"{view.id}: {error}"))
+            if batch:
+                console.note(str(asked.refusals[-1]))
+            continue
+        asked.answers.append(answer)
+        if not output.is_data:
+            console.write_message(answer, output)
 
 
 def still_held(node: NodeView) -> list[str]:
@@ -130,8 +187,7 @@ def still_held(node: NodeView) -> list[str]:
 
 
 def _write(answers: Sequence[PoolEvent], output: console.Format, *, several: bool) -> None:
-    if several and output.is_data:
+    if several:
         console.write_data(output, [msgspec.Raw(encode(each)) for each in answers])
-        return
-    for each in answers:
-        console.write_message(each, output)
+    elif answers:
+        console.write_data(output, encode(answers[0]))

@@ -29,6 +29,7 @@ from services.cli.commands.overview_commands import Versions
 from services.cli.doctor_checks import Finding
 from services.fleet_client.cost_report import CostReport
 from services.fleet_client.fleet_use import UseRow, UseTotal
+from services.fleet_client.incident_review import IncidentReview
 from services.fleet_client.node_timeline import AuditRow, TimelineRow
 from services.fleet_client.repair_report import RepairReport
 from services.fleet_client.saga_progress import Progress
@@ -89,8 +90,7 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
     entry: dict[str, Any]
 
 
-REHEARSED: Final = ("drain", "replace", "reset-gpu", "reboot", "terminate")
-ORDERS: Final = ("cordon", "uncordon", *REHEARSED)
+ORDERS: Final = ("cordon", "uncordon", "drain", "replace", "reset-gpu", "reboot", "terminate")
 OUTPUTS: Final[Mapping[str, Any]] = {
     "status": StatusOutput,
     "list": list[NodeView],
@@ -107,10 +107,11 @@ OUTPUTS: Final[Mapping[str, Any]] = {
     "evidence NODE": EvidenceBundle,
     "logs": list[LogExcerpt],
     "report": RepairReport,
+    "incident": IncidentReview,
     "cost": CostReport,
     "diagnose": Diagnosis,
     **dict.fromkeys(ORDERS, RequestAccepted),
-    **{f"{each} --dry-run": DryRun for each in (*REHEARSED, "scale")},
+    **{f"{each} --dry-run": DryRun for each in (*ORDERS, "scale")},
     "hold": RequestAccepted,
     "release": RequestAccepted,
     "scale": Scaled,

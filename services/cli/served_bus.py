@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from schemas.account_rules import Account
+from schemas.gateway_settings import GatewaySettings
 from schemas.permissions import GATEWAY, POOL_ADMIN, user_inbox
 from schemas.settings import Settings
 from services.bus.nats.credentials_file import ROLE_TAG, role_and_key
@@ -38,7 +39,7 @@ from services.fleet_client.local_user import token_of, user_name
 from services.gateway.access_tokens import VARIABLE, new_token
 from services.gateway.gateway_start import PORT_VARIABLE, gateway_settings, listen
 from services.primitives.atomic_files import write_secret
-from services.primitives.errors import SetupError
+from services.primitives.errors import ConfigurationError, SetupError
 from services.provisioner.provider_client.cloud_credentials import stored_variable
 from services.settings.references import named_variables
 
@@ -71,6 +72,8 @@ SIGNING_VARIABLE: Final = "NAVARCH_NATS_AGENT_SIGNING_FILE"
 REVOCATION_VARIABLE: Final = "NAVARCH_NATS_REVOCATION_FILE"
 AUTHORITY_VARIABLE: Final = "NAVARCH_NATS_TLS_CA_FILE"
 ENCRYPTED: Final = "tls"
+USUAL_PORT: Final = 8642
+"""Of the dashboard and the HTTP API where the configuration names none: links to it stay valid."""
 PORT: Final = 4222
 """Of an address that states none."""
 SIGNER: Final = "provisioner"
@@ -127,9 +130,32 @@ def token_file(settings: Settings) -> Path:
     return Path(settings.data_dir).resolve() / SERVED_FILE
 
 
-def gateway_port(settings: Settings, environment: Mapping[str, str]) -> str:
-    """A port that the gateway can have; it keeps it, so that its clients find it again."""
-    with listen(gateway_settings(settings, environment), None) as free:
+class GatewayPort(NamedTuple):
+    """The port of a served gateway, which keeps it, so that its clients find it again."""
+
+    port: str
+    remark: str = ""
+    """Why it is not the usual one."""
+
+
+def gateway_port(settings: Settings, environment: Mapping[str, str]) -> GatewayPort:
+    """Return the configured port, or the usual one; one that is free where that is taken."""
+    own = gateway_settings(settings, environment)
+    if own.port or environment.get(PORT_VARIABLE):
+        return GatewayPort(_free_port(own))
+    try:
+        return GatewayPort(_free_port(msgspec.structs.replace(own, port=USUAL_PORT)))
+    except ConfigurationError:
+        found = _free_port(own)
+    return GatewayPort(
+        found,
+        f"port {USUAL_PORT} of {own.host} is taken, perhaps by another navarch serve: this "
+        f"dashboard has port {found} until it ends; gateway.port gives it one of its own",
+    )
+
+
+def _free_port(settings: GatewaySettings) -> str:
+    with listen(settings, None) as free:
         return str(free.getsockname()[1])
 
 

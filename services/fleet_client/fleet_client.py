@@ -40,11 +40,11 @@ from schemas.topology import EVENTS, HEALTH_EVENTS, POOLS, SAGAS
 from services.bus.nats.connection_expiry import expiring
 from services.bus.port import Bus, Stored
 from services.bus.protocol.endpoint_replies import reply_data
-from services.bus.protocol.ordered_pages import read_page
 from services.fleet_client.local_user import requester, token_of, user_name
 from services.fleet_client.node_filter import has_labels, labels_asked
 from services.fleet_client.node_timeline import mentions, sagas_about
 from services.fleet_client.query_answers import decode_answer, decode_nodes
+from services.fleet_client.stored_events import event_filters, is_about, stored_batches
 from services.operator_text.safe_text import escape_line
 from services.operator_text.workload_words import work_words
 from services.primitives.errors import (
@@ -263,7 +263,8 @@ class FleetClient:
         """Send a request to a pool and wait for the event that answers it."""
         # Where the server checks who asks, the subject says it, and nothing else counts.
         by = "" if self.user else request.by or requester()
-        mine = msgspec.structs.replace(request, by=by, request=f"cli-{secrets.token_hex(8)}")
+        own = request.request or f"cli-{secrets.token_hex(8)}"
+        mine = msgspec.structs.replace(request, by=by, request=own)
         # The start of the answers is read before the request is sent, so that none is missed.
         after = await self.bus.last_sequence(EVENTS.name)
         return await self.send(pool, verb, mine, after=after)
@@ -397,34 +398,6 @@ def answer_in(stored: Stored, request: str) -> RequestAnswer | None:
     if isinstance(event, RequestAnswer) and event.request.startswith(request):
         return event
     return None
-
-
-def event_filters(pool: str, node: str) -> list[str]:
-    """Return the subjects under which events of one pool, one node, or all are stored."""
-    nodes, pools = subjects.NODE_EVENTS, subjects.POOL_EVENTS
-    others = [] if pool or node else [subjects.FLEET_EVENTS]
-    if pool:
-        nodes, pools = subjects.node_events_in(pool), subjects.pool_events_of(pool)
-    if node:
-        nodes = subjects.node_events_of(pool, node) if pool else subjects.node_events_named(node)
-    return [nodes, pools, *others]
-
-
-def is_about(stored: Stored, node: str) -> bool:
-    """Return whether an event of `event_filters` is about the node; empty: any is."""
-    return not node or mentions(decode_stored(stored), node)
-
-
-async def stored_batches(
-    bus: Bus, stream: str, filters: Sequence[str], after: int | datetime
-) -> AsyncGenerator[list[Stored], None]:
-    """The messages stored under any of the filters, in order, after a sequence or from a time."""
-    more = True
-    while more:
-        found, more = await read_page(bus, stream, filters, after)
-        if found:
-            after = found[-1].sequence
-            yield found
 
 
 def as_generator(source: AsyncIterator[T]) -> AsyncGenerator[T, None]:

@@ -3,7 +3,8 @@
 Times are storage times: they come from one clock, the server's.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final, Literal
 
@@ -14,12 +15,14 @@ from schemas.event_texts import Tone
 from schemas.fleet_events import FACTS, HttpChange, OrderAnswered
 from schemas.messages import Invalid, Message, UnknownType
 from schemas.node_events import Fault
+from schemas.operator_requests import batch_of
 from schemas.pool_events import FACTS as POOL_FACTS
 from schemas.pool_events import RequestAccepted, RequestRefused, Scaled, ScaleRefused
 from schemas.saga_log_entries import SagaStarted, saga_codec
 from schemas.stored_messages import decode_stored
 from services.bus.port import Stored
 from services.operator_text.event_text import describe_stored
+from services.operator_text.quantities import first_of
 
 AUDIT_FILTERS: Final = (
     *(
@@ -33,6 +36,8 @@ VIA_GATEWAY: Final = " via gateway"
 GATEWAY: Final = "gateway"
 """Where a change came from that an older gateway recorded without its request."""
 BUS: Final = "bus"
+NAMED_MAX: Final = 3
+"""Nodes and sagas that the row of an order about many nodes names."""
 RECORDED_BY_POOL: Final = frozenset({"accepted", "refused"})
 """Outcomes of HTTP changes that the pool's own answer records, in the caller's name."""
 
@@ -48,7 +53,7 @@ class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
     bus knows by its user alone."""
     change: str
     about: str
-    """`POOL/NODE`, a pool, or what the order contains."""
+    """`POOL/NODE`, a pool, what the order contains, or the first of many nodes."""
     outcome: str
     reason: str = ""
     saga: str = ""
@@ -112,11 +117,35 @@ def audit_rows(
         msgspec.structs.replace(row, where=addresses.get(row.request, row.where))
         for row in filter(None, map(audit_row, messages))
     )
-    return [
+    return _as_orders(
         row
         for row in rows
         if pool in ("", row.about.partition("/")[0]) and by in ("", row.by, row.by.split(" ")[0])
-    ]
+    )
+
+
+def _as_orders(rows: Iterable[AuditRow]) -> list[AuditRow]:
+    """Return one row for each order about many nodes, where its first answer was."""
+    found: dict[tuple[str, ...], list[AuditRow]] = {}
+    for number, row in enumerate(rows):
+        # An ID is the sender's own: another user's requests are another order.
+        batch = batch_of(row.request)
+        found.setdefault((batch, row.by, row.change) if batch else (str(number),), []).append(row)
+    return [_order(each) if batch_of(each[0].request) else each[0] for each in found.values()]
+
+
+def _order(rows: Sequence[AuditRow]) -> AuditRow:
+    outcomes = Counter(each.outcome for each in rows)
+    count = "1 node" if len(rows) == 1 else f"{len(rows)} nodes"
+    reasons = dict.fromkeys(each.reason for each in rows if each.reason)
+    return msgspec.structs.replace(
+        rows[0],
+        about=f"{count}: {first_of([each.about for each in rows], NAMED_MAX)}",
+        outcome=", ".join(f"{number} {name}" for name, number in outcomes.items()),
+        reason=first_of(list(reasons), 1),
+        saga=first_of([each.saga for each in rows if each.saga], NAMED_MAX),
+        request=batch_of(rows[0].request),
+    )
 
 
 def _about(pool: str, node: str) -> str:

@@ -8,7 +8,6 @@ from schemas.messages import decoder
 from schemas.node_records import NodeRecord
 from schemas.topology import NODES, TELEMETRY
 from services.bus.port import Bus, Stored
-from services.fleet_client.fleet_client import stored_batches
 from services.fleet_client.fleet_use import (
     FleetUse,
     GpuReadings,
@@ -17,6 +16,7 @@ from services.fleet_client.fleet_use import (
     sampled_nodes,
     utilization_points,
 )
+from services.fleet_client.stored_events import stored_batches
 
 SAMPLE_SECONDS: Final = 35.0
 """Agents send a sample every fifteen seconds: so old ones are read at the start."""

@@ -20,8 +20,9 @@ from litestar.openapi.spec import (
 
 from schemas.operation_bodies import BODIES
 from services.gateway.change_routes import CHANGE_ROUTES
+from services.gateway.event_routes import EVENT_ROUTES
 from services.gateway.fleet_routes import FLEET_ROUTES
-from services.gateway.history_routes import EVENT_ROUTES, HISTORY_ROUTES, STREAM_ROUTES
+from services.gateway.history_routes import HISTORY_ROUTES, STREAM_ROUTES
 from services.gateway.order_routes import ORDER_ROUTES
 from services.gateway.problems import ROOT
 

@@ -21,7 +21,8 @@ from schemas.metric_catalogue import HTTP_STREAMS
 from schemas.names import TOKEN
 from schemas.topology import EVENTS
 from services.bus.port import Bus, Stored
-from services.fleet_client.fleet_client import as_generator, is_about
+from services.fleet_client.fleet_client import as_generator
+from services.fleet_client.stored_events import is_about
 from services.gateway.access_tokens import Principal
 from services.gateway.problems import ROOT, ProblemError
 from services.gateway.views import event_view

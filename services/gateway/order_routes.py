@@ -21,6 +21,7 @@ from schemas.operations import (
     RESUME,
     STOP,
     SWEEP,
+    UPDATE_ALERT,
     ServiceOrder,
 )
 from schemas.permissions import GATEWAY, SERVICES
@@ -98,7 +99,7 @@ async def _about(
     fleet: FleetClient, principal: Principal, order: ServiceOrder[Any], name: str, data: Any
 ) -> dict[str, Any]:
     """Return what an order is about; a problem if the caller may not see it."""
-    if order is ACKNOWLEDGE_ALERT:
+    if order in (ACKNOWLEDGE_ALERT, UPDATE_ALERT):
         if principal.pools:
             known = await open_alerts(fleet.bus)
             own = {each.alert for each in known if each.opened and principal.sees(each.opened.pool)}

@@ -17,6 +17,7 @@ from services.fleet_client.fleet_status import FleetState
 from services.fleet_client.pool_watch import NodePlace, PoolChange
 from services.fleet_client.saga_progress import Progress
 from services.operator_text.event_text import describe_stored
+from services.operator_text.stop_text import stop_lines
 
 PROBLEM_TYPE: Final = "application/problem+json"
 STREAM_TYPE: Final = "text/event-stream"
@@ -160,6 +161,8 @@ class FleetStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Every client that reaches the bus controls the fleet."""
     stops: StopsAnswer = msgspec.field(default_factory=StopsAnswer)
     """What operators have stopped, and what waits for it."""
+    stop_lines: tuple[str, ...] = ()
+    """The same as `navarch status` writes it, a sentence for each stop."""
 
 
 class SagaLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,11 +195,11 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds some events, oldest first."""
+    """Holds some events, oldest first; of `/events/newest`, newest first."""
 
     items: tuple[EventView, ...]
     next: int = 0
-    """Pass it as `after` for what follows, now or later."""
+    """Pass it as `after` for what follows, now or later; of `/events/newest`, as `before`."""
     more: bool = False
     """Whether more is stored already."""
 
@@ -317,6 +320,7 @@ def status_view(state: FleetState, own: tuple[Expiry, ...]) -> FleetStatus:
         expiries=own,
         bus_is_open=state.is_open,
         stops=state.stops,
+        stop_lines=tuple(stop_lines(state.stops)),
     )
 
 

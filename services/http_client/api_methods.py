@@ -120,6 +120,7 @@ class ApiMethods:
     get_caller = _Answered(gateway_calls.get_caller)
     get_policy = _Answered(gateway_calls.get_policy)
     list_events = _Answered(gateway_calls.list_events)
+    list_newest_events = _Answered(order_calls.list_newest_events)
     get_cost = _Answered(order_calls.get_cost)
     list_alerts = _Answered(order_calls.list_alerts)
     get_job_nodes = _Answered(order_calls.get_job_nodes)
@@ -148,6 +149,7 @@ class ApiMethods:
     proceed_saga = _Answered(gateway_calls.proceed_saga)
 
     acknowledge_alert = _Answered(order_calls.acknowledge_alert)
+    update_alert = _Answered(order_calls.update_alert)
     add_hardware = _Answered(order_calls.add_hardware)
     forget_hardware = _Answered(order_calls.forget_hardware)
     readmit_node = _Answered(order_calls.readmit_node)

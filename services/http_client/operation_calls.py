@@ -40,7 +40,8 @@ def operation_call(
 def change_call(pool: str, change: Change, request: Request) -> ApiCall[ChangeAnswer]:
     """Return the call that has a request made of a pool."""
     name = getattr(request, change.subject, pool)
-    return operation_call(change, name, ChangeAnswer, body_of(change, request), key="")
+    body = body_of(change, request)
+    return operation_call(change, name, ChangeAnswer, body, key=request.request)
 
 
 def dry_run(call: ApiCall[ChangeAnswer]) -> ApiCall[DryRun]:

@@ -16,6 +16,7 @@ from schemas.node_events import BusAccess
 from schemas.node_work import JobNodes
 from schemas.operation_bodies import (
     AcknowledgeBody,
+    AlertUpdateBody,
     HardwareBody,
     ListedHardwareBody,
     ResumeBody,
@@ -35,6 +36,7 @@ from schemas.operations import (
     RESUME,
     STOP,
     SWEEP,
+    UPDATE_ALERT,
 )
 from schemas.stops import StopsAnswer
 from schemas.sweeps import SweepAnswer
@@ -42,6 +44,7 @@ from schemas.work_done import WorkDoneAccepted
 from schemas.workload_checks import WorkloadCheckAnswer
 from services.fleet_client.cost_report import CostReport
 from services.fleet_client.service_orders import JOB_SECONDS_MAX
+from services.gateway.views import EventPage
 from services.http_client.api_call import ApiCall
 from services.http_client.operation_calls import operation_call
 
@@ -90,6 +93,16 @@ def acknowledge_alert(alert: str, *, reason: str = "") -> ApiCall[Alert]:
     """Take on an open alert, by its key."""
     body = AcknowledgeBody(alert=alert, reason=reason)
     return operation_call(ACKNOWLEDGE_ALERT, "", Alert, body)
+
+
+def update_alert(
+    alert: str, *, silence_seconds: int = 0, assign_to: str = "", note: str = ""
+) -> ApiCall[Alert]:
+    """Silence an open alert for some time, assign it, or add a note to it."""
+    body = AlertUpdateBody(
+        alert=alert, silence_seconds=silence_seconds, assign_to=assign_to, note=note
+    )
+    return operation_call(UPDATE_ALERT, "", Alert, body)
 
 
 def add_hardware(
@@ -155,3 +168,23 @@ def sweep_instances(
     """Resolve differences between providers and records now."""
     body = SweepBody(adopt=tuple(adopt), terminate=tuple(terminate))
     return operation_call(SWEEP, "", SweepAnswer, body)
+
+
+def list_newest_events(
+    *,
+    since: str = "1h",
+    until: str = "",
+    before: int = 0,
+    pool: str = "",
+    node: str = "",
+    kinds: Sequence[str] = (),
+    tones: Sequence[str] = (),
+    limit: int = 100,
+) -> ApiCall[EventPage]:
+    """List stored events, newest first; `before`: `next` of the page before.
+
+    `tones`: only what is `bad`, as faults are, `good` or `plain`.
+    """
+    where = {"since": since, "until": until, "before": before, "pool": pool, "node": node}
+    query = where | {"type": kinds, "tone": tones, "limit": limit}
+    return ApiCall(path=f"{API}/events/newest", answer=EventPage, query=query)

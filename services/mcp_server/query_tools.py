@@ -18,7 +18,7 @@ from schemas.topology import EVENTS, NODES
 from services.bus.port import Stored
 from services.fleet_client.cost_report import CostReport
 from services.fleet_client.explanation import why
-from services.fleet_client.fleet_client import PAGE_NODES, event_filters, is_about, stored_batches
+from services.fleet_client.fleet_client import PAGE_NODES
 from services.fleet_client.fleet_status import read_stops, visible_stops
 from services.fleet_client.instance_reader import PROVISIONER, fleet_cost
 from services.fleet_client.node_filter import NodeFilter, time_since
@@ -28,6 +28,7 @@ from services.fleet_client.repair_report import RepairReport, repair_report
 from services.fleet_client.saga_progress import Progress, progress
 from services.fleet_client.saga_summaries import open_sagas, saga_log
 from services.fleet_client.service_orders import open_alerts
+from services.fleet_client.stored_events import event_filters, is_about, stored_batches
 from services.fleet_client.why_answer import WhyAnswer
 from services.mcp_server.tool_arguments import (
     AnyName,

@@ -18,6 +18,7 @@ from schemas.topology import NOTIFIER_STEPS
 from services.bus.leases import Lease, while_held
 from services.notifier.alerts.alert_intake import AlertIntake
 from services.notifier.alerts.alert_sender import AlertSender, RoutedChannel
+from services.notifier.alerts.alert_updates import AlertUpdates
 from services.notifier.alerts.guarded_channel import CONTRACT as CHANNEL_CONTRACT
 from services.notifier.alerts.guarded_channel import GuardedChannel
 from services.notifier.alerts.open_alerts import AlertAcknowledgement, OpenAlerts
@@ -166,6 +167,7 @@ async def build(context: Context) -> Service:
             **JobNodesEndpoint(notifiers, context.bus).endpoints,
             **workload.callbacks.endpoints,
             **AlertAcknowledgement(OpenAlerts(context.bus), context.clock).endpoints,
+            **AlertUpdates(OpenAlerts(context.bus), context.clock).endpoints,
         },
         close=close,
     )

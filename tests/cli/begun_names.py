@@ -18,6 +18,10 @@ BEGUN: Final = {
     "timeline training-2": "timeline training-2",
     "alerts acknowledge silence/training-1": "alerts acknowledge silence/training-1",
     "alerts acknowledge silence/t": "alerts acknowledge silence/training-1",
+    "alerts ack silence/t": "alerts acknowledge silence/training-1",
+    "alerts silence silence/t --for 2h": "alerts silence silence/training-1 --for 2h",
+    "alerts assign silence/t --to b": "alerts assign silence/training-1 --to b",
+    "alerts note silence/t x": "alerts note silence/training-1 x",
     "scale tr 99": "scale training 99",
     "hardware forget --node training-": "hardware forget --node training-1",
 }

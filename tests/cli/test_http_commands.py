@@ -100,7 +100,7 @@ READS = [
 REFUSED = [
     *("cordon training-2 --reason x", "cordon gone", "cordon training-", "scale training 99"),
     *("hold gone --for 1h --reason x", "drain training-2 -o json", "breaker open --reason x"),
-    "breaker close --reason x",
+    *("breaker close --reason x", "cordon -l zone=gone", "drain -l pool=training --dry-run"),
     *("drain training-1 --mode immediate --timeout 1m", "drain training-1 --mode soon"),
     *("drain training-1 --dry-run", "replace training-2 --dry-run -o json"),
     *("events --since yesterday", "scale training -1", "saga cancel gone"),
@@ -111,8 +111,8 @@ REFUSED = [
     *("diagnose training-1", "diagnose training-3 --check dcgm -o json", "diagnose gone"),
     *("reset-gpu training-2", "reboot training-2 --mode wait"),
     *("resume --pool serving", "resume --dry-run", "stop --pool training --provider a --reason b"),
-    *("alerts acknowledge gone", "alerts acknowledge ''", "hardware forget gpu GPU-2"),
-    "hardware add tpu x --reason y",
+    *("alerts acknowledge gone", "alerts ack ''", "hardware forget gpu GPU-2"),
+    *("hardware add tpu x --reason y", "incident gone", "incident", "incident x --since 1h"),
     *("hardware forget --node training-7", "hardware forget", "readmit gone"),
     *("workload check training", "workload check training -o json", "workload check gone"),
     *("workload check training --node training-3", "workload done gone"),
@@ -124,12 +124,13 @@ CHANGES = [
     *("drain training-1 --mode deadline --timeout 90s", "replace training-3"),
     *("scale training 2", "terminate training-1"),
     "up --name web --gpus 16 --type p5.48xlarge --yes --no-wait",
-    "down training --yes --no-wait --mode immediate",
+    *("down training --yes --no-wait --mode immediate", "cordon -l health=healthy --at-most 1 -y"),
 ]
 """Commands that the small pool-manager accepts, however often."""
 ORDERS = [
     *("alerts acknowledge silence/training-1 --reason x", "hardware add gpu GPU-1 --reason x"),
-    *("hardware forget gpu GPU-1 -o json", "readmit training-1", "sweep -o json", "sweep"),
+    *("alerts silence silence/t --for 2h", "hardware forget gpu GPU-1 -o json", "sweep -o json"),
+    *("readmit training-1", "sweep", "alerts assign silence/t --to b", "alerts note silence/t x"),
     *("stop --reason why", "stop --pool training --running --reason why", "resume -o json"),
     *("workload done training-1", "workload done training-1 --saga drain-training-1-1 -o json"),
 ]

@@ -15,7 +15,7 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Headers
 from services.cli.app import app
-from services.cli.output_types import ORDERS, OUTPUTS, REHEARSED, UNDECLARED, schema
+from services.cli.output_types import ORDERS, OUTPUTS, UNDECLARED, schema
 from tests.cli.begun_names import SAGA
 from tests.cli.test_beginnings import parameters
 from tests.cli.test_http_commands import POLICY, Place, fill
@@ -23,10 +23,11 @@ from tests.cli.test_http_commands import POLICY, Place, fill
 PAGE: Final = Path(__file__).parents[2] / "docs" / "command-output.schema.json"
 LINES: Final = {
     **{each: f"{each} training-1" for each in (*ORDERS, "get", "diagnose", "release")},
-    **{f"{each} --dry-run": f"{each} training-1 --dry-run" for each in REHEARSED},
+    **{f"{each} --dry-run": f"{each} training-1 --dry-run" for each in ORDERS},
     **{f"saga {each}": f"saga {each} {SAGA}" for each in ("show", "cancel", "retry", "proceed")},
     **{f"pool {each}": f"pool {each} training" for each in ("status", "history")},
     "scale": "scale training 3",
+    "incident": "incident --since 1h",
     "scale --dry-run": "scale training 3 --dry-run",
     "why": "why training-2",
     "timeline": "timeline training-2",

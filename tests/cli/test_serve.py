@@ -16,6 +16,7 @@ import pytest
 
 from services.cli.fleet_discovery import started_ticks
 from services.fleet_client.local_user import token_of, user_name
+from services.gateway.gateway_start import PORT_VARIABLE
 from tests.support import inprocess
 
 pytestmark = pytest.mark.slow
@@ -26,8 +27,9 @@ READY = "every service is ready"
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment, without a fleet."""
-    return {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")} | more
+    """This process's environment, without a fleet; the dashboard has a port of its own."""
+    own = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
+    return own | {PORT_VARIABLE: "0"} | more
 
 
 class Served:

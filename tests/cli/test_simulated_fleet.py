@@ -2,17 +2,20 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import httpx
 import pytest
 
 from schemas.settings import PoolSpec, ProviderChoice
 from services.cli.commands.simulator.fleet_command import FleetOptions, run, unplayable
 from services.cli.served_bus import ServedBus
+from services.gateway.gateway_start import PORT_VARIABLE
 from services.primitives.errors import NavarchError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,20 +52,22 @@ def test_a_secured_fleet_is_refused_with_the_remedy(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_temporary_fleet_replaces_a_node_and_leaves_nothing(tmp_path):
-    """Nodes come into service, an unhealthy one is replaced, and Ctrl-C stops everything."""
+    """Nodes and a dashboard come, an unhealthy node is replaced, and Ctrl-C stops everything."""
     command = (*FLEET, "--nodes", "6", "--boot-seconds", "0.5", "--faults-per-hour", "3600")
     fleet = subprocess.Popen(
         [sys.executable, *command],
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(tmp_path), PORT_VARIABLE: "0"},
         stdout=subprocess.PIPE,
         text=True,
     )
     assert fleet.stdout is not None
-    lines = []
+    lines, pools = [], []
     try:
         for line in fleet.stdout:
             lines.append(line)
+            if found := re.match(r"its dashboard is (http://127\.0\.0\.1:\d+/)", line):
+                pools = httpx.get(f"{found[1]}api/v1/pools", timeout=10).json()
             if " in service, " in line and " 0 replaced" not in line:
                 fleet.send_signal(signal.SIGINT)
                 break
@@ -72,6 +77,7 @@ def test_a_temporary_fleet_replaces_a_node_and_leaves_nothing(tmp_path):
         fleet.kill()
         fleet.wait()
         fleet.stdout.close()
+    assert [each["name"] for each in pools] == ["simulated"]
     summary = json.loads(lines[-1])
     assert (6, 6, 0, 0) == tuple(summary[key] for key in ("nodes", "active", "lost", "left"))
     assert summary["replaced"] >= 1
@@ -85,7 +91,7 @@ def test_a_killed_temporary_fleet_leaves_nothing(tmp_path, processes_naming):
     fleet = subprocess.Popen(
         [sys.executable, *FLEET, "--nodes", "1"],
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(tmp_path), PORT_VARIABLE: "0"},
         stdout=subprocess.PIPE,
         text=True,
     )

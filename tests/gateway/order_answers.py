@@ -8,14 +8,14 @@ from typing import Any, Final
 import msgspec
 
 from schemas import subjects
-from schemas.alert_records import Alert, AlertAcknowledge, OpenAlertRecord, alert_key
+from schemas.alert_records import Alert, AlertAcknowledge, AlertUpdate, OpenAlertRecord, alert_key
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from schemas.log_excerpts import LogExcerpt, LogLine
 from schemas.messages import encode
 from schemas.node_disconnections import ReadmitRequest
 from schemas.node_events import BusAccess
 from schemas.node_work import JOB_NODES, JobNodes, JobNodesQuery
-from schemas.operations import RESUME, STOP
+from schemas.operations import RESUME, STOP, UPDATE_ALERT
 from schemas.permissions import WORK_DONE
 from schemas.stops import ResumeRequest, Stop, StopRequest, StopsAnswer, WaitingStart
 from schemas.sweeps import SweepAnswer, SweepLine, SweepRequest
@@ -72,6 +72,7 @@ class Orders:
         """Subject -> endpoint; `nodes`: those whose agents have logs."""
         orders = {
             "acknowledge-alert": self._acknowledge,
+            UPDATE_ALERT.name: self._update,
             "hardware-add": self._add,
             "hardware-forget": self._forget,
             "readmit": self._readmit,
@@ -99,6 +100,15 @@ class Orders:
             raise ValueError(f"no open alert {asked.key!r}; see navarch alerts list")
         by = requester(headers, asked.by)
         return encode(msgspec.structs.replace(alert(asked.key), acknowledged_by=by))
+
+    async def _update(self, data: bytes, headers: Headers) -> bytes:
+        asked = self._keep(UPDATE_ALERT.name, data, headers, AlertUpdate)
+        if asked.key not in KEYS:
+            raise ValueError(f"no open alert {asked.key!r}; see navarch alerts list")
+        until = NOW if asked.silence_seconds else None
+        to = asked.assign_to
+        found = msgspec.structs.replace(alert(asked.key), assigned_to=to, silenced_until=until)
+        return encode(found)
 
     async def _add(self, data: bytes, headers: Headers) -> bytes:
         asked = self._keep("hardware-add", data, headers, HardwareAdd)

@@ -114,7 +114,7 @@ def test_a_call_is_as_described(name: str) -> None:
     # Of a dry run there is a call of its own.
     assert query.keys() - {"dry_run"} == call.query.keys()
     hints = get_type_hints(call_of(name))
-    renamed = {"label": "labels", "type": "kinds"}
+    renamed = {"label": "labels", "type": "kinds", "tone": "tones"}
     for key, each in ((key, each) for key, each in query.items() if key != "dry_run"):
         argument = renamed.get(key, key)
         assert call.query[key] == sample(argument), key

@@ -18,9 +18,9 @@ from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import FleetBudgetSpec, PoolSpec
 from schemas.stops import ResumeRequest, Stop, StopRequest, StopsAnswer, StopState, WaitingStart
 from services.bus.nats.nats_bus import NatsBus
-from services.cli.text.stop_text import stop_lines, waiting_rows
 from services.metrics.fleet.fleet_metrics import stop_gauge
 from services.notifier.alerts.alert_rules import alert_of, ended_keys
+from services.operator_text.stop_text import stop_lines, waiting_rows
 from services.pool_manager.fleet_stops import FleetStops
 from services.pool_manager.planner.explanation.pool_explanation import present_answer
 from services.pool_manager.planner.node_counts import Nodes

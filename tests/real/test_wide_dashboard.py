@@ -1,4 +1,4 @@
-"""The dashboard in Chromium with 10,000 nodes: the first reading, scrolling, and many events."""
+"""The dashboard shows 10,000 nodes in Chromium: the first reading, scrolling, and many events."""
 
 import asyncio
 import random
@@ -14,9 +14,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from schemas import subjects
-from schemas.fleet_queries import NodeView, Query
+from schemas.fleet_queries import NodeView, PoolView, Query
 from schemas.messages import encode
-from schemas.node_events import Fault, Verdict
+from schemas.node_events import Cordoned, Fault, Verdict
+from schemas.stops import Stop, StopsAnswer
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
@@ -85,6 +86,7 @@ class WideFleet:
             )
             self.nodes[node.id] = node
         self.sorted = sorted(self.nodes.values(), key=self._key)
+        self.stops: tuple[Stop, ...] = ()
 
     @staticmethod
     def _key(node: NodeView) -> str:
@@ -100,6 +102,39 @@ class WideFleet:
     async def one(self, data: bytes, _: Mapping[str, str]) -> bytes:
         """Answer for `node`."""
         return encode(self.nodes[msgspec.json.decode(data, type=Query).node])
+
+    async def pools(self, data: bytes, _: Mapping[str, str]) -> bytes:
+        """Answer for `pools`, counted as the pool-manager does."""
+        query = msgspec.json.decode(data, type=Query)
+        names = sorted({each.pool for each in self.nodes.values()})
+        views = tuple(self._pool(name) for name in names if query.pool in ("", name))
+        return page(views, query, lambda each: each.name)
+
+    async def stopped(self, _: bytes, __: Mapping[str, str]) -> bytes:
+        """Answer for `stops`."""
+        return encode(StopsAnswer(stops=self.stops))
+
+    def _pool(self, name: str) -> PoolView:
+        nodes = [each for each in self.nodes.values() if each.pool == name]
+        active = [each for each in nodes if each.status == "active"]
+        return PoolView(
+            name=name,
+            desired=len(nodes),
+            nodes=len(nodes),
+            active=len(active),
+            healthy=sum(each.health == "healthy" and not each.lost for each in active),
+            unhealthy=sum(each.health == "unhealthy" or each.lost for each in nodes),
+            cordoned=sum(each.cordoned and not each.spare for each in nodes),
+            min_nodes=0,
+            max_nodes=len(nodes),
+            breaker="closed",
+        )
+
+    def cordon(self, number: int, clock: SystemClock) -> Cordoned:
+        """Cordon a node, whatever its health."""
+        name = self.sorted[(number * 7919) % NODES].id
+        node = self.nodes[name] = msgspec.structs.replace(self.nodes[name], cordoned=True)
+        return Cordoned(id=f"cordon-{number}", time=clock.now(), pool=node.pool, node=name)
 
     def verdict(self, number: int, clock: SystemClock) -> Verdict:
         """Let the health of a node change."""
@@ -119,7 +154,8 @@ async def gateway_of(fleet: WideFleet) -> AsyncIterator[tuple[str, MemoryBus]]:
     server = MemoryServer(clock)
     bus = MemoryBus(server, PerfectLink())
     await set_up(bus, clock, replicas=1)
-    endpoints = ENDPOINTS | {"nodes": fleet.list, "node": fleet.one}
+    own = {"nodes": fleet.list, "node": fleet.one, "pools": fleet.pools, "stops": fleet.stopped}
+    endpoints = ENDPOINTS | own
     named = {subjects.query(name): each for name, each in endpoints.items()}
     await bus.serve("pool-manager", "a small one", named)
     relay = EventRelay(bus, clock)
@@ -137,7 +173,7 @@ async def gateway_of(fleet: WideFleet) -> AsyncIterator[tuple[str, MemoryBus]]:
 
 
 def drawn(frames: list[dict[str, float]]) -> tuple[float, str]:
-    """How long 19 of 20 frames took to draw at most, and the same in words."""
+    """Return how long 19 of 20 frames took to draw at most, and the same in words."""
     took = quantiles([each["took"] for each in frames], n=20)
     apart = quantiles([b["at"] - a["at"] for a, b in pairwise(frames)], n=20)
     return took[18], (
@@ -147,7 +183,7 @@ def drawn(frames: list[dict[str, float]]) -> tuple[float, str]:
 
 
 async def test_a_token_for_some_pools_has_a_page_of_those() -> None:
-    """Its nodes and events alone come; nothing that it asks for is refused."""
+    """Nodes and events of those pools alone come; nothing that it asks for is refused."""
     fleet, clock = WideFleet(), SystemClock()
     async with gateway_of(fleet) as (url, bus), browser() as opened:
         pages = Pages(opened, url)
@@ -168,7 +204,7 @@ async def test_a_token_for_some_pools_has_a_page_of_those() -> None:
 
 
 async def test_a_panel_is_current_while_events_keep_coming() -> None:
-    """Its node is read again between the events, not only after the last, and not for each."""
+    """The node is read again between the events, not only after the last, and not for each."""
     fleet, clock = WideFleet(), SystemClock()
     async with gateway_of(fleet) as (url, bus), browser() as opened:
         view = await Pages(opened, url).open(VIEWER_TOKEN)

@@ -27,10 +27,10 @@ from schemas.plugin_records import PluginSwitch, PluginSwitchRecord
 from schemas.pool_records import FleetRecord
 from schemas.settings import FleetBudgetSpec
 from schemas.stops import Stop, StopsAnswer, StopsRecord, StopState
-from services.cli.text.stop_text import stop_lines
 from services.metrics.evidence.repair_sums import BUCKETS_SECONDS, add_repair
 from services.metrics.evidence.repair_totals import families
 from services.metrics.fleet.fleet_metrics import stop_gauge
+from services.operator_text.stop_text import stop_lines
 from services.pool_manager.planner.disruption_budget import noted, others, room_at
 from services.pool_manager.planner.safety.removal_gates import with_grant
 from services.pool_manager.plugin_switches import switched

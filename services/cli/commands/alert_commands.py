@@ -1,4 +1,4 @@
-"""`navarch alerts list|acknowledge|test`: the open alerts, and the channels."""
+"""`navarch alerts list|acknowledge|silence|assign|note|test`: open alerts, and the channels."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -8,8 +8,15 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
-from schemas.alert_records import Alert, AlertAcknowledge, OpenAlertRecord
-from schemas.operations import ACKNOWLEDGE_ALERT
+from schemas.alert_records import (
+    SILENCE_SECONDS_MAX,
+    Alert,
+    AlertAcknowledge,
+    AlertUpdate,
+    OpenAlertRecord,
+)
+from schemas.duration import parse_duration
+from schemas.operations import ACKNOWLEDGE_ALERT, UPDATE_ALERT
 from services.cli import console
 from services.cli.command_options import Config, ListOutput, command_group
 from services.cli.fleet_connection import FleetAccess, everyday_command
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
 SEND_SECONDS_MAX: Final = 30.0
 
 commands = command_group("The open alerts, and the channels that they are sent to.")
-HEADERS = ("severity", "age", "since", "key", "acknowledged", "sent to", "title")
+HEADERS = ("severity", "age", "since", "key", "acknowledged", "handled", "sent to", "title")
 AlertKey = Annotated[
     str,
     typer.Argument(
@@ -57,9 +64,7 @@ async def list_alerts(fleet: FleetAccess, output: ListOutput = console.LISTING) 
     console.write_table(HEADERS, rows, "No alert is open.", output)
 
 
-@commands.command("acknowledge")
-@everyday_command
-async def acknowledge(
+async def _acknowledge(
     fleet: FleetAccess,
     key: AlertKey,
     reason: Annotated[str, typer.Option("--reason", help="Shown in every channel.")] = "",
@@ -73,14 +78,85 @@ async def acknowledge(
     console.write(f"{alert.key}: acknowledged by {alert.acknowledged_by}")
 
 
+acknowledge = commands.command("acknowledge")(everyday_command(_acknowledge))
+commands.command("ack", help="The short form of acknowledge.")(everyday_command(_acknowledge))
+
+
+@commands.command("silence")
+@everyday_command
+async def silence(
+    fleet: FleetAccess,
+    key: AlertKey,
+    for_: Annotated[
+        str, typer.Option("--for", help="How long: 30m, 2h, at most 168h.", show_default=False)
+    ],
+    reason: Annotated[str, typer.Option("--reason", help="Shown in every channel.")] = "",
+) -> None:
+    """Send no news of an open alert for some time.
+
+    If it lasts, channels are sent it again then; its end is sent at once. The alert about a stop,
+    or about a store that is lost, cannot be silenced.
+    """
+    try:
+        seconds = int(parse_duration(for_))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--for") from error
+    if not 0 < seconds <= SILENCE_SECONDS_MAX:
+        raise typer.BadParameter("a silence lasts 1s to 168h", param_hint="--for")
+    update = AlertUpdate(key=key, silence_seconds=seconds, note=reason)
+    alert = await fleet.perform(UPDATE_ALERT, update)
+    assert alert.silenced_until is not None
+    console.write(f"{alert.key}: silent until {local_time(alert.silenced_until)}")
+
+
+@commands.command("assign")
+@everyday_command
+async def assign(
+    fleet: FleetAccess,
+    key: AlertKey,
+    to: Annotated[str, typer.Option("--to", help="Who looks after it.", show_default=False)],
+    reason: Annotated[str, typer.Option("--reason", help="Shown in every channel.")] = "",
+) -> None:
+    """Say who looks after an open alert."""
+    if not to.strip():
+        raise typer.BadParameter("name a person or a team", param_hint="--to")
+    alert = await fleet.perform(UPDATE_ALERT, AlertUpdate(key=key, assign_to=to, note=reason))
+    console.write(f"{alert.key}: assigned to {alert.assigned_to}")
+
+
+@commands.command("note")
+@everyday_command
+async def note(
+    fleet: FleetAccess,
+    key: AlertKey,
+    text: Annotated[
+        str,
+        typer.Argument(metavar="TEXT", help="Shown in every channel.", show_default=False),
+    ],
+) -> None:
+    """Add a note to an open alert."""
+    if not text.strip():
+        raise typer.BadParameter("the note is empty", param_hint="TEXT")
+    alert = await fleet.perform(UPDATE_ALERT, AlertUpdate(key=key, note=text))
+    console.write(f"{alert.key}: noted")
+
+
 def _row(record: OpenAlertRecord, now: datetime) -> tuple[str, ...]:
     alert = record.opened
     assert alert is not None
     sent = ", ".join(name for name, each in sorted(record.channels.items()) if each.event)
     return (
         *(alert.severity, age((now - alert.began).total_seconds()), local_time(alert.began)),
-        *(alert.key, alert.acknowledged_by or "-", sent or "-", alert.title),
+        *(alert.key, alert.acknowledged_by or "-", _handled(alert, now), sent or "-", alert.title),
     )
+
+
+def _handled(alert: Alert, now: datetime) -> str:
+    """Return who looks after it, and until when it is silent."""
+    silent = alert.silenced_until if alert.is_silent(now) else None
+    words = [f"to {alert.assigned_to}"] if alert.assigned_to else []
+    words += [f"silent until {local_time(silent)}"] if silent is not None else []
+    return ", ".join(words) or "-"
 
 
 @commands.command("test")

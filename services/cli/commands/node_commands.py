@@ -8,21 +8,25 @@ import typer
 from schemas.duration import parse_duration
 from schemas.operations import CHANGE
 from schemas.operator_requests import DrainRequest, HoldRequest, NodeRequest
-from services.cli import dry_run_output
+from services.cli.batch_orders import Selection, order_nodes
 from services.cli.command_options import (
+    AtMost,
     DryRun,
+    FromFile,
     Mode,
     Nodes,
     Output,
     Reason,
+    Selector,
+    SomeNodes,
     Timeout,
     Wait,
     WaitTimeout,
+    Yes,
     drain_request,
 )
 from services.cli.console import Format
 from services.cli.fleet_connection import FleetAccess, everyday_command
-from services.cli.fleet_names import find_nodes
 from services.cli.node_requests import request_nodes
 
 
@@ -71,9 +75,14 @@ async def release(
 def _node_command(verb: str) -> Callable[..., None]:
     async def command(
         fleet: FleetAccess,
-        nodes: Nodes,
+        nodes: SomeNodes = None,
         reason: Reason = "",
         *,
+        selector: Selector = None,
+        from_file: FromFile = "",
+        at_most: AtMost = 0,
+        dry_run: DryRun = False,
+        yes: Yes = False,
         wait: Wait = False,
         wait_timeout: WaitTimeout = "",
         output: Output = Format.TABLE,
@@ -81,8 +90,13 @@ def _node_command(verb: str) -> Callable[..., None]:
         def request(node: str) -> NodeRequest:
             return NodeRequest(node=node, reason=reason)
 
-        await request_nodes(
-            fleet, verb, nodes, request, output, wait=wait, wait_timeout=wait_timeout
+        await order_nodes(
+            *(fleet, verb, Selection(nodes or (), selector or (), from_file, at_most), request),
+            output,
+            dry_run=dry_run,
+            yes=yes,
+            wait=wait,
+            wait_timeout=wait_timeout,
         )
 
     command.__doc__ = CHANGE[verb].help
@@ -92,12 +106,16 @@ def _node_command(verb: str) -> Callable[..., None]:
 def _drain_command(verb: str) -> Callable[..., None]:
     async def command(
         fleet: FleetAccess,
-        nodes: Nodes,
+        nodes: SomeNodes = None,
         reason: Reason = "",
         *,
+        selector: Selector = None,
+        from_file: FromFile = "",
+        at_most: AtMost = 0,
         mode: Mode = "",
         drain_timeout: Timeout = "",
         dry_run: DryRun = False,
+        yes: Yes = False,
         wait: Wait = False,
         wait_timeout: WaitTimeout = "",
         output: Output = Format.TABLE,
@@ -105,14 +123,14 @@ def _drain_command(verb: str) -> Callable[..., None]:
         def request(node: str) -> DrainRequest:
             return drain_request(node, reason, mode, drain_timeout)
 
-        if not dry_run:
-            await request_nodes(
-                fleet, verb, nodes, request, output, wait=wait, wait_timeout=wait_timeout
-            )
-            return
-        found = await find_nodes(fleet, nodes)
-        requests = [(each.pool, request(each.id)) for each in found]
-        await dry_run_output.dry_runs(fleet, verb, requests, output)
+        await order_nodes(
+            *(fleet, verb, Selection(nodes or (), selector or (), from_file, at_most), request),
+            output,
+            dry_run=dry_run,
+            yes=yes,
+            wait=wait,
+            wait_timeout=wait_timeout,
+        )
 
     command.__doc__ = CHANGE[verb].help
     return everyday_command(command)

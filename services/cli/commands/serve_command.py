@@ -26,6 +26,7 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.cli.fleet_discovery import LOCK_FILE, NATS_URL_VARIABLE, SERVE_FILE, ServeState
 from services.cli.served_bus import (
     NO_GATEWAY,
+    GatewayPort,
     ServedBus,
     configured_variables,
     gateway_port,
@@ -50,6 +51,7 @@ from services.cli.supervisor import (
     stop_process,
 )
 from services.cli.temporary_fleet import DATA_FOLDER, temporary_directory
+from services.gateway.gateway_start import PORT_VARIABLE
 from services.operator_text.safe_text import escape, escape_line
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
@@ -104,7 +106,7 @@ class ServedFleet:
             self._base[COPY_VARIABLE] = str((self.directory / COPY_FILE).resolve())
         self._configured = configured_variables(settings, self._text)
         self._is_open = is_open
-        self._gateway_port = gateway_port(settings, environment) if gateway else ""
+        self._gateway_port = gateway_port(settings, environment) if gateway else GatewayPort("")
         self.reload = ReloadState(in_force=content_digest(self._text.encode()))
         url = environment.get(NATS_URL_VARIABLE, "")
         if url and is_open:
@@ -171,10 +173,24 @@ class ServedFleet:
             tls_ca_file=self.bus.authority_file or nats.tls_ca_file,
         )
 
+    @property
+    def dashboard(self) -> str:
+        """Return the dashboard's address and where its token is; empty: there is no gateway."""
+        if GATEWAY not in self.supervisor.children:
+            return ""
+        token = token_file(self.settings)
+        needs = f"; its token is in {token}" if token.exists() else ""
+        return f"{self.supervisor.children[GATEWAY].http}/{needs}"
+
+    @property
+    def port_remark(self) -> str:
+        """Return why the dashboard has another port than usual; empty: it has not."""
+        return self._gateway_port.remark
+
     def take(self, settings: Settings, text: str) -> None:
         """Give them to every process that starts from now on; `text`: of their file."""
         before, after = self.settings.gateway, settings.gateway
-        if self._gateway_port and (before.host, before.port) != (after.host, after.port):
+        if self._gateway_port.port and (before.host, before.port) != (after.host, after.port):
             self._gateway_port = gateway_port(settings, self._base)
         self._configured = configured_variables(settings, text)
         self.settings, self._text = settings, text
@@ -190,7 +206,7 @@ class ServedFleet:
         # All services share one configuration, but only one can listen on its port.
         found[HTTP_PORT_VARIABLE] = str(self.settings.http.port if child.name == "metrics" else 0)
         if child.service == GATEWAY:
-            port, is_open = self._gateway_port, self._is_open
+            port, is_open = self._gateway_port.port, self._is_open
             found |= gateway_variables(self.settings, self._base, port, is_open=is_open)
         return found
 
@@ -229,17 +245,23 @@ class ServedFleet:
 
 @asynccontextmanager
 async def temporary_fleet(
-    prefix: str, configuration: Callable[[Path], str], *, is_open: bool = False
+    prefix: str,
+    configuration: Callable[[Path], str],
+    *,
+    is_open: bool = False,
+    gateway: bool = False,
 ) -> AsyncIterator[ServedFleet]:
     """Serve a fleet from a temporary directory, and remove it; its services log to LOG_FILE there.
 
     `configuration` gets the data directory and returns the text of the configuration file.
+    `gateway`: with the HTTP API, where it is installed.
     """
     with temporary_directory(prefix) as directory:
         config, data = directory / "navarch.yaml", directory / DATA_FOLDER
         config.write_text(configuration(data), encoding="utf-8")
         # It must not use the fleet that the caller's environment names.
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
+        kept = (k for k in os.environ if k == PORT_VARIABLE or not k.startswith("NAVARCH_"))
+        environment = {name: os.environ[name] for name in kept}
         settings = load_settings(config, environment)
         file = directory / LOG_FILE
         with file.open("a", encoding="utf-8", buffering=1) as log, lock_directory(data):
@@ -248,7 +270,13 @@ async def temporary_fleet(
                 log.write(f"{name} {line}\n")
 
             async with ServedFleet(
-                settings, config, environment, write_log, is_open=is_open, temporary=True
+                settings,
+                config,
+                environment,
+                write_log,
+                is_open=is_open,
+                temporary=True,
+                gateway=gateway and has_gateway(),
             ) as serving:
                 yield serving
 
@@ -346,12 +374,12 @@ async def _log_start(serving: ServedFleet, log: LogSink) -> None:
         await supervisor.ready()
     log("serve", "every service is ready; try: navarch status, navarch list, navarch events")
     log("serve", f"metrics: {supervisor.children['metrics'].http}/metrics")
-    if GATEWAY not in supervisor.children:
+    if not serving.dashboard:
         log("serve", _entry("serve", NO_GATEWAY, "WARN"))
         return
-    token = token_file(serving.settings)
-    needs = f"; its token is in {token}" if token.exists() else ""
-    log("serve", f"dashboard: {supervisor.children[GATEWAY].http}/{needs}; HTTP API: below /api/v1")
+    if serving.port_remark:
+        log("serve", _entry("serve", serving.port_remark, "WARN"))
+    log("serve", f"dashboard: {serving.dashboard}; HTTP API: below /api/v1")
 
 
 def stdout_log() -> LogSink:

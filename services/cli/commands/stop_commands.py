@@ -12,7 +12,7 @@ from schemas.stops import ResumeRequest, StopRequest, StopsAnswer, scope_of
 from services.cli import console
 from services.cli.command_options import Output, Pool
 from services.cli.fleet_connection import FleetAccess, everyday_command
-from services.cli.text import stop_text
+from services.operator_text import stop_text
 from services.primitives.errors import NavarchError
 
 Provider = Annotated[str, typer.Option("--provider", help="Only what calls this provider.")]

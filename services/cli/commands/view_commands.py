@@ -17,10 +17,11 @@ from schemas.stops import StopsAnswer
 from services.cli import console
 from services.cli.command_options import Check, ListOutput, Output, Pool, Watch
 from services.cli.fleet_connection import FleetAccess, everyday_command
-from services.cli.text import instances_text, status_text, stop_text, tables
+from services.cli.text import instances_text, status_text, tables
 from services.fleet_client.fleet_client import PAGE_NODES
 from services.fleet_client.node_filter import NodeFilter
 from services.gateway.views import FleetStatus
+from services.operator_text import stop_text
 from services.primitives.errors import NavarchError
 from services.primitives.race import race
 

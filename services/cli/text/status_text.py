@@ -6,13 +6,13 @@ from typing import Final
 
 from schemas.alert_records import OpenAlertRecord
 from schemas.fleet_queries import PoolView
-from services.cli.text.stop_text import stop_lines
 from services.cli.text.styles import COLOURS, RESET
 from services.cli.text.table_layout import columns
 from services.cli.text.tables import failure_line
 from services.gateway.views import FleetStatus
 from services.operator_text.quantities import age
 from services.operator_text.safe_text import escape_line
+from services.operator_text.stop_text import stop_lines
 
 ALERTS_SHOWN_MAX: Final = 10
 ALERT_HEADERS: Final = ("open alert", "age", "key", "title")

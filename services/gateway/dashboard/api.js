@@ -89,7 +89,12 @@ export const sagas = () => ask("/sagas");
 export const saga = (each) => ask(`/sagas/${name(each)}`);
 export const incidents = () => ask("/incidents");
 export const budget = () => ask("/budget");
-export const events = (since, after = 0) => ask(`/events?since=${name(since)}&after=${after}&limit=${PAGE_SIZE}`);
+export const alerts = () => ask("/alerts");
+export const status = () => ask("/status");
+export function newestEvents({ kind, unclear, ...query }) {
+  const asked = new URLSearchParams(Object.entries({ ...query, type: kind }).filter(([, value]) => value !== "" && value !== 0));
+  return ask(`/events/newest?${asked}`);
+}
 
 export function newKey() {
   const bytes = crypto.getRandomValues(new Uint8Array(12));

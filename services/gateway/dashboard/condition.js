@@ -25,6 +25,10 @@ export function conditionOf(node) {
   return node.health === "healthy" ? "healthy" : "unknown";
 }
 
+// As `navarch status` counts them: a node may be unhealthy and cordoned, and is counted as both.
+export const isHealthy = (node) => node.status === "active" && node.health === "healthy" && !node.lost;
+export const isUnhealthy = (node) => node.health === "unhealthy" || Boolean(node.lost);
+
 export function words(node) {
   const found = [node.status, node.health];
   for (const each of ["lost", "spare", "drained"]) if (node[each]) found.push(each);

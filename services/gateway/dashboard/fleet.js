@@ -4,8 +4,6 @@ import * as api from "./api.js";
 import { changeOf } from "./condition.js";
 
 const EVENTS_MAX = 500;
-const EVENT_PAGES_MAX = 5;
-const HISTORY = "15m";
 const READ_AGAIN_MS = 400;
 const SETTLED_MS = 2500;
 const TRUST_MS = 2000;
@@ -14,6 +12,9 @@ const SINGLE_MAX = 20;
 const LISTS_APART_MS = 5000;
 const SUMMARY_MS = 300;
 const SUMMARIES_APART_MS = 1500;
+const STATUS_MS = 15_000; // also the interval of the stream's signs of life
+const FAILED_AGAIN_MS = 5000;
+const OF_STATUS = new Set(["automation-stopped", "service-failure", "order-answered"]);
 
 const GROUPS = ["pool", "zone", "provider", "rack", "region", "job"];
 const SHOWN = ["status", "health", "cordoned", "quarantined", "spare", "drained", "lost", "gpu_count", "reason"];
@@ -24,8 +25,11 @@ export class Fleet extends EventTarget {
   sagas = new Map();
   incidents = [];
   budget = null;
-  events = [];
+  status = null; // as `navarch status` shows it
+  alerts = [];
+  events = []; // those that arrived, not those of before
   ready = false;
+  read = 0; // nodes so far, while the fleet is read
   ofSomePools = false;
 
   #said = new Map(); // node -> what events say of it, until its record says so too
@@ -35,30 +39,37 @@ export class Fleet extends EventTarget {
   #reading = false;
   #listed = 0; // when whole pools were read instead of single nodes
   #load = 0;
+  #readAt = { stream: 0, summary: 0, status: 0 };
+  #statusRunning = false;
+  #statusWanted = false;
+  #behind = 0; // since when nodes could not be read
 
   async load() {
     const load = (this.#load += 1);
-    const [nodes] = await Promise.all([this.#allNodes(), this.#readSummary(), this.#readEvents()]);
+    this.read = 0;
+    const [nodes] = await Promise.all([this.#allNodes(), this.#readSummary(), this.#readStatus()]);
     if (load !== this.#load) return;
     this.nodes = nodes;
+    this.#behind = 0;
+    this.alive();
     this.ready = true;
     this.#announce("loaded");
   }
 
   async #allNodes() {
     const found = new Map();
-    for await (const items of api.nodePages()) for (const each of items) found.set(each.id, this.#withSaid(each));
+    for await (const items of api.nodePages()) {
+      for (const each of items) found.set(each.id, this.#withSaid(each));
+      this.read = found.size;
+      this.#announce("reading");
+    }
     return found;
   }
 
-  async #readEvents() {
-    let after = 0;
-    for (let number = 0; number < EVENT_PAGES_MAX; number += 1) {
-      const page = await api.events(HISTORY, after);
-      this.#keep(page.items);
-      after = page.next;
-      if (!page.more) return;
-    }
+  // When a source was last read, and how often it is.
+  source(name) {
+    const at = name === "nodes" ? this.#behind || this.#readAt.stream : this.#readAt[name];
+    return { at, interval: STATUS_MS };
   }
 
   #keep(items) {
@@ -66,7 +77,10 @@ export class Fleet extends EventTarget {
     const fresh = items.filter((each) => !known.has(each.sequence));
     if (!fresh.length) return;
     this.events = [...this.events, ...fresh].sort((a, b) => a.sequence - b.sequence).slice(-EVENTS_MAX);
-    this.#announce("events");
+  }
+
+  get summaryRead() {
+    return this.#readAt.summary > 0;
   }
 
   // The events were set back: those of before have other sequences.
@@ -77,6 +91,8 @@ export class Fleet extends EventTarget {
   apply(view) {
     this.#keep([view]);
     const { kind, event } = view;
+    this.#readAt.stream = Date.now();
+    if (OF_STATUS.has(kind)) this.#statusNow();
     const touched = [event.node, event.new_node, event.old_node].filter(Boolean);
     const change = event.node ? changeOf(kind, event) : null;
     if (change) this.#say(event, change, view);
@@ -85,9 +101,17 @@ export class Fleet extends EventTarget {
     this.dispatchEvent(new CustomEvent("event", { detail: { view, nodes: touched, pool: event.pool || "" } }));
   }
 
-  // A sign of life: what is in progress and has had no event is read again.
+  // A sign of life of the stream.
   alive() {
-    if (this.sagas.size) this.#summarySoon();
+    this.#readAt.stream = Date.now();
+  }
+
+  // What changes without an event is read again at intervals.
+  tick() {
+    if (!this.ready) return;
+    const due = (name) => Date.now() - this.#readAt[name] >= STATUS_MS;
+    if (due("summary")) this.#summaryNow();
+    if (due("status")) this.#statusNow();
   }
 
   #say(event, change, view) {
@@ -152,7 +176,11 @@ export class Fleet extends EventTarget {
     this.#reading = true;
     try {
       await (wave ? this.#readPools(names) : this.#readEach(names));
-    } catch { /* the stream reports a lost connection, and the next event reads again */ }
+      this.#behind = 0;
+    } catch {
+      this.#behind ||= now;
+      for (const node of names) this.#due.set(node, { at: Date.now() + FAILED_AGAIN_MS, settle: Date.now() + FAILED_AGAIN_MS });
+    }
     if (wave) this.#listed = Date.now();
     this.#reading = false;
     this.#arm();
@@ -225,7 +253,24 @@ export class Fleet extends EventTarget {
     this.sagas = new Map(sagas.map((each) => [each.saga, each]));
     this.incidents = incidents;
     this.budget = budget;
+    this.#readAt.summary = Date.now();
     this.#announce("summary");
+  }
+
+  async #statusNow() {
+    if (this.#statusRunning) return void (this.#statusWanted = true);
+    this.#statusRunning = true;
+    this.#statusWanted = false;
+    try { await this.#readStatus(); } catch { /* its age is shown */ }
+    this.#statusRunning = false;
+    if (this.#statusWanted) this.#statusNow();
+  }
+
+  async #readStatus() {
+    const [status, alerts] = await Promise.all([api.status(), api.alerts()]);
+    [this.status, this.alerts] = [status, alerts];
+    this.#readAt.status = Date.now();
+    this.#announce("status");
   }
 
   #announce(name, detail = {}) {

@@ -1,6 +1,6 @@
 // The fleet on a canvas: one cell for each node, in groups. Only what is visible is drawn.
 
-import { conditionOf, LABELS, words } from "./condition.js";
+import { conditionOf, LABELS, words, isHealthy, isUnhealthy } from "./condition.js";
 import { number, plural } from "./wording.js";
 
 const SIZES = [[60, 40], [300, 26], [600, 20], [2000, 14], [5000, 10], [Infinity, 8]]; // nodes, cell in pixels
@@ -64,7 +64,7 @@ export class Grid {
     if (!node || !place || !this.shown(node)) return this.layOut();
     const condition = conditionOf(node);
     if (place.condition !== condition) this.#flashes.set(name, performance.now());
-    place.group.healthy += (condition === "healthy") - (place.condition === "healthy");
+    place.group.healthy += isHealthy(node) - isHealthy(place.node);
     place.node = node;
     place.condition = condition;
     this.draw();
@@ -140,7 +140,7 @@ export class Grid {
           x: (index % this.#columns) * across,
           y: top + Math.floor(index / this.#columns) * pitch,
         };
-        group.healthy += cell.condition === "healthy";
+        group.healthy += isHealthy(node);
         this.#cells.push(cell);
         this.#places.set(node.id, cell);
       });
@@ -156,7 +156,7 @@ export class Grid {
     this.#canvas.style.width = `${this.#width}px`;
     this.#canvas.style.height = `${visible}px`;
     this.#space.style.marginTop = `-${visible}px`;
-    const unhealthy = this.#cells.filter((each) => each.condition === "unhealthy" || each.condition === "lost").length;
+    const unhealthy = this.#cells.filter((each) => isUnhealthy(each.node)).length;
     this.#canvas.hidden = !total;
     this.#empty.hidden = total > 0;
     this.#empty.textContent = this.#fleet.nodes.size ? "No node matches." : this.#fleet.ready ? "The fleet has no node yet." : "Reading the fleet…";

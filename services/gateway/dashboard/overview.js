@@ -2,9 +2,8 @@
 
 import { CONDITIONS, LABELS, conditionOf } from "./condition.js";
 import { badge, fill, h, link, notice } from "./elements.js";
-import { age, clock, fullTime, number, plural, span } from "./wording.js";
+import { age, clock, fullTime, number, plural, sentence, span } from "./wording.js";
 
-const EVENTS_SHOWN = 150;
 const ROWS_SHOWN = 200;
 const ATTENTION_MAX = 8;
 
@@ -15,34 +14,64 @@ export function countsOf(nodes) {
 }
 
 function tile(title, value, detail = "", kind = "") {
-  return h("dl", { class: `tile ${kind ? `is-${kind}` : ""}` }, h("dt", {}, title), h("dd", {}, value, detail ? h("small", {}, ` ${detail}`) : null));
+  return h("dl", { class: `tile ${kind ? `is-${kind}` : ""}`, "data-tile": title }, h("dt", {}, title), h("dd", {}, value, detail ? h("small", {}, ` ${detail}`) : null));
+}
+
+const READING = (what) => h("p", { class: "empty" }, `Reading ${what}…`);
+
+// The sums of the pools' numbers, as `navarch status` shows them; what is degraded or lost, as `navarch list`.
+export function sumsOf(fleet) {
+  const sums = { nodes: 0, active: 0, healthy: 0, unhealthy: 0, cordoned: 0, sagas: 0 };
+  for (const pool of fleet.pools.values()) {
+    for (const key of ["nodes", "active", "healthy", "unhealthy", "cordoned"]) sums[key] += pool[key];
+    sums.sagas += pool.open_sagas?.length ?? 0;
+  }
+  let [degraded, lost, gpus] = [0, 0, 0];
+  for (const each of fleet.nodes.values()) {
+    degraded += each.health === "degraded";
+    lost += Boolean(each.lost);
+    gpus += each.gpu_count || 0;
+  }
+  return { ...sums, degraded, lost, gpus };
 }
 
 export function showSummary(place, fleet) {
-  const counts = countsOf(fleet.nodes.values());
-  const bad = counts.unhealthy + counts.lost;
-  const gpus = [...fleet.nodes.values()].reduce((sum, each) => sum + (each.gpu_count || 0), 0);
+  if (!fleet.ready) return fill(place, READING(fleet.read ? `the fleet: ${plural(fleet.read, "node")} so far` : "the fleet"));
+  const sums = sumsOf(fleet);
   const { budget } = fleet;
+  const health = !sums.nodes ? "" : sums.unhealthy ? "" : "good";
   fill(
     place,
-    tile("Nodes", number(fleet.nodes.size), plural(gpus, "GPU")),
-    tile("Healthy", number(counts.healthy), fleet.nodes.size ? `${Math.floor((100 * counts.healthy) / fleet.nodes.size)}%` : "", bad ? "" : "good"),
-    tile("Unhealthy or lost", number(bad), "", bad ? "bad" : ""),
-    tile("Degraded", number(counts.degraded), "", counts.degraded ? "warn" : ""),
-    tile("Cordoned", number(counts.cordoned)),
-    tile("Launching, leaving", number(counts.launching + counts.leaving)),
-    tile("Sagas", number(fleet.sagas.size), "in progress"),
+    tile("Nodes", number(sums.nodes), plural(sums.gpus, "GPU")),
+    tile("In service", number(sums.active)),
+    tile("Healthy", number(sums.healthy), sums.nodes ? `${Math.floor((100 * sums.healthy) / sums.nodes)}%` : "", health),
+    tile("Unhealthy", number(sums.unhealthy), sums.lost ? `${number(sums.lost)} of them lost` : "", sums.unhealthy ? "bad" : ""),
+    tile("Degraded", number(sums.degraded), "", sums.degraded ? "warn" : ""),
+    tile("Cordoned", number(sums.cordoned)),
+    tile("Sagas", number(sums.sagas), "in progress"),
     budget && !budget.lifted ? tile("Out of service", number(budget.unavailable), `of ${number(budget.unavailable_limit)} at once`) : null,
   );
 }
 
+function showAlert(record) {
+  const alert = record.opened;
+  const about = alert.node ? link("node", alert.node) : alert.pool ? link("pool", alert.pool) : null;
+  const of = alert.node && alert.pool ? [" in pool ", link("pool", alert.pool)] : null;
+  const taken = alert.acknowledged_by ? `; acknowledged by ${alert.acknowledged_by}` : "";
+  const silent = alert.silenced_until && new Date(alert.silenced_until) > Date.now() ? `; silent until ${fullTime(alert.silenced_until)} by ${alert.silenced_by}` : "";
+  const given = alert.assigned_to ? `; assigned to ${alert.assigned_to}` : "";
+  return notice(alert.severity === "critical" ? "error" : "warn", h("span", {}, `${alert.severity}: ${alert.title}`, about ? " (" : null, about, of, about ? ")" : null), sentence(alert.text), `${alert.key}, since ${fullTime(alert.since || alert.time)} (${age(alert.since || alert.time)})${taken}${given}${silent}`);
+}
+
 export function showAttention(place, fleet) {
   const found = [];
+  for (const each of fleet.status?.failures ?? []) found.push(notice("error", each.about, sentence(`${each.reason}; ${each.remedy}`)));
+  for (const each of fleet.alerts) if (each.opened && each.opened.severity !== "info") found.push(showAlert(each));
   for (const pool of fleet.pools.values()) {
     if (pool.breaker !== "closed") {
       found.push(notice("error", h("span", {}, `Breaker ${pool.breaker} in pool `, link("pool", pool.name)), [pool.breaker_reason, pool.breaker_by && `by ${pool.breaker_by}`, pool.breaker_since && `since ${fullTime(pool.breaker_since)}`].filter(Boolean).join(", "), pool.breaker === "open" ? "No remediation starts in this pool until it closes." : "One probe is under way; if it goes well, the breaker closes."));
     }
-    for (const warning of pool.warnings ?? []) found.push(notice("warn", h("span", {}, "Pool ", link("pool", pool.name)), warning));
+    for (const warning of pool.warnings ?? []) found.push(notice("warn", h("span", {}, "Pool ", link("pool", pool.name)), sentence(warning)));
   }
   for (const each of fleet.incidents) {
     found.push(notice("warn", h("span", {}, `Incident ${each.signature} in pool `, link("pool", each.pool)), `${plural(each.nodes, "node")} in ${each.scope} ${each.within}, since ${fullTime(each.since)}, last at ${clock(each.last)}${each.released ? "; released by an operator" : ""}`));
@@ -59,7 +88,7 @@ export function showLegend(place, fleet, only, choose) {
   const held = document.activeElement?.dataset?.condition;
   fill(place, CONDITIONS.filter(([name]) => counts[name] || name === only).map(([name, label]) =>
     h("li", {}, h("button", { type: "button", "data-condition": name, "aria-pressed": String(name === only), onclick: () => choose(name === only ? "" : name) },
-      h("span", { class: `swatch is-${name}` }), label, h("b", {}, number(counts[name]))))));
+      h("span", { class: `swatch is-${name}` }), label))));
   if (held) place.querySelector(`[data-condition="${held}"]`)?.focus();
 }
 
@@ -105,22 +134,24 @@ export const limitText = (used, limit) => `${number(used)} of ${limit < 0 ? "any
 
 export function showPools(place, fleet) {
   const pools = [...fleet.pools.values()];
+  if (!fleet.summaryRead) return fill(place, READING("the pools"));
   if (!pools.length) return fill(place, h("p", { class: "empty" }, "There is no pool. Add one under ", h("code", {}, "pools:"), " in the configuration."));
   const countsOfPool = countsByPool(fleet);
-  const rows = pools.map((pool) => [pool, countsOfPool(pool.name)]).map(([pool, counts]) => h("tr", {},
+  const rows = pools.map((pool) => [pool, countsOfPool(pool.name)]).map(([pool, counts]) => h("tr", { "data-pool": pool.name },
     h("th", { scope: "row" }, link("pool", pool.name), pool.removing ? h("span", { class: "quiet" }, " is being removed") : null, pool.mode === "observe" ? h("span", { class: "quiet" }, " observe") : null),
     h("td", {}, poolBar(pool, counts)),
     h("td", { class: "count" }, `${number(pool.nodes)} of ${number(pool.desired)}`),
-    h("td", { class: "count" }, number(counts.healthy)),
-    h("td", { class: "count" }, number(counts.unhealthy + counts.lost)),
-    h("td", { class: "count" }, number(counts.cordoned)),
+    h("td", { class: "count" }, number(pool.active)),
+    h("td", { class: "count" }, number(pool.healthy)),
+    h("td", { class: "count" }, number(pool.unhealthy)),
+    h("td", { class: "count" }, number(pool.cordoned)),
     h("td", { class: "count" }, `${number(pool.min_nodes)} to ${number(pool.max_nodes)}`),
     h("td", {}, badge(pool.breaker === "closed" ? "good" : "bad", pool.breaker)),
     h("td", { class: "count" }, limitText(pool.unavailable, pool.unavailable_limit))));
   const counted = (text) => h("th", { scope: "col", class: "count" }, text);
   const named = (text) => h("th", { scope: "col" }, text);
   fill(place, h("table", {},
-    h("thead", {}, h("tr", {}, named("Pool"), named("Health"), counted("Nodes"), counted("Healthy"), counted("Unhealthy"), counted("Cordoned"), counted("Limits"), named("Breaker"), counted("Out of service"))),
+    h("thead", {}, h("tr", {}, named("Pool"), named("Health"), counted("Nodes"), counted("In service"), counted("Healthy"), counted("Unhealthy"), counted("Cordoned"), counted("Limits"), named("Breaker"), counted("Out of service"))),
     h("tbody", {}, rows)));
 }
 
@@ -144,37 +175,12 @@ export function sagaTimeline(saga) {
 
 export function showSagas(place, fleet) {
   const sagas = [...fleet.sagas.values()];
+  if (!fleet.summaryRead) return fill(place, READING("the sagas"));
   if (!sagas.length) return fill(place, h("p", { class: "empty" }, "None."));
   fill(place, sagas.slice(0, 50).map((saga) => h("div", { class: "saga" },
     h("div", { class: "line" }, h("strong", {}, link("saga", saga.saga, saga.kind)), h("span", { class: "quiet" }, age(saga.since))),
     h("div", {}, saga.node ? link("node", saga.node) : link("pool", saga.pool), saga.new_node ? [" → ", link("node", saga.new_node)] : null),
     sagaTimeline(saga),
-    saga.waiting_for ? h("p", { class: "quiet" }, `waits for ${saga.waiting_for}`) : null)),
+    saga.waiting_for ? h("p", { class: "quiet" }, `waits for ${sentence(saga.waiting_for)}`) : null)),
     sagas.length > 50 ? h("p", { class: "empty" }, `and ${number(sagas.length - 50)} more`) : null);
-}
-
-export function eventRow(view) {
-  const { node, pool, saga } = view.event;
-  const about = node ? link("node", node) : saga ? link("saga", saga) : pool ? link("pool", pool) : h("span", { class: "name" }, view.about);
-  return h("div", { class: `event is-${view.tone}` },
-    h("time", { datetime: view.time, title: fullTime(view.time) }, clock(view.time)),
-    h("div", {}, h("span", { class: "title" }, view.title), h("span", { class: "about" }, about), view.detail ? h("div", { class: "detail" }, view.detail) : null));
-}
-
-let listed = { find: "", newest: 0, oldest: 0 };
-
-// New events come before the others, which stay where they are; another filter writes all again.
-export function showEvents(place, fleet, find) {
-  const wanted = find.toLowerCase();
-  const matches = (view) => !wanted || [view.kind, view.about, view.title, view.detail].some((each) => each.toLowerCase().includes(wanted));
-  const found = fleet.events.filter(matches).slice(-EVENTS_SHOWN).reverse();
-  const oldest = fleet.events[0]?.sequence ?? 0;
-  const same = listed.find === wanted && listed.oldest <= oldest && place.querySelector(".event");
-  if (!found.length) fill(place, h("p", { class: "empty" }, wanted ? "No event matches." : "Nothing happened in the last 15 minutes."));
-  else if (!same) fill(place, found.map(eventRow));
-  else {
-    place.prepend(...found.filter((view) => view.sequence > listed.newest).map(eventRow));
-    while (place.childElementCount > EVENTS_SHOWN) place.lastElementChild.remove();
-  }
-  listed = { find: wanted, newest: fleet.events.at(-1)?.sequence ?? 0, oldest };
 }

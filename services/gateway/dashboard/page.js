@@ -1,19 +1,25 @@
 // Starts the page: sign-in, the first reading, the events, and what follows the address.
 
 import * as api from "./api.js";
+import { Bars, showAges } from "./bars.js";
+import { isUnhealthy } from "./condition.js";
 import { byId, fill, h, problemNotice } from "./elements.js";
+import { EventList } from "./events.js";
 import { Fleet } from "./fleet.js";
 import { Grid } from "./grid.js";
-import { countsOf, showAttention, showEvents, showLegend, showNodeTable, showPools, showSagas, showSummary } from "./overview.js";
+import { showAttention, showLegend, showNodeTable, showPools, showSagas, showSummary } from "./overview.js";
 import { Panel } from "./panel.js";
 import { follow } from "./stream.js";
 
 const LISTS_APART_MS = 250;
 const AGES_MS = 1_000;
+const RELOAD_MS = 3_000;
 
 const fleet = new Fleet();
 let stop = null;
 let panel = null;
+const bars = new Bars(byId("bars"), byId("head"));
+const events = new EventList(fleet, { place: byId("events"), form: byId("event-filters"), pager: byId("event-pager") });
 let grid = null;
 let only = "";
 let asTable = false;
@@ -39,7 +45,7 @@ const WRITERS = {
   legend: () => showLegend(byId("legend"), fleet, only, choose),
   pools: () => showPools(byId("pools"), fleet),
   sagas: () => showSagas(byId("sagas"), fleet),
-  events: () => showEvents(byId("events"), fleet, byId("event-find").value),
+  events: () => events.show(),
   table: () => asTable && showNodeTable(byId("node-table"), [...fleet.nodes.values()].filter((each) => grid.shown(each)), fleet.nodes.size),
 };
 const OF_NODES = ["summary", "legend", "table", "pools"];
@@ -51,7 +57,13 @@ function choose(condition) {
   soon("legend", "table");
 }
 
+function lost(why, seconds) {
+  linkState("lost", "Connection lost");
+  bars.lost(fleet.source("stream").at || Date.now(), why, seconds);
+}
+
 function linkState(kind, text) {
+  if (kind === "live") bars.found();
   byId("main").classList.toggle("is-stale", kind === "lost");
   const place = byId("link-state");
   place.className = `link-state ${kind ? `is-${kind}` : ""}`;
@@ -68,19 +80,21 @@ function route() {
 }
 
 function title() {
-  const counts = countsOf(fleet.nodes.values());
-  const bad = counts.unhealthy + counts.lost;
+  const bad = [...fleet.nodes.values()].filter(isUnhealthy).length;
   document.title = [bad ? `(${bad})` : "", shown ? `${shown} ·` : "", "Navarch"].filter(Boolean).join(" ");
 }
 
 async function load() {
   linkState("", "Reading the fleet…");
+  byId("main").setAttribute("aria-busy", "true");
   try {
     await fleet.load();
     linkState("live", "Live");
   } catch (error) {
-    if (error.status !== 401) linkState("lost", `The fleet cannot be read: ${error.message}`);
+    if (error.status !== 401) lost(`The fleet cannot be read: ${error.message}`, RELOAD_MS / 1000);
     throw error;
+  } finally {
+    byId("main").setAttribute("aria-busy", "false");
   }
 }
 
@@ -104,7 +118,7 @@ function start(caller) {
     if (loading) return;
     loading = true;
     queue = [];
-    try { await load(); } catch { loading = false; return void setTimeout(() => stop && loaded(), 3000); }
+    try { await load(); } catch { loading = false; return void setTimeout(() => stop && loaded(), RELOAD_MS); }
     loading = false;
     for (const each of queue.splice(0)) fleet.apply(each);
   };
@@ -113,22 +127,28 @@ function start(caller) {
     reset: () => { fleet.forgetEvents(); loaded(); },
     event: (view) => { if (loading) queue.push(view); else fleet.apply(view); },
     alive: () => fleet.alive(),
-    lost: (error, seconds) => linkState("lost", `Connection lost${error?.message && error.name !== "AbortError" ? `: ${error.message}` : ""}. Next attempt in ${seconds} s.`),
+    lost: (error, seconds) => lost(error?.message && error.name !== "AbortError" ? `${error.message.replace(/\.$/, "")}.` : "", seconds),
   });
   route();
 }
 
-fleet.addEventListener("loaded", () => { grid.layOut(); soon(...Object.keys(WRITERS)); });
+fleet.addEventListener("loaded", () => { grid.layOut(); soon(...Object.keys(WRITERS)); events.load(); });
+fleet.addEventListener("reading", () => soon("summary"));
+fleet.addEventListener("status", () => { bars.stops(fleet.status.stop_lines ?? []); soon("attention"); });
 fleet.addEventListener("members", () => { grid.layOut(); soon(...OF_NODES); });
 fleet.addEventListener("node", ({ detail }) => { grid.changed(detail.node); soon(...OF_NODES); });
 fleet.addEventListener("summary", () => soon(...OF_SUMMARY));
 fleet.addEventListener("events", () => soon("events"));
-setInterval(() => fleet.sagas.size && soon("sagas"), AGES_MS);
+setInterval(() => {
+  if (!stop) return;
+  fleet.tick();
+  showAges(fleet);
+  if (fleet.sagas.size) soon("sagas");
+}, AGES_MS);
 addEventListener("hashchange", route);
 
 byId("group-by").addEventListener("change", (event) => grid.show({ key: event.target.value }));
 byId("find").addEventListener("input", (event) => { grid.show({ find: event.target.value.trim() }); soon("table"); });
-byId("event-find").addEventListener("input", () => soon("events"));
 byId("skip").addEventListener("click", (event) => { event.preventDefault(); byId("main").focus(); });
 byId("as-table").addEventListener("click", () => {
   asTable = !asTable;
@@ -148,6 +168,8 @@ function signIn(problem) {
   byId("change").close();
   byId("sign-in").hidden = false;
   linkState("", "");
+  bars.found();
+  bars.stops([]);
   fill(byId("sign-in-error"), problem ? problemNotice(problem, "You are signed out") : null);
   byId("token").focus();
 }

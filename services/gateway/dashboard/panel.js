@@ -6,7 +6,7 @@ import { LABELS, conditionOf, words } from "./condition.js";
 import { badge, facts, fill, h, link, problemNotice } from "./elements.js";
 import { costPlots, samplePlots, utilizationPlot } from "./plots.js";
 import { limitText, sagaTimeline } from "./overview.js";
-import { age, clock, fullTime, number, span } from "./wording.js";
+import { age, fullTime, number, sentence, span, stamp } from "./wording.js";
 
 const READ_AGAIN_MS = 600;
 const POOL_AGAIN_MS = 5000; // its history may be long
@@ -30,10 +30,10 @@ function whySection(why) {
   if (!why) return section("Why", h("p", { class: "quiet" }, "The history is being read…"));
   if (why instanceof Error) return section("Why", problemNotice(why, "Its history cannot be read"));
   return section("Why",
-    h("p", {}, why.summary),
-    why.now.map((each) => h("p", {}, each)),
-    why.next ? h("p", { class: "quiet" }, `Next: ${why.next}`) : null,
-    why.lines.length ? h("ol", { class: "log" }, why.lines.map((each) => h("li", {}, h("time", { datetime: each.at, title: fullTime(each.at) }, clock(each.at)), each.text))) : null,
+    h("p", { class: "why-summary" }, why.summary),
+    why.now.map((each) => h("p", { class: "why-now" }, sentence(each))),
+    why.next ? h("p", { class: "quiet" }, `Next: ${why.next}.`) : null,
+    why.lines.length ? h("ol", { class: "log" }, why.lines.map((each) => h("li", {}, h("time", { datetime: each.at, title: fullTime(each.at) }, stamp(each.at)), each.text))) : null,
     why.omitted ? h("p", { class: "quiet" }, `${number(why.omitted)} older lines are left out.`) : null,
     why.evidence ? h("p", { class: "quiet" }, "Evidence: ", h("code", {}, why.evidence)) : null);
 }
@@ -57,6 +57,12 @@ function evidenceSection(evidence) {
     lines.length ? h("pre", { class: "lines", tabindex: "0", "aria-label": "Kernel lines" }, lines.slice(-LINES_SHOWN).map((each) => `${fullTime(each.time)}  ${each.line}`).join("\n")) : null);
 }
 
+// Samples that no longer come are shown with their age.
+function oldSamples(samples) {
+  const newest = samples.reduce((last, each) => (each.time > last ? each.time : last), "");
+  return newest && Date.now() - new Date(newest) > 2 * MEASURED_AGAIN_MS ? h("p", { class: "stale" }, `The newest sample is ${age(newest)} old.`) : null;
+}
+
 function nodeView(node, why, timeline, samples, evidence, context) {
   const condition = conditionOf(node);
   return [
@@ -72,6 +78,7 @@ function nodeView(node, why, timeline, samples, evidence, context) {
       ["Address", node.address],
       ["Registered", fullTime(node.registered_at)],
       ["Last change", fullTime(node.last_change)],
+      ["Last heartbeat", node.last_heartbeat ? `${age(node.last_heartbeat)} ago` : ""],
       ["Job", node.job],
       ["Workload", node.workload],
       ["Held", node.held_until ? `until ${fullTime(node.held_until)} by ${node.held_by}: ${node.held_reason}` : ""],
@@ -79,21 +86,21 @@ function nodeView(node, why, timeline, samples, evidence, context) {
     section("GPUs", node.gpus?.length ? h("div", { class: "gpus" }, node.gpus.map(gpuTile)) : h("p", { class: "quiet" }, "None is reported.")),
     section("Conditions", node.conditions?.length
       ? h("ol", { class: "log" }, node.conditions.map((each) => h("li", { class: each.unknown ? "" : "is-bad" },
-        h("time", { datetime: each.since, title: fullTime(each.since) }, clock(each.since)),
+        h("time", { datetime: each.since, title: fullTime(each.since) }, stamp(each.since)),
         h("strong", {}, each.name), each.gpu_index >= 0 ? ` on GPU ${each.gpu_index}` : "", each.unknown ? " cannot be read" : "",
         h("div", { class: "quiet mono" }, each.message))))
       : null),
-    section("Measured", samples?.length ? samplePlots(samples) : null),
+    section("Measured", samples?.length ? [samplePlots(samples), oldSamples(samples)] : null),
     section("Faults", node.health_events?.length
       ? h("ol", { class: "log" }, node.health_events.toReversed().map((each) => h("li", { class: each.result === "unhealthy" ? "is-bad" : "" },
-        h("time", { datetime: each.time, title: fullTime(each.time) }, clock(each.time)),
+        h("time", { datetime: each.time, title: fullTime(each.time) }, stamp(each.time)),
         h("strong", {}, `${each.kind}${each.code ? ` ${each.code}` : ""}`), each.gpu_index >= 0 ? ` on GPU ${each.gpu_index}` : "", each.result ? ` → ${each.result}` : "", each.rule ? ` (${each.rule})` : "",
         h("div", { class: "quiet mono" }, each.message))))
       : h("p", { class: "quiet" }, "None is kept.")),
     whySection(why),
     evidenceSection(evidence),
     timeline?.length ? section("Timeline", h("ol", { class: "log" }, timeline.toReversed().slice(0, 100).map((row) => h("li", { class: `is-${row.tone}` },
-      h("time", { datetime: row.at, title: fullTime(row.at) }, clock(row.at)), h("strong", {}, row.title), row.saga && row.saga !== row.subject ? [" ", link("saga", row.saga)] : null, row.detail ? h("div", { class: "quiet" }, row.detail) : null)))) : null,
+      h("time", { datetime: row.at, title: fullTime(row.at) }, stamp(row.at)), h("strong", {}, row.title), row.saga && row.saga !== row.subject ? [" ", link("saga", row.saga)] : null, row.detail ? h("div", { class: "quiet" }, row.detail) : null)))) : null,
   ];
 }
 
@@ -135,7 +142,7 @@ function poolView(pool, why, { history, status, offerings, use }, context) {
       ["Resets, reboots", limitText(pool.resets, pool.resets_limit)],
       ["Breaker", [pool.breaker_reason, pool.breaker_by].filter(Boolean).join(", ")],
     ]),
-    (pool.warnings ?? []).map((each) => h("p", { class: "notice is-warn" }, each)),
+    (pool.warnings ?? []).map((each) => h("p", { class: "notice is-warn" }, sentence(each))),
     history ? section(spent(history), costPlots(history)) : null,
     use?.points.length > 1 ? section("Utilization", utilizationPlot(use)) : null,
     pool.open_sagas?.length ? section("Sagas in progress", h("ul", {}, pool.open_sagas.map((each) => h("li", {}, link("saga", each))))) : null,
@@ -166,14 +173,14 @@ function sagaView({ saga, log }, context) {
       ["Node", saga.node ? link("node", saga.node) : ""],
       ["New node", saga.new_node ? link("node", saga.new_node) : ""],
       ["Reason", saga.reason],
-      ["Waits for", saga.waiting_for],
+      ["Waits for", sentence(saga.waiting_for ?? "")],
       ["Since", `${fullTime(saga.since)} (${age(saga.since)})`],
       ["Deadline", fullTime(saga.deadline)],
       ["If unwound", saga.leaves],
     ]),
     section("Log", h("ol", { class: "log" }, log.map((entry) => {
       const name = String(entry.type ?? "entry").split(".").pop().replaceAll("_", " ");
-      return h("li", { class: entryTone(name) }, entry.time ? h("time", { datetime: entry.time, title: fullTime(entry.time) }, clock(entry.time)) : null, h("strong", {}, [entry.step, name].filter(Boolean).join(": ")), h("div", { class: "quiet" }, entryText({ ...entry, step: undefined })));
+      return h("li", { class: entryTone(name) }, entry.time ? h("time", { datetime: entry.time, title: fullTime(entry.time) }, stamp(entry.time)) : null, h("strong", {}, [entry.step, name].filter(Boolean).join(": ")), h("div", { class: "quiet" }, entryText({ ...entry, step: undefined })));
     }))),
   ];
 }
@@ -259,6 +266,6 @@ export class Panel {
     }
     if (this.#reading === turn) this.#reading = 0;
     clearTimeout(this.#sample);
-    if (this.#kind === "node") this.#sample = setTimeout(() => this.#readAgain(), MEASURED_AGAIN_MS); // no event says that there is another
+    this.#sample = setTimeout(() => this.#readAgain(), MEASURED_AGAIN_MS); // samples, and what waits for a time, change without an event
   }
 }

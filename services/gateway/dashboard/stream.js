@@ -92,11 +92,14 @@ export function follow(on) {
   }
 
   const now = () => wake();
+  const cut = () => abort.abort(); // a connection that is cut off is silent, and would be missed for long
   addEventListener("online", now);
+  addEventListener("offline", cut);
   run();
   return () => {
     stopped = true;
     removeEventListener("online", now);
+    removeEventListener("offline", cut);
     abort.abort();
     wake();
   };

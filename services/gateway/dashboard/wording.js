@@ -1,12 +1,18 @@
-// Times and counts as text.
+// Times and counts as text. All times are UTC, as those in the services' sentences are.
 
-const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
-const FULL = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
 const NUMBER = new Intl.NumberFormat();
+const WRITTEN = /\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z/g;
+const iso = (text) => new Date(text).toISOString();
 
-export const clock = (text) => (text ? TIME.format(new Date(text)) : "");
-export const fullTime = (text) => (text ? FULL.format(new Date(text)) : "");
+export const ZONE = "UTC";
+export const clock = (text) => (text ? iso(text).slice(11, 19) : "");
+// As the command line writes it.
+export const stamp = (text) => (text ? iso(text).slice(5, 19).replace("T", " ") : "");
+export const fullTime = (text) => (text ? `${iso(text).slice(0, 19).replace("T", " ")} ${ZONE}` : "");
 export const number = (value) => NUMBER.format(value);
+
+// A sentence with the times that a service wrote as the command line writes them.
+export const sentence = (text) => text.replace(WRITTEN, stamp);
 
 export function plural(count, one, many = `${one}s`) {
   return `${number(count)} ${count === 1 ? one : many}`;

@@ -28,7 +28,7 @@ class Due:
     held: tuple[Alert, ...] = ()
     """Beyond the rate."""
     waits: bool = False
-    """Some wait for the channel's hours or its rate."""
+    """Some wait for the channel's hours or its rate, or for the end of their silence."""
 
 
 def due(
@@ -45,7 +45,8 @@ def due(
     quiet = is_quiet(route.hours, now)
     send, held, waits = [], [], False
     for record, alert in lacking:
-        if quiet and alert.severity != "critical":
+        silent = alert.is_silent(now) and not alert.resolved
+        if silent or (quiet and alert.severity != "critical"):
             waits = True
         elif alert.resolved or alert.acknowledged_by or record.only:
             send.append(alert.key)

@@ -146,12 +146,14 @@ def begin(record: OpenAlertRecord | None, alert: Alert, stored: Stored) -> OpenA
         return record
     if repeats(record, alert):
         return msgspec.structs.replace(record, sequence=stored.sequence, at=stored.time)
-    since = None if record.ended or record.opened is None else record.opened.began
+    known = None if record.ended else record.opened
+    since = None if known is None else known.began
+    to = "" if known is None else known.assigned_to
     return msgspec.structs.replace(
         record,
         sequence=stored.sequence,
         at=stored.time,
-        opened=msgspec.structs.replace(alert, since=since),
+        opened=msgspec.structs.replace(alert, since=since, assigned_to=to),
         ended=None,
         channels={name: each for name, each in record.channels.items() if not each.ended},
     )
@@ -190,7 +192,7 @@ def repeats(record: OpenAlertRecord | None, alert: Alert) -> bool:
         return True
     same = (known.severity, known.kind) == (alert.severity, alert.kind)
     recent = (alert.time - known.time).total_seconds() < REPEAT_SECONDS
-    return same and (recent or bool(known.acknowledged_by))
+    return same and (recent or bool(known.acknowledged_by) or known.is_silent(alert.time))
 
 
 def _is_later(stored: Stored, record: OpenAlertRecord) -> bool:

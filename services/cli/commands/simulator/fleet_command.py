@@ -141,11 +141,16 @@ async def _serve_own_fleet(nodes: int) -> AsyncIterator[tuple[NatsSettings, Agen
         "navarch-simulated-",
         lambda data: _configuration(nodes, data),
         is_open=True,  # one connection plays many nodes, which credentials forbid
+        gateway=True,
     ) as serving:
         url, directory = serving.supervisor.url, serving.directory.parent
         console.write(f"a fleet of our own: the bus is {url}, its files are in {directory}")
         async with asyncio.timeout(READY_SECONDS_MAX):
             await serving.supervisor.ready()
+        if serving.dashboard:
+            console.write(f"its dashboard is {serving.dashboard}")
+        if serving.port_remark:
+            console.note(serving.port_remark)
         yield NatsSettings(url=url), serving.settings.agent, "simulated"
 
 
