@@ -262,4 +262,25 @@ ATTACKS: Final = (
             ),
         ),
     ),
+    Attack(
+        18,
+        "An agent registers with other machines' GPUs or rack: they are condemned or replaced.",
+        (
+            *_of(
+                "redteam/test_claimed_identity",
+                "test_a_forged_registration_condemns_no_other_machine",
+                "test_a_new_machine_with_a_live_nodes_gpus_is_not_admitted",
+                "test_only_what_was_shown_is_accepted",
+            ),
+            *_of(
+                "pool_manager/test_fixed_identity",
+                "test_another_identity_changes_nothing_and_is_a_condition",
+                "test_a_repair_that_navarch_ordered_accepts_what_it_ordered",
+            ),
+            *_of(
+                "redteam/test_agents_fields",
+                "test_every_field_of_an_agent_has_a_class",
+            ),
+        ),
+    ),
 )
