@@ -283,4 +283,19 @@ ATTACKS: Final = (
             ),
         ),
     ),
+    Attack(
+        19,
+        "One agent's connections take the files with which nats-server stores.",
+        (
+            *_of(
+                "redteam/test_open_files",
+                "test_one_agents_connections_leave_the_store_and_services_theirs",
+                "test_connections_without_credentials_leave_the_store_its_files",
+            ),
+            *_of(
+                "cli/test_store_restart",
+                "test_a_server_that_stores_nothing_is_stopped_once",
+            ),
+        ),
+    ),
 )
