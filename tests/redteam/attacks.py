@@ -298,4 +298,38 @@ ATTACKS: Final = (
             ),
         ),
     ),
+    Attack(
+        20,
+        "A termination, a stop's end, a join token or an identity is ordered without the role.",
+        (
+            *_of(
+                "redteam/test_new_orders",
+                "test_an_outsider_orders_nothing",
+                "test_an_operator_orders_in_no_other_name",
+                "test_a_service_orders_no_termination_of_its_own",
+                "test_a_host_invents_nothing_about_another",
+            ),
+            *_of(
+                "redteam/test_authority",
+                "test_every_permitted_subject_of_a_role_has_its_check",
+            ),
+            *_of("provisioner/test_join_endpoints", "test_only_operators_make_tokens"),
+        ),
+    ),
+    Attack(
+        21,
+        "A join token or a callback of a drain is used again, late, or for another node.",
+        (
+            *_of(
+                "provisioner/test_join_endpoints",
+                "test_a_stolen_token_joins_no_second_machine",
+                "test_a_revoked_token_joins_nothing",
+                "test_a_machine_of_another_node_is_refused",
+            ),
+            *_of(
+                "notifier/test_drain_callbacks",
+                "test_a_forged_or_stale_callback_changes_nothing",
+            ),
+        ),
+    ),
 )
