@@ -52,8 +52,9 @@ NEW = NodeRecord(
 )
 
 
-def admitted(provider_id: str = "", **said: Any) -> NodeRecord:
+def admitted(provider_id: str = "", said_id: str = "i-1", **said: Any) -> NodeRecord:
     """Return a node that was admitted after this registration."""
+    said = {"provider_id": said_id, **said}
     record = apply_event(NEW, registered(START, **said), START)
     assert record is not None
     identity = fixed_identity.at_admission(record, provider_id, START)
@@ -147,9 +148,22 @@ def test_the_fixed_identity_reported_again_ends_the_condition() -> None:
 
 def test_what_the_provider_says_beats_the_agent() -> None:
     """An agent that names another instance than was launched has a condition from the beginning."""
-    node = admitted(provider_id="i-9")
-    assert fixed_identity.difference(node) == "instance i-1 instead of i-9"
-    assert fixed_identity.difference(admitted(provider_id="I-1")) == ""
+    own, other = "i-0123456789abcdef0", "i-0fedcba9876543210"
+    gcp = "us-central1-a/training-1"
+    node = admitted(provider_id=other, said_id=own)
+    assert fixed_identity.difference(node) == f"instance {own} instead of {other}"
+    assert fixed_identity.changed_event(node, "cause", LATER) is not None
+    for provider, agent in ((own, own), (gcp, gcp), ("", own), (own, "")):
+        assert fixed_identity.difference(admitted(provider_id=provider, said_id=agent)) == ""
+
+
+@pytest.mark.parametrize("provider", ["gpu-01", "10.0.0.7", "us-central1-a/training-1", "4711"])
+def test_a_provider_that_names_hosts_is_not_compared_with_a_cloud(provider: str) -> None:
+    """A machine of SSH or one that joined may be of AWS, whose metadata its agent reads."""
+    node = admitted(provider_id=provider, said_id="i-0123456789abcdef0")
+    assert fixed_identity.difference(node) == ""
+    again = registered(provider_id="i-0123456789abcdef0")
+    assert identity_facts(after(node, again), again, LATER) == []
 
 
 def test_a_node_of_an_earlier_release_is_fixed_at_its_next_registration() -> None:

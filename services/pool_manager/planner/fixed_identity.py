@@ -8,6 +8,7 @@ What a report lacks is unknown, and no difference. GPUs of a live node are never
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
@@ -23,6 +24,12 @@ from schemas.node_records import NodeRecord, node_key
 
 Owners = Callable[[HardwareKind, str], str]
 """Returns `<pool>.<node>` of the live node that has a GPU; empty: none has."""
+CLOUD_FORMS: Final = {
+    "aws": re.compile(r"i-[0-9a-f]{8,17}"),
+    "gcp": re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]/[a-z][a-z0-9-]*"),
+}
+"""An agent's word on its instance is compared where the provider's has the same form: a machine of
+SSH, or one that joined, may be of a cloud, too. An Azure machine is named like any host."""
 SHOWN_MAX: Final = 4
 DIGEST_CHARS: Final = 12
 
@@ -78,8 +85,10 @@ def at_admission(node: NodeRecord, provider_id: str, at: datetime) -> NodeMachin
         provider_id=known.machine.provider_id,
         since=at,
     )
-    fixed = replace(seen, provider_id=provider_id or seen.provider_id)
-    return replace(known, fixed=fixed, claimed=seen if differences(fixed, seen) else None)
+    is_comparable = _cloud_of(provider_id) == _cloud_of(seen.provider_id) != ""
+    fixed = replace(seen, provider_id=provider_id if is_comparable else seen.provider_id)
+    claimed = seen if differences(fixed, seen) else None
+    return replace(known, fixed=fixed, claimed=claimed, duplicate_of=())
 
 
 def settled(
@@ -323,6 +332,12 @@ def _is_ordered(
     others = not set(names(fixed.gpus)) & set(names(seen.gpus))
     known = replace(fixed, gpus=seen.gpus, machine_id="")
     return others and len(seen.gpus) == len(fixed.gpus) and not differences(known, seen)
+
+
+def _cloud_of(provider_id: str) -> str:
+    """Return the cloud whose form an instance's ID has; empty: other providers name a host."""
+    found = (cloud for cloud, form in CLOUD_FORMS.items() if form.fullmatch(provider_id))
+    return next(found, "")
 
 
 def _values(identity: FixedIdentity, kind: str) -> list[str]:
