@@ -27,7 +27,7 @@ from agent.node_logs import CHARS_MAX, LINES_MAX
 from agent.original_flags import present_command
 from agent.service import Agent, AgentDependencies
 from agent.settings import AgentConfig, boot_id_of, hostname_of, load
-from agent.sources.cloud.cloud_detection import notice_sources, provider_id, rack
+from agent.sources.cloud.cloud_detection import machine_id, notice_sources, provider_id, rack
 from agent.sources.host_metrics import HostMetrics
 from agent.sources.job_lookup import JobLookup
 from agent.sources.nvml import Nvml, NvmlEvents
@@ -248,6 +248,7 @@ async def _run(config: AgentConfig, logged: LogMemory) -> None:
             processes=JobLookup(Path(config.proc), clock.monotonic),
             rack=lambda: rack(config),
             provider_id=lambda: provider_id(config),
+            machine_id=machine_id(),
             notice_sources=notice_sources(config, clock),
             plugins=load_checks(config.health_checks),
             environment=os.environ,

@@ -65,6 +65,7 @@ class MonitorDependencies:
     start_id: str
     hostname: str
     version: str
+    machine_id: str = ""
 
 
 class NodeMonitor:
@@ -173,6 +174,7 @@ class NodeMonitor:
                 rack=self._config.rack or self._nvlink_domain or self._rack,
                 nvlink_domain=self._nvlink_domain,
                 provider_id=self._provider_id,
+                machine_id=self._dependencies.machine_id,
             )
         )
 

@@ -83,6 +83,8 @@ class AgentDependencies:
     version: str
     log: LogMemory
     """This process's newest log lines."""
+    machine_id: str = ""
+    """UUID of the machine by its firmware; empty: not readable."""
 
 
 class Agent:
@@ -210,6 +212,7 @@ class Agent:
             start_id=self._outside.start_id,
             hostname=self._outside.hostname,
             version=self._outside.version,
+            machine_id=self._outside.machine_id,
         )
         return NodeMonitor(
             self._config, dependencies, tested=self._same_boot and self._state.tested

@@ -82,6 +82,7 @@ AlertKind = Literal[
     "operator-needed",
     "node-refused",
     "machine-refused",
+    "identity-changed",
     "breaker-opened",
     "quarantine-full",
     "on-demand-short",

@@ -25,6 +25,7 @@ HEALTH: Final = "health/{pool}/{node}"
 LOST: Final = "lost/{pool}/{node}"
 OPERATOR: Final = "operator/{pool}/{node}"
 MACHINE: Final = "machine/{pool}/{node}"
+IDENTITY: Final = "identity/{pool}/{node}"
 FLAPPING: Final = "flapping/{pool}/{node}"
 FAILED: Final = "saga-failed/{pool}/{node}"
 FAILED_LAUNCHES: Final = "saga-failed/{pool}"
@@ -41,7 +42,7 @@ LAG: Final = "lag/{durable}"
 STOP: Final = "stop/{scope}"
 ERROR: Final = "unknown-error/{provider}/{code}"
 FAILURE: Final = "{failure}/{about}"
-NODE_KEYS: Final = (HEALTH, LOST, OPERATOR, FAILED, MACHINE, FLAPPING)
+NODE_KEYS: Final = (HEALTH, LOST, OPERATOR, FAILED, MACHINE, IDENTITY, FLAPPING)
 """Keys of the alerts about a node's condition."""
 
 
@@ -74,6 +75,7 @@ ALERTS: Final[Mapping[type[Message], Sequence[AlertRule]]] = {
     ],
     n.Lost: [_alert("critical", "lost", LOST, "node")],
     n.MachineRefused: [_alert("critical", "machine-refused", MACHINE, "node")],
+    n.IdentityChanged: [_alert("critical", "identity-changed", IDENTITY, "node", status="changed")],
     p.BreakerOpened: [
         _none("breaker-opened", breaker_cause="wave", by=False),  # the incident alerts already
         _alert("warning", "breaker-opened", BREAKER, by=True),
@@ -145,6 +147,7 @@ def _is_replaced(event: Any) -> bool:
 _NOT_OPERATOR: Final = tuple(each for each in NODE_KEYS if each != OPERATOR)
 ENDS: Final[Sequence[AlertEnd]] = [
     _end(n.Verdict, HEALTH, OPERATOR, FAILED, status="healthy"),
+    *(_end(n.IdentityChanged, IDENTITY, status=each) for each in ("restored", "accepted")),
     _end(n.Returned, LOST, OPERATOR),
     _end(n.Terminated, *NODE_KEYS, unless=_is_replaced),
     _end(n.Terminated, LEAK),

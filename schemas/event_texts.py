@@ -92,6 +92,10 @@ EVENT_TEXTS: Final[Mapping[type[Message], Sequence[EventWording]]] = {
         _text("admitted", "in service", "good"),
     ],
     n.MachineRefused: [_text("second machine refused", "{reason}", "bad", _REMEDY)],
+    n.IdentityChanged: [
+        _text("identity changed", "{reason}", "bad", _REMEDY, status="changed"),
+        _text("identity {status}", "{reason}[ by {by}]", "good"),
+    ],
     n.Promoted: [
         _text(
             "promoted", "the spare is in service, in place of {instead_of}", "good", instead_of=True

@@ -25,6 +25,11 @@ class HardwareRecord(Record, frozen=True, kw_only=True):
     by: str = ""
     """The operator who listed it; empty: a replacement did."""
 
+    @property
+    def reporter(self) -> str:
+        """Return the node from whose agent's report it comes; empty: an operator listed it."""
+        return "" if self.by else self.node
+
 
 class HardwareAdd(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True

@@ -90,6 +90,8 @@ class Registered(NodeEvent, frozen=True, kw_only=True, tag=AGENT):
     """`ClusterUUID.CliqueId` of the NVLink fabric of several hosts that all its GPUs are in."""
     provider_id: Identifier = ""
     """The instance's ID by the metadata of AWS, Google Cloud or Azure, as the provider lists it."""
+    machine_id: Identifier = ""
+    """The UUID of the machine by its firmware (DMI); empty: not readable."""
 
 
 class ProviderNotice(NodeEvent, frozen=True, kw_only=True, tag=AGENT):
@@ -170,6 +172,20 @@ class MachineRefused(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
     """The node's own."""
     refused: MachineIdentity
     reason: str = ""
+    remedy: str = ""
+
+
+class IdentityChanged(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
+    """An admitted node's agent reports another identity than the node was admitted with.
+
+    The record keeps the fixed one until the agent reports it again, or an operator accepts
+    the other.
+    """
+
+    status: Literal["changed", "restored", "accepted"]
+    reason: str = ""
+    """The differences, and whose GPUs are claimed."""
+    by: Name = ""
     remedy: str = ""
 
 

@@ -8,6 +8,7 @@ from schemas.agent_commands import DiagnoseRequest
 from schemas.alert_records import KEY_CHARS_MAX, SilenceSeconds
 from schemas.duration import TEXT_PATTERN
 from schemas.enums import DrainMode, HardwareKind
+from schemas.identity_orders import Claim
 from schemas.operator_requests import Count, GivenReason, Reason
 from schemas.value_limits import NAME_CHARS_MAX, Name, OptionalSagaToken, OptionalToken, UtcTime
 
@@ -113,6 +114,13 @@ class ListedHardwareBody(HardwareBody, frozen=True, kw_only=True):
     """The node that had it."""
 
 
+class IdentityBody(_Body, frozen=True, kw_only=True):
+    """Names the identity to accept, as the node was shown."""
+
+    claim: Claim
+    """The node's `identity_claim`."""
+
+
 class SweepBody(_Body, frozen=True, kw_only=True):
     """Names the orphans that a sweep is also to resolve."""
 
@@ -161,5 +169,5 @@ class WorkDoneBody(_Body, frozen=True, kw_only=True):
 BODIES: Final = (
     *(ReasonBody, DrainBody, HoldBody, ScaleBody, BreakerBody, UpBody, DiagnoseRequest),
     *(AcknowledgeBody, AlertUpdateBody, HardwareBody, ListedHardwareBody, SweepBody),
-    *(WorkloadCheckBody, WorkDoneBody, StopBody, ResumeBody),
+    *(WorkloadCheckBody, WorkDoneBody, StopBody, ResumeBody, IdentityBody),
 )

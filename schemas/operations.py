@@ -12,8 +12,9 @@ import msgspec
 from schemas.alert_records import Alert, AlertAcknowledge, AlertUpdate
 from schemas.enums import Refusal
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
+from schemas.identity_orders import IdentityAccept
 from schemas.node_disconnections import ReadmitRequest
-from schemas.node_events import BusAccess
+from schemas.node_events import BusAccess, IdentityChanged
 from schemas.operation_bodies import (
     AcknowledgeBody,
     AlertUpdateBody,
@@ -21,6 +22,7 @@ from schemas.operation_bodies import (
     DrainBody,
     HardwareBody,
     HoldBody,
+    IdentityBody,
     ListedHardwareBody,
     ReasonBody,
     ResumeBody,
@@ -282,6 +284,16 @@ READMIT: Final[ServiceOrder[BusAccess]] = ServiceOrder(
     path="/nodes/{node}/readmit",
     method="readmit_node",
 )
+ACCEPT_IDENTITY: Final[ServiceOrder[IdentityChanged]] = ServiceOrder(
+    name="identity-accept",
+    help="Accept the identity that a node's agent reports, after a repair or a move.",
+    request=IdentityAccept,
+    answer=IdentityChanged,
+    service="pool-manager",
+    path="/nodes/{node}/identity/accept",
+    method="accept_identity",
+    body=IdentityBody,
+)
 SWEEP: Final[ServiceOrder[SweepAnswer]] = ServiceOrder(
     name="sweep-now",
     help="Resolve differences between providers and records now.",
@@ -345,7 +357,7 @@ RESUME: Final[ServiceOrder[StopsAnswer]] = ServiceOrder(
 )
 ORDERS: Final[tuple[ServiceOrder[Any], ...]] = (
     *(ACKNOWLEDGE_ALERT, UPDATE_ALERT, ADD_HARDWARE, FORGET_HARDWARE, READMIT, SWEEP, PLAN_SWEEP),
-    *(CHECK_WORKLOAD, REPORT_WORK_DONE, STOP, RESUME),
+    *(CHECK_WORKLOAD, REPORT_WORK_DONE, STOP, RESUME, ACCEPT_IDENTITY),
 )
 CHANGE: Final[Mapping[str, Change]] = {each.name: each for each in CHANGES}
 """Verb -> its declaration."""

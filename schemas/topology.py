@@ -278,6 +278,7 @@ NOTIFIER_ALERTS: Final = DurableSpec(
             for fact in (
                 *("verdict", "lost", "returned", "terminated", "admitted", "promoted"),
                 *("cordoned", "uncordoned", "drained", "remediated", "machine-refused"),
+                "identity-changed",
             )
         ),
         subjects.FLEET_EVENTS,

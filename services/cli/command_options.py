@@ -152,9 +152,9 @@ PoolName = Annotated[
 ]
 
 
-def node_option(about: str) -> Any:
+def node_option(about: str, name: str = "--node") -> Any:
     """Make an option that names a node, which may be gone."""
-    return typer.Option("--node", help=about, autocompletion=complete_node)
+    return typer.Option(name, help=about, autocompletion=complete_node)
 
 
 NodeOption = Annotated[str, node_option("Only this node."), A_NODE]

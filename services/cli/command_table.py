@@ -45,7 +45,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Operate nodes": (
         *("cordon", "uncordon", "drain", "replace", "reset-gpu", "reboot", "terminate"),
-        *("diagnose", "hold", "release", "readmit", "ssh", "join", "leave"),
+        *("diagnose", "hold", "release", "readmit", "identity", "ssh", "join", "leave"),
     ),
     "Operate pools": (
         *("up", "down", "scale", "saga", "breaker", "stop", "resume", "sweep", "hardware"),
@@ -67,6 +67,7 @@ GROUPS: Final = {
     "pool": "pool_commands",
     "breaker": "breaker_commands",
     "hardware": "hardware_commands",
+    "identity": "identity_commands",
     "nats-config": "nats_config_commands",
     "gateway": "gateway_commands",
     "workload": "workload_commands",

@@ -18,6 +18,7 @@ from schemas.topology import (
     INTAKE,
     MIB,
 )
+from services.bus.nats.file_limits import FILES_MIN, low_limit
 
 FULL_SHARE: Final = 0.8
 """A stream that refuses messages when it is full is reported from here on."""
@@ -190,6 +191,15 @@ def failure_findings(failures: Sequence[CurrentFailure]) -> list[Finding]:
         Finding(check=each.about, outcome="failing", detail=each.reason, remedy=each.remedy)
         for each in failures
     ]
+
+
+def files_finding(files: int) -> Finding:
+    """Return whether the served nats-server may open enough files."""
+    detail = f"nats-server may open {files:,} files"
+    if not (few := low_limit(files)):
+        return Finding(check="open files", detail=detail)
+    outcome: Outcome = "warning" if files >= FILES_MIN else "failing"
+    return Finding(check="open files", outcome=outcome, detail=detail, remedy=few)
 
 
 def disk_finding(directory: str, free_bytes: int, total_bytes: int) -> Finding:

@@ -24,6 +24,7 @@ from services.bus.nats.credentials_file import (
     claims_of_token,
     seed_in,
 )
+from services.bus.nats.file_limits import file_shares, limit_lines, stated_files
 from services.bus.nats.nats_accounts import (
     OPERATOR_KEY,
     OPERATOR_SIGNING_KEY,
@@ -73,15 +74,21 @@ def accounts(
     at: datetime,
     revoked: Mapping[Account, Mapping[str, int]] = {},
     before: str = "",
+    files: int = 0,
 ) -> str:
     """Return the permissions part of the server's configuration. Pure.
+
+    `files`: how many the server may open, from which the limits of connections follow; 0: as
+    `before`.
 
     A token of `before` stays as it is where nothing but its time would change: the server takes the
     newer of two, and a newer one may have been given to it meanwhile. It reads no other operator's
     token without a restart. While two operators are trusted a token of the new one is older than
     that of the other: servers of a cluster exchange the newest, and not all may trust the new one.
     """
-    made = server_tokens(fleet, rules(), shares(), keys, at, revoked)
+    files = files or stated_files(before)
+    limits = file_shares(files).accounts
+    made = server_tokens(fleet, rules(), shares(), keys, at, revoked, limits)
     old = dict(PRELOADED.findall(before))
     signer = Key(keys.seeds[OPERATOR_KEY])
     replaced = keys.accepted.get(OPERATOR_KEY, ())
@@ -101,7 +108,7 @@ def accounts(
     return f"""\
 # Permissions on the bus of fleet {fleet}. Written by `navarch nats-config`; run that again after an
 # upgrade, then `navarch nats-config push`.
-
+{limit_lines(files)}
 operator: [{", ".join(operators)}]
 system_account: {made.system_account}
 resolver_preload: {{
@@ -191,11 +198,11 @@ class BusDirectory:
         self.written += files.written
         return found
 
-    def write_accounts(self, fleet: str, at: datetime) -> BusKeys:
-        """Write what the server must know of the keys and the users."""
+    def write_accounts(self, fleet: str, at: datetime, files: int = 0) -> BusKeys:
+        """Write what the server must know of the keys and the users; `files`: it may open."""
         keys, before = self.keys(), self.stated
         revoked = bus_users.revocations(self.users(), rules(), at)
-        self.replace(ACCOUNTS, accounts(fleet, keys, at, revoked, before))
+        self.replace(ACCOUNTS, accounts(fleet, keys, at, revoked, before, files))
         return keys
 
     def users(self) -> list[BusUser]:
@@ -247,15 +254,17 @@ def write(
     hosts: Sequence[str] = (),
     server_directory: str = "",
     servers: Sequence[ClusterServer] = (),
+    files: int = 0,
 ) -> list[Path]:
     """Write the missing files, and rewrite the accounts; return the written files.
 
     `hosts`: names and addresses by which clients reach a server; empty: without TLS.
     `server_directory`: where a server finds this directory. `servers`: of a cluster; empty: one.
+    `files`: how many a server may open; 0: as it was, or enough.
     """
     known = [each.stem for each in (directory / ROUTES).glob("*.pem") if each.stem != "ca"]
     check_later_run(directory, known, servers)
-    bus = write_accounts(directory, fleet, at)
+    bus = write_accounts(directory, fleet, at, files)
     if hosts:
         bus.write_certificates(BusCertificates(directory), fleet, {SERVER: hosts}, at)
     there = server_directory or str(directory.absolute())
@@ -281,14 +290,17 @@ def write(
     return bus.written
 
 
-def write_accounts(directory: Path, fleet: str, at: datetime) -> BusDirectory:
-    """Write the missing keys and credentials, and rewrite the accounts."""
+def write_accounts(directory: Path, fleet: str, at: datetime, files: int = 0) -> BusDirectory:
+    """Write the missing keys and credentials, and rewrite the accounts.
+
+    `files`: how many the server may open; 0: as it was, or enough.
+    """
     token(fleet, "fleet")
     bus = BusDirectory(directory)
     for each in ("", "keys", "creds", "tls"):
         (directory / each).mkdir(parents=True, exist_ok=True)
         (directory / each).chmod(0o700)
-    keys = bus.write_accounts(fleet, at)
+    keys = bus.write_accounts(fleet, at, files)
     write_credentials(bus, keys, at)
     return bus
 

@@ -147,7 +147,7 @@ document on each line: what is stored (docs/events.md).
 """
 UNDECLARED: Final = frozenset(
     {
-        *("events", "readmit", "policy check", "policy explain"),
+        *("events", "readmit", "identity accept", "policy check", "policy explain"),
         *("config diff", "simulator run", "join"),
     }
 )

@@ -21,7 +21,7 @@ from schemas.gateway_settings import GatewaySettings
 from schemas.permissions import GATEWAY, POOL_ADMIN, user_inbox
 from schemas.settings import Settings
 from services.bus.nats.credentials_file import ROLE_TAG, role_and_key
-from services.bus.nats.embedded_server import OPEN_ACCOUNT, move_store
+from services.bus.nats.embedded_server import OPEN_ACCOUNT, file_limit, move_store
 from services.bus.nats.nats_accounts import AgentKeys, BusKeys, account_key, credentials
 from services.cli.bus_certificates import AUTHORITY, CERTIFICATE, SERVER, BusCertificates
 from services.cli.bus_keys import UnusableKeyError
@@ -274,7 +274,7 @@ class ServedBus(msgspec.Struct, frozen=True):
     def _keys(self, fleet: str, at: datetime) -> BusKeys:
         """Write what is missing; SetupError where a key of an earlier start is unusable."""
         try:
-            return write_accounts(self.directory, fleet, at).keys()
+            return write_accounts(self.directory, fleet, at, file_limit()).keys()
         except UnusableKeyError as error:
             raise SetupError(
                 f"{error.file} is {error.problem}: restore it from a backup, or remove "

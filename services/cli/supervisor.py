@@ -16,6 +16,7 @@ from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,7 @@ from services.cli.fleet_discovery import (
     ServeState,
     started_ticks,
 )
+from services.cli.store_restart import keep_storing
 from services.primitives.errors import NavarchError
 from services.primitives.module_names import installed_name
 from services.primitives.process_lifetime import ending_with_us, starting_after_us
@@ -163,6 +165,8 @@ class Supervisor:
             finally:
                 notice.cancel()
             self._tasks.append(asyncio.create_task(self._keep_server()))
+            warn = partial(self._log, "serve")
+            self._tasks.append(asyncio.create_task(keep_storing(self._server, warn)))
         for child in self.children.values():
             self._tasks.append(asyncio.create_task(self._keep(child)))
 

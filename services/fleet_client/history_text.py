@@ -28,6 +28,7 @@ TOPICS: Final[dict[type, Topic]] = {
     n.BootChecked: "observed",
     n.Registered: "observed",
     n.MachineRefused: "refused",
+    n.IdentityChanged: "refused",
     n.ProviderNotice: "observed",
     n.CheckpointRequested: "done",
     n.WorkLeft: "observed",

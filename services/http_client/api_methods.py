@@ -152,6 +152,7 @@ class ApiMethods:
     update_alert = _Answered(order_calls.update_alert)
     add_hardware = _Answered(order_calls.add_hardware)
     forget_hardware = _Answered(order_calls.forget_hardware)
+    accept_identity = _Answered(order_calls.accept_identity)
     readmit_node = _Answered(order_calls.readmit_node)
     sweep_instances = _Answered(order_calls.sweep_instances)
     check_workload = _Answered(order_calls.check_workload)

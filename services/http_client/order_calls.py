@@ -12,12 +12,13 @@ from schemas.enums import HardwareKind
 from schemas.hardware_denylist import HardwareRecord
 from schemas.log_excerpts import LogExcerpt
 from schemas.names import token
-from schemas.node_events import BusAccess
+from schemas.node_events import BusAccess, IdentityChanged
 from schemas.node_work import JobNodes
 from schemas.operation_bodies import (
     AcknowledgeBody,
     AlertUpdateBody,
     HardwareBody,
+    IdentityBody,
     ListedHardwareBody,
     ResumeBody,
     StopBody,
@@ -26,6 +27,7 @@ from schemas.operation_bodies import (
     WorkloadCheckBody,
 )
 from schemas.operations import (
+    ACCEPT_IDENTITY,
     ACKNOWLEDGE_ALERT,
     ADD_HARDWARE,
     CHECK_WORKLOAD,
@@ -122,6 +124,11 @@ def forget_hardware(kind: HardwareKind, value: str) -> ApiCall[list[HardwareReco
 def readmit_node(name: str) -> ApiCall[BusAccess]:
     """Have a disconnected node's credentials accepted again."""
     return operation_call(READMIT, name, BusAccess, None)
+
+
+def accept_identity(name: str, *, claim: str) -> ApiCall[IdentityChanged]:
+    """Accept the identity that a node's agent reports, after a repair or a move."""
+    return operation_call(ACCEPT_IDENTITY, name, IdentityChanged, IdentityBody(claim=claim))
 
 
 def check_workload(name: str, *, node: str = "") -> ApiCall[WorkloadCheckAnswer]:

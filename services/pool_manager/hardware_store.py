@@ -15,6 +15,7 @@ from services.bus.bucket_mirror import BucketView
 from services.bus.port import Bus, Endpoint, Headers
 from services.bus.protocol.endpoint_replies import requester
 from services.pool_manager.planner.admission import denied_hardware
+from services.pool_manager.planner.fixed_identity import duplicates
 from services.primitives.clock import Clock
 from services.primitives.errors import Conflict
 
@@ -35,7 +36,9 @@ class HardwareList:
 
     async def looked_up(self, node: NodeRecord | None) -> NodeRecord | None:
         """A node that is still to be admitted, with what is known against its hardware."""
-        if node is None or node.state == "active" or not node.gpus:
+        if node is None or node.state == "active":
+            return node
+        if not node.gpus and not duplicates(node):
             return node
         await self.view.caught_up()
         return msgspec.structs.replace(
@@ -44,6 +47,14 @@ class HardwareList:
 
     async def condemn(self, records: Mapping[str, HardwareRecord]) -> None:
         """Remember hardware; what is known already is kept as it was first recorded."""
+        if any(each.reporter for each in records.values()):
+            await self.view.caught_up()
+            if not denied_hardware.within_limit(records, self.view.records, self._clock.now()):
+                log.warning(
+                    "not listed: the node's reports had another GPU listed within the last day",
+                    extra={"hardware": ", ".join(records)},
+                )
+                return
         for key, record in records.items():
             lasts = record.until - record.since if record.until else None
             seconds = int(lasts.total_seconds()) if lasts else denied_hardware.TTL_SECONDS

@@ -28,6 +28,7 @@ from schemas.topology import HEALTH, INSTANCES, LEASES, NODES, POOLS
 from services.bus.bucket_mirror import BucketView, readable
 from services.bus.port import Bus, Entry
 from services.bus.record_bucket import RecordBucket, Versioned, retry_conflicts
+from services.pool_manager.gpu_owners import GpuOwners
 from services.pool_manager.planner.disruption_budget import lifted, others
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
@@ -63,7 +64,9 @@ class Store:
         self._openings = RecordBucket(bus, LEASES, OpeningsRecord)
         self.unreadable: dict[str, UnreadableRecord] = {}
         """Pools' keys whose records could not be read when all were read last."""
-        self.nodes: BucketView[NodeRecord] = BucketView(bus, NODES, NodeRecord)
+        self.owners = GpuOwners()
+        self.nodes: BucketView[NodeRecord] = BucketView(bus, NODES, NodeRecord, self.owners.note)
+        self.owners.records = self.nodes.records
         self.health: BucketView[HealthRecord] = BucketView(bus, HEALTH, HealthRecord)
         self.fleet = ""
         self.claiming = asyncio.Lock()
@@ -232,6 +235,7 @@ class Store:
         changed = await self._node_records.change(key, change, known)
         if changed.written and changed.record is not None:
             self.nodes.wrote(key, changed.record, changed.revision)
+            self.owners.note(key)
         return changed
 
     # --- pools --------------------------------------------------------------------------------

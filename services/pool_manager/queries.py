@@ -30,7 +30,7 @@ from services.bus.port import Endpoint, Headers
 from services.operator_text.workload_words import state_words
 from services.pool_manager.answer_store import AnswerStore
 from services.pool_manager.heartbeat_reader import HeartbeatTimes
-from services.pool_manager.planner import rack_units
+from services.pool_manager.planner import fixed_identity, rack_units
 from services.pool_manager.planner.disruption_budget import allowance, others
 from services.pool_manager.planner.node_counts import Nodes, busy, size
 from services.pool_manager.planner.remediation import drift
@@ -85,6 +85,8 @@ def node_view(
         labels=launch.labels if launch else {},
         driver_version=record.driver_version,
         agent_version=record.agent_version,
+        identity_difference=fixed_identity.difference(record),
+        identity_claim=fixed_identity.claim_of(record),
         saga=record.saga,
         reason=record.reason or record.health_reason,
         job=record.health_job,

@@ -25,6 +25,7 @@ from services.pool_manager.planner.admission.denied_hardware import (
     dead_on_arrival,
     is_of_its_kind,
 )
+from services.pool_manager.planner.fixed_identity import changed_event
 from services.pool_manager.planner.pool_planner import close, freed
 from services.pool_manager.planner.safety.breaker import Ended
 from services.pool_manager.planner.safety.fault_waves import (
@@ -82,6 +83,7 @@ class SagaEffects:
         came: NodeRecord | None = None
         if params.new_node:
             came = await self._store.change_node(params.pool, params.new_node, coming)
+            await self._publish_identity(came, entry)
         if params.promotes and params.promotes != params.node:
             await self._store.change_node(params.pool, params.promotes, promoted)
         await self._publish(state, entry)
@@ -106,6 +108,13 @@ class SagaEffects:
     async def _publish(self, state: SagaState, entry: SagaEntry) -> None:
         for event in events_of(state, entry):
             await publish_event(self._bus, event)
+
+    async def _publish_identity(self, came: NodeRecord | None, entry: SagaEntry) -> None:
+        """Publish that a node was admitted whose agent names another instance than its provider."""
+        if came is None or not isinstance(entry, StepSucceeded) or entry.step != "admit":
+            return
+        if (changed := changed_event(came, entry.id, entry.time)) is not None:
+            await publish_event(self._bus, changed)
 
     async def _condemn(
         self,

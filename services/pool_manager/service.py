@@ -32,6 +32,7 @@ from services.pool_manager.dry_runs import DryRuns
 from services.pool_manager.fleet_stops import FleetStops
 from services.pool_manager.hardware_store import HardwareList
 from services.pool_manager.heartbeat_reader import HeartbeatTimes
+from services.pool_manager.identity_acceptance import IdentityOrders
 from services.pool_manager.idle_watch import IdleWatch
 from services.pool_manager.instance_verifier import Verifier
 from services.pool_manager.node_adoption import NodeAdoption
@@ -40,7 +41,7 @@ from services.pool_manager.node_rebuilder import NodeRebuilder
 from services.pool_manager.planner import node_projection
 from services.pool_manager.planner.admission import rack_admission
 from services.pool_manager.planner.node_counts import busy
-from services.pool_manager.planner.node_identity import refusal
+from services.pool_manager.planner.node_identity import identity_facts
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety.holds import hold_event, with_hold
 from services.pool_manager.planner.sizing.open_sagas import numbered
@@ -174,6 +175,7 @@ class PoolManager:
 
     def service(self) -> Service:
         """Return the consumers, loops and endpoints."""
+        about = self._bus, self._clock, self.store
         return Service(
             description="Brings pools to their size and replaces what is unhealthy",
             consumers=(
@@ -215,11 +217,10 @@ class PoolManager:
                     self._clock, self.store, self._pools, self._coordinator.state
                 ).endpoints(),
                 **self._hardware.endpoints(),
+                **IdentityOrders(*about).endpoints(),
                 **self._adoption.endpoints(),
                 **PluginSwitches(self._bus, self._clock).endpoints(),
-                **RemovalProposals(
-                    self._bus, self._clock, self.store, self._stops.state
-                ).endpoints(),
+                **RemovalProposals(*about, self._stops.state).endpoints(),
                 **self._fleet_stops.endpoints(),
             },
             close=self._close,
@@ -277,7 +278,7 @@ class PoolManager:
             raise Reject(f"says it is about {event.pool}/{event.node}; its subject says otherwise")
 
         def changed(record: NodeRecord | None) -> NodeRecord | None:
-            after = node_projection.apply_event(record, event, stored_at)
+            after = node_projection.apply_event(record, event, stored_at, self.store.owners.of)
             if after is not None and after is not record and after.health_at == event.time:
                 trace = received.stored.headers.get("traceparent", "")
                 return msgspec.structs.replace(after, health_trace=trace)
@@ -287,8 +288,8 @@ class PoolManager:
         if record is None:
             await self._unknown_node(event)
             return
-        if (refused := refusal(record, event, stored_at)) is not None:
-            await publish_event(self._bus, refused)
+        for fact in identity_facts(record, event, stored_at):
+            await publish_event(self._bus, fact)
         if record.saga:
             seen = record if written else None
             await self._coordinator.advance(record.saga, fresh=True, seen=seen)

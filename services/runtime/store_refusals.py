@@ -35,8 +35,9 @@ REMEDIES: Final[Mapping[StoreCause, str]] = {
     ),
     "space": (
         "free space on the disk of nats-server's store_dir (`df -h`), then restart nats-server: "
-        "once its disk was full it stores nothing until it is restarted. Nothing that is stored is "
-        "lost, and what waits is done afterwards"
+        "once its disk was full it stores nothing until it is restarted. Where the disk has room "
+        "it had no open files left: raise their limit (`LimitNOFILE=` of its unit) before the "
+        "restart. Nothing that is stored is lost, and what waits is done afterwards"
     ),
     "quorum": (
         "start the servers of the cluster that are away (`nats server report jetstream`): more "
@@ -44,7 +45,8 @@ REMEDIES: Final[Mapping[StoreCause, str]] = {
     ),
     "unknown": (
         "read the log of nats-server, and look at its disk (`df -h`) and its processor time. If "
-        "the disk was full, free space, then restart nats-server. What waits is done afterwards"
+        "the disk was full, free space, if it had no open files left, raise `LimitNOFILE=` of its "
+        "unit; then restart nats-server. What waits is done afterwards"
     ),
 }
 

@@ -10,12 +10,13 @@ import msgspec
 from schemas import subjects
 from schemas.alert_records import Alert, AlertAcknowledge, AlertUpdate, OpenAlertRecord, alert_key
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
+from schemas.identity_orders import IdentityAccept
 from schemas.log_excerpts import LogExcerpt, LogLine
 from schemas.messages import encode
 from schemas.node_disconnections import ReadmitRequest
-from schemas.node_events import BusAccess
+from schemas.node_events import BusAccess, IdentityChanged
 from schemas.node_work import JOB_NODES, JobNodes, JobNodesQuery
-from schemas.operations import RESUME, STOP, UPDATE_ALERT
+from schemas.operations import ACCEPT_IDENTITY, RESUME, STOP, UPDATE_ALERT
 from schemas.permissions import WORK_DONE
 from schemas.stops import ResumeRequest, Stop, StopRequest, StopsAnswer, WaitingStart
 from schemas.sweeps import SweepAnswer, SweepLine, SweepRequest
@@ -76,6 +77,7 @@ class Orders:
             "hardware-add": self._add,
             "hardware-forget": self._forget,
             "readmit": self._readmit,
+            ACCEPT_IDENTITY.name: self._accept_identity,
             "sweep-now": self._sweep,
             WORK_DONE: self._work_done,
             STOP.name: self._stop,
@@ -123,6 +125,13 @@ class Orders:
     async def _readmit(self, data: bytes, headers: Headers) -> bytes:
         asked = self._keep("readmit", data, headers, ReadmitRequest)
         event = BusAccess(id="r", time=NOW, pool=asked.pool, node=asked.node, refused=False)
+        return encode(event)
+
+    async def _accept_identity(self, data: bytes, headers: Headers) -> bytes:
+        asked = self._keep(ACCEPT_IDENTITY.name, data, headers, IdentityAccept)
+        event = IdentityChanged(
+            id="i", time=NOW, pool=asked.pool, node=asked.node, status="accepted", by="bob"
+        )
         return encode(event)
 
     async def _sweep(self, data: bytes, headers: Headers) -> bytes:

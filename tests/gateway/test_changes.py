@@ -53,6 +53,7 @@ ORDERS = {
     "/alerts/update": {"alert": "silence/training-1", "silence_seconds": 60},
     "/hardware/add": {"kind": "gpu", "value": "GPU-1", **REASON},
     "/hardware/forget": {"kind": "gpu", "value": "GPU-1"},
+    "/nodes/training-1/identity/accept": {"claim": "0123456789ab"},
     "/nodes/training-1/readmit": None,
     "/nodes/training-1/work-done": {"saga": SAGA},
     "/pools/training/workload-check": {"node": "training-1"},

@@ -20,6 +20,7 @@ PURE: Final = (
     "schemas/*.py",
     "agent/faults/*.py",
     "services/bus/memory/jetstream/*.py",
+    "services/bus/nats/file_limits.py",
     "services/bus/protocol/server_protocol.py",
     "services/cli/text/*.py",
     "services/health_monitor/rules/health_state.py",

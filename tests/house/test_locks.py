@@ -1,6 +1,7 @@
 """The locks with hashes have what pyproject.toml asks for, at the versions of constraints.txt."""
 
 import re
+import runpy
 import tomllib
 from pathlib import Path
 from typing import Final
@@ -30,6 +31,26 @@ def pinned(text: str) -> dict[str, str]:
     """Return the versions by name, of lines `name==version`."""
     found = re.findall(r"(?m)^([\w.-]+)(?:\[[\w,-]+])?==([^\s;\\]+)", text)
     return {name_of(name): version for name, version in found}
+
+
+def test_the_image_installs_what_the_lock_has_by_hash() -> None:
+    """Only the packages that are chosen, each with its hashes; one that the lock lacks fails."""
+    part = runpy.run_path(str(ROOT / "deploy/wheel/locked_part.py"))["locked_part"]
+    lock = (ROOT / "requirements-lock.txt").read_text()
+
+    def chosen(*items: tuple[str, str]) -> dict[str, list[dict[str, dict[str, str]]]]:
+        return {"install": [{"metadata": {"name": n, "version": v}} for n, v in items]}
+
+    versions = pinned(lock)
+    found = part(lock, chosen(("navarch", "0"), *sorted(versions.items())[:9]))
+    assert pinned(found) == dict(sorted(versions.items())[:9])
+    assert found.count("--hash=sha256:") >= 9
+    for other in (("unheard-of", "1"), ("msgspec", "0.0.1")):
+        with pytest.raises(SystemExit, match="the lock lacks"):
+            part(lock, chosen(other))
+    installs = re.findall(r"pip install ([^\n&]*)", (ROOT / "compose/Dockerfile").read_text())
+    safe = ("--require-hashes", "--dry-run", "--no-deps --force-reinstall .")
+    assert [each for each in installs if not each.startswith(safe)] == []
 
 
 @pytest.mark.parametrize("lock", LOCKS)

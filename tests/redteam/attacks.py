@@ -262,4 +262,74 @@ ATTACKS: Final = (
             ),
         ),
     ),
+    Attack(
+        18,
+        "An agent registers with other machines' GPUs or rack: they are condemned or replaced.",
+        (
+            *_of(
+                "redteam/test_claimed_identity",
+                "test_a_forged_registration_condemns_no_other_machine",
+                "test_a_new_machine_with_a_live_nodes_gpus_is_not_admitted",
+                "test_only_what_was_shown_is_accepted",
+            ),
+            *_of(
+                "pool_manager/test_fixed_identity",
+                "test_another_identity_changes_nothing_and_is_a_condition",
+                "test_a_repair_that_navarch_ordered_accepts_what_it_ordered",
+            ),
+            *_of(
+                "redteam/test_agents_fields",
+                "test_every_field_of_an_agent_has_a_class",
+            ),
+        ),
+    ),
+    Attack(
+        19,
+        "One agent's connections take the files with which nats-server stores.",
+        (
+            *_of(
+                "redteam/test_open_files",
+                "test_one_agents_connections_leave_the_store_and_services_theirs",
+                "test_connections_without_credentials_leave_the_store_its_files",
+            ),
+            *_of(
+                "cli/test_store_restart",
+                "test_a_server_that_stores_nothing_is_stopped_once",
+            ),
+        ),
+    ),
+    Attack(
+        20,
+        "A termination, a stop's end, a join token or an identity is ordered without the role.",
+        (
+            *_of(
+                "redteam/test_new_orders",
+                "test_an_outsider_orders_nothing",
+                "test_an_operator_orders_in_no_other_name",
+                "test_a_service_orders_no_termination_of_its_own",
+                "test_a_host_invents_nothing_about_another",
+            ),
+            *_of(
+                "redteam/test_authority",
+                "test_every_permitted_subject_of_a_role_has_its_check",
+            ),
+            *_of("provisioner/test_join_endpoints", "test_only_operators_make_tokens"),
+        ),
+    ),
+    Attack(
+        21,
+        "A join token or a callback of a drain is used again, late, or for another node.",
+        (
+            *_of(
+                "provisioner/test_join_endpoints",
+                "test_a_stolen_token_joins_no_second_machine",
+                "test_a_revoked_token_joins_nothing",
+                "test_a_machine_of_another_node_is_refused",
+            ),
+            *_of(
+                "notifier/test_drain_callbacks",
+                "test_a_forged_or_stale_callback_changes_nothing",
+            ),
+        ),
+    ),
 )

@@ -1,6 +1,6 @@
 """A real server that asks for credentials, started with what `navarch nats-config` writes."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -127,14 +127,21 @@ class Secured:
 
 @asynccontextmanager
 async def serving_secured(
-    directory: Path, store: Path, config: Path | None = None, host: str = ""
+    directory: Path,
+    store: Path,
+    config: Path | None = None,
+    host: str = "",
+    through: Sequence[str] = (),
 ) -> AsyncIterator[Secured]:
     """Provide a server with the configuration in `directory`, and the whole topology.
 
-    `config`: a file in place of accounts.conf. `host`: the address at which it listens.
+    `config`: a file in place of accounts.conf. `host`: the address at which it listens. `through`:
+    the command that starts it.
     """
     arguments = ("--addr", host) if host else ()
-    server = EmbeddedServer(store, config=config or directory / ACCOUNTS, arguments=arguments)
+    server = EmbeddedServer(
+        store, config=config or directory / ACCOUNTS, arguments=arguments, through=through
+    )
     await server.start()
     found = Secured(server, directory)
     bus = await NatsBus.connect(found.options("admin"), seconds_max=20)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,9 @@ ID_CHARS_MAX: Final = 200
 GCP_PATH: Final = "/computeMetadata/v1/instance"
 AZURE_PATH: Final = "/metadata/instance/compute?api-version=2021-02-01"
 DMI: Final = Path("/sys/class/dmi/id")
+UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+PLACEHOLDER_DIGITS_MAX: Final = 9
+"""Different digits of a UUID that is no machine's own: `03000200-0400-0500-0006-000700080009`."""
 AZURE_ASSET_TAG: Final = "7783-7084-3265-9085-8269-3286-77"
 """The chassis tag of Azure VMs, as opposed to other Microsoft machines."""
 
@@ -155,6 +159,16 @@ async def rack(config: AgentConfig, dmi: Path = DMI) -> str:
 async def provider_id(config: AgentConfig, dmi: Path = DMI) -> str:
     """Return the instance ID of this host, from the cloud's metadata."""
     return await provider_id_of(_cloud(config, dmi), config.cloud_metadata_url)
+
+
+def machine_id(dmi: Path = DMI) -> str:
+    """Return the UUID that the firmware gives this machine; empty: it gives none of its own.
+
+    Only root may read it. Some vendors give all machines the same one, of few digits.
+    """
+    found = _read(dmi / "product_uuid").lower()
+    digits = set(found) - {"-"}
+    return found if UUID.fullmatch(found) and len(digits) > PLACEHOLDER_DIGITS_MAX else ""
 
 
 def _cloud(config: AgentConfig, dmi: Path) -> str:

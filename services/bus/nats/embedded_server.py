@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import shutil
 import signal
 import sysconfig
@@ -11,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from services.bus.nats.file_limits import FILES_MAX, file_shares
 from services.primitives.errors import SetupError
 from services.primitives.free_ports import free_ports
 from services.primitives.process_lifetime import ending_with_us
@@ -43,6 +45,11 @@ jetstream {{
 
 
 LOG_FILE: Final = "nats-server.log"
+LOG_BYTES_MAX: Final = 1_048_576
+"""Of the end of the log that is looked at."""
+DISABLED_BEGINS: Final = "JetStream out of "
+DISABLED: Final = ", will be DISABLED"
+"""`JetStream out of space, will be DISABLED`, or `out of resources`, where it is files."""
 ROOM: Final = "\n  max_file_store: 64G"
 """Of a server that keeps megabytes for minutes: otherwise it takes no streams whose limits add up
 to more than three quarters of the free disk, which a /tmp in memory does not have."""
@@ -105,6 +112,8 @@ class EmbeddedServer:
         self._ready_seconds_max = ready_seconds_max
         self._process: asyncio.subprocess.Process | None = None
         self.url = ""
+        self._log_begins = 0
+        """Where the log of this start begins."""
 
     @property
     def pid(self) -> int:
@@ -125,6 +134,7 @@ class EmbeddedServer:
         shutil.rmtree(ports, ignore_errors=True)
         ports.mkdir(parents=True)
         log = (self.directory / LOG_FILE).open("ab")
+        self._log_begins = log.tell()
         self._process = await asyncio.create_subprocess_exec(
             *ending_with_us((*self._through, str(server_binary()))),
             *("-a", LOCAL if self._certificate is None else EVERY_ADDRESS, "-p", str(port)),
@@ -171,13 +181,29 @@ class EmbeddedServer:
         text = CONFIG.format(store=store, sync=sync, room=room)
         if self._certificate is not None:
             text += CERTIFICATE.format(file=json.dumps(str(self._certificate)))
-        if self._config is not None:
+        if self._config is None:
+            text += f"max_connections: {file_shares(file_limit()).server}\n"
+        else:
             text += f"include {json.dumps(os.path.relpath(self._config, self.directory))}\n"
             if "\noperator:" in self._config.read_text(encoding="utf-8"):
                 text += RESOLVER.format(directory=json.dumps(str(self.directory / "accounts")))
         written = self.directory / "server.conf"
         written.write_text(text)
         return written
+
+    def stopped_storing(self) -> str:
+        """Return the line of the log with which the server has stopped to store; empty: it stores.
+
+        Once it has had no files or no space it refuses to store until it is restarted.
+        """
+        try:
+            with (self.directory / LOG_FILE).open("rb") as log:
+                log.seek(max(self._log_begins, log.seek(0, os.SEEK_END) - LOG_BYTES_MAX))
+                lines = log.read(LOG_BYTES_MAX).decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        found = (each for each in lines if DISABLED in each)
+        return next((each[each.find(DISABLED_BEGINS) :] for each in found), "")
 
     async def wait(self) -> int:
         """Wait until the process ends; return its exit status."""
@@ -248,6 +274,12 @@ def go_memory_bytes(limit: Path = CGROUP_LIMIT) -> int:
     with suppress(OSError, ValueError):
         found = min(found, int(limit.read_text(encoding="ascii")))
     return int(found * GO_MEMORY_SHARE)
+
+
+def file_limit() -> int:
+    """Return how many files a process that is started from here may open."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return FILES_MAX if most == resource.RLIM_INFINITY else most
 
 
 def server_binary() -> Path:

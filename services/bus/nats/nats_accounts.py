@@ -155,9 +155,11 @@ def server_tokens(
     keys: BusKeys,
     at: datetime,
     revoked: Mapping[Account, Mapping[str, int]] = {},
+    connections: Mapping[str, int] = CONNECTIONS_MAX,
 ) -> ServerTokens:
     """Tokens made of the keys, the roles' rules and what accounts share. Pure.
 
+    `connections`: account -> how many it may have.
     `revoked`: account -> public keys of users, each with the time until which its tokens are void.
     """
     claims: dict[str, Any] = {"limits": _limits(), "signing_keys": _scopes(REVOKER, REVOKES, keys)}
@@ -177,7 +179,7 @@ def server_tokens(
                 _import(each, keys.accounts) for each in shares if account in each.importers
             ],
             "limits": _limits(streams=account == Account.FLEET)
-            | {"conn": CONNECTIONS_MAX.get(account, NO_LIMIT)},
+            | {"conn": connections.get(account, NO_LIMIT)},
         }
         if refused := revoked.get(account):
             claims["revocations"] = dict(refused)

@@ -11,6 +11,7 @@ import typer
 from schemas.duration import parse_duration
 from schemas.names import pool_name
 from schemas.permissions import POD, USER_ROLES
+from services.bus.nats.file_limits import FILES_MAX, FILES_MIN
 from services.bus.nats.nats_accounts import credentials, new_seed
 from services.cli import bus_users, console
 from services.cli.command_options import BUS, BusDirectoryOption, Config, NatsUrl, command_group
@@ -52,6 +53,15 @@ commands.add_typer(users, name="user")
 Valid = Annotated[
     str, typer.Option("--valid", metavar="90d", help="How long the credentials are valid.")
 ]
+OpenFiles = Annotated[
+    int | None,
+    typer.Option(
+        "--files",
+        min=FILES_MIN,
+        max=FILES_MAX,
+        help="How many files nats-server may open; without it as before, or 65536.",
+    ),
+]
 commands.command("rotate")(rotate)
 
 
@@ -84,6 +94,7 @@ def write(
     no_tls: Annotated[
         bool, typer.Option("--no-tls", help="Without encryption, on a private network.")
     ] = False,
+    open_files: OpenFiles = None,
     config: Config = None,
 ) -> None:
     """Write what the server and the services need."""
@@ -106,6 +117,7 @@ def write(
         hosts=hosts,
         server_directory=server_dir,
         servers=several,
+        files=open_files or 0,
     ):
         console.write(f"wrote {file}")
     if no_tls:

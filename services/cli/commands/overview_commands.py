@@ -4,9 +4,11 @@ import asyncio
 import hashlib
 import os
 import platform
+import resource
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -33,11 +35,13 @@ from services.cli.doctor_checks import (
     disk_finding,
     durable_findings,
     failure_findings,
+    files_finding,
     service_findings,
     stream_findings,
 )
-from services.cli.fleet_discovery import find_bus, settings_of
+from services.cli.fleet_discovery import SERVE_FILE, find_bus, read_serve_state, settings_of
 from services.cli.service_replies import found_of, service_replies
+from services.cli.supervisor import SERVER
 from services.fleet_client.fleet_client import FleetClient
 from services.primitives.errors import BusError, ConfigurationError, NavarchError
 
@@ -137,7 +141,7 @@ def doctor(
 
     Exit code 3: something fails; with --check: also where something is only warned of.
     """
-    findings = [*_configuration(config), *asyncio.run(_fleet(nats_url, config)), *_disk(config)]
+    findings = [*_configuration(config), *asyncio.run(_fleet(nats_url, config)), *_host(config)]
     if check:
         findings = [each for each in findings if each.outcome != "ok"]
     if output.is_data:
@@ -169,13 +173,18 @@ def _configuration(config: Path | None) -> list[Finding]:
     return [Finding(check="configuration", detail=f"{config} is valid")]
 
 
-def _disk(config: Path | None) -> list[Finding]:
+def _host(config: Path | None) -> list[Finding]:
     try:
         directory = Path(settings_of(config).data_dir)
         usage = shutil.disk_usage(directory)
     except (NavarchError, OSError):
         return []
-    return [disk_finding(str(directory), usage.free, usage.total)]
+    found = [disk_finding(str(directory), usage.free, usage.total)]
+    running = read_serve_state(directory / SERVE_FILE)
+    with suppress(OSError):  # another user's
+        if running is not None and (server := running.pids.get(SERVER)):
+            found.append(files_finding(resource.prlimit(server, resource.RLIMIT_NOFILE)[1]))
+    return found
 
 
 async def _fleet(nats_url: str, config: Path | None) -> list[Finding]:

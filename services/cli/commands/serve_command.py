@@ -22,7 +22,8 @@ from schemas import subjects
 from schemas.permissions import GATEWAY
 from schemas.settings import NatsSettings, Settings
 from schemas.time_text import utc_text
-from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.embedded_server import EmbeddedServer, file_limit
+from services.bus.nats.file_limits import FILES_MIN, low_limit
 from services.cli.fleet_discovery import LOCK_FILE, NATS_URL_VARIABLE, SERVE_FILE, ServeState
 from services.cli.served_bus import (
     NO_GATEWAY,
@@ -323,6 +324,11 @@ def serve(config: Path | None, replicas: int = 1, *, is_open: bool = False) -> i
     check_configuration(settings, config)
     check_served_ports(settings, config)
     check_port(settings.http, config)
+    if not os.environ.get(NATS_URL_VARIABLE) and file_limit() < FILES_MIN:
+        raise NavarchError(
+            f"nats-server may open {file_limit()} files, and needs {FILES_MIN:,} at least: raise "
+            "the hard limit of this shell (`ulimit -Hn`) or `LimitNOFILE=` of its unit"
+        )
     log = stdout_log()
     with lock_directory(Path(settings.data_dir)):
         fleet = ServedFleet(
@@ -364,6 +370,8 @@ async def _log_start(serving: ServedFleet, log: LogSink) -> None:
     if serving.bus is not None:
         if serving.bus.is_open:
             log("serve", _entry("serve", OPEN_WARNING, "WARN"))
+        if few := low_limit(file_limit()):
+            log("serve", _entry("serve", few, "WARN"))
         log("serve", f"watch it: {serving.bus.command(supervisor.url)} sub '{subjects.ROOT}.>'")
     try:
         async with asyncio.timeout(READY_SECONDS_MAX):

@@ -237,6 +237,7 @@ def node_page(node: NodeView, *, colour: bool, width: int = 0) -> str:
         ("instance type", node.instance_type),
         ("location", "/".join(part for part in (node.region, node.zone) if part)),
         ("rack", node.rack),
+        ("identity", _identity_remark(node)),
         ("nvlink domain", node.nvlink_domain if node.nvlink_domain != node.rack else ""),
         ("job", node.job),
         ("hostname", node.hostname),
@@ -269,6 +270,12 @@ def node_page(node: NodeView, *, colour: bool, width: int = 0) -> str:
         headers = ("time", "fault", "gpu", "result", "rule", "message")
         parts.append(columns(headers, rows, colour=colour, width=width))
     return "\n\n".join(parts)
+
+
+def _identity_remark(node: NodeView) -> str:
+    if not node.identity_claim:
+        return ""
+    return f"its agent reports {node.identity_difference} (navarch identity accept {node.id})"
 
 
 def _identity(gpu: GpuView) -> dict[str, Any]:

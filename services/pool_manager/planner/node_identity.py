@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from schemas.machine_identity import GPUS_MAX, OTHERS_MAX, MachineIdentity, NodeMachines
 from schemas.node_events import MachineRefused, NodeEvent, Registered
 from schemas.node_records import NodeRecord
+from services.pool_manager.planner.fixed_identity import identity_event
 
 ALTERNATING: Final = timedelta(hours=1)
 """Within so long GPUs that change, change back and change again are those of two machines."""
@@ -60,6 +61,7 @@ def machine_of(event: Registered, stored_at: datetime) -> MachineIdentity:
         address=event.address,
         gpus=tuple(each.uuid for each in event.gpus if each.uuid)[:GPUS_MAX],
         serials=tuple(each.serial for each in event.gpus if each.serial)[:GPUS_MAX],
+        machine_id=event.machine_id,
         rack=event.rack,
         nvlink_domain=event.nvlink_domain,
         since=stored_at,
@@ -114,6 +116,12 @@ def refusal(node: NodeRecord, event: NodeEvent, stored_at: datetime) -> MachineR
     )
 
 
+def identity_facts(node: NodeRecord, event: NodeEvent, stored_at: datetime) -> list[NodeEvent]:
+    """Return what a registration showed: a second machine, or an identity that is not the fixed."""
+    found = (refusal(node, event, stored_at), identity_event(node, event, stored_at))
+    return [each for each in found if each is not None]
+
+
 def called(machine: MachineIdentity) -> str:
     """A machine as an operator can find it."""
     serials = ", ".join(machine.serials[:SERIALS_SHOWN_MAX])
@@ -157,6 +165,7 @@ def _again(known: MachineIdentity, seen: MachineIdentity) -> MachineIdentity:
     return replace(
         seen,
         provider_id=seen.provider_id or known.provider_id,
+        machine_id=seen.machine_id or known.machine_id,
         gpus=_joined(seen.gpus, known.gpus),
         serials=_joined(seen.serials, known.serials),
         since=known.since,

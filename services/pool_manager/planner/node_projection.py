@@ -1,4 +1,4 @@
-"""What an event makes of a node's record. Pure; the same event twice changes nothing more.
+"""Applies an event to a node's record. Pure; the same event twice changes nothing more.
 
 Replicas share the work, so two events of one node may be applied in either order: what an event
 says is kept with its time or its boot, and nothing depends on which came first.
@@ -24,8 +24,9 @@ from schemas.node_events import (
 )
 from schemas.node_records import GANGS_MAX, LOSSES_MAX, NodeRecord, WorkloadView
 from schemas.saga_params import LaunchSpec
-from services.pool_manager.planner import cloud_notices, node_identity
+from services.pool_manager.planner import cloud_notices, fixed_identity, node_identity
 from services.pool_manager.planner.announced_restarts import silent_until
+from services.pool_manager.planner.fixed_identity import Owners, no_owner
 
 FOUND: Final[dict[str, Any]] = {
     "lost": False,
@@ -37,7 +38,10 @@ FOUND: Final[dict[str, Any]] = {
 
 
 def apply_event(
-    record: NodeRecord | None, event: NodeEvent, stored_at: datetime
+    record: NodeRecord | None,
+    event: NodeEvent,
+    stored_at: datetime,
+    owners: Owners = no_owner,
 ) -> NodeRecord | None:
     """Return the changed record; None where the event is about no node of ours."""
     if record is None or record.state == "terminated":
@@ -45,17 +49,19 @@ def apply_event(
         return None
     if isinstance(event, BootChecked | ProviderNotice) and _is_refused(record, event.boot_id):
         return record
-    changed = _change(record, event, stored_at)
+    changed = _change(record, event, stored_at, owners)
     if changed == record:
         return record
     return msgspec.structs.replace(changed, changed_at=stored_at)
 
 
-def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRecord:
+def _change(
+    record: NodeRecord, event: NodeEvent, stored_at: datetime, owners: Owners
+) -> NodeRecord:
     change = msgspec.structs.replace
     match event:
         case Registered():
-            return _registered(record, event, stored_at)
+            return _registered(record, event, stored_at, owners)
         case BootChecked():
             detail = "; ".join(f"{c.name}: {c.detail}" for c in event.checks if not c.ok)
             return change(
@@ -138,8 +144,10 @@ def _with_workload(record: NodeRecord, event: WorkloadState | WorkGangs) -> Node
     )
 
 
-def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> NodeRecord:
-    """An agent's (re)start: hardware is replaced, and, until the node is admitted, its names.
+def _registered(
+    record: NodeRecord, event: Registered, stored_at: datetime, owners: Owners
+) -> NodeRecord:
+    """An agent's (re)start: its boot and, until the node is admitted, its names and hardware.
 
     Workload systems find nodes by these, and later a user's code may be root there.
     """
@@ -147,6 +155,8 @@ def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> N
     record = msgspec.structs.replace(record, identity=identity)
     if not node_identity.is_own(identity, event, stored_at):
         return record  # of a second machine, or delivered late
+    identity = fixed_identity.settled(record, identity, event, owners, stored_at)
+    record = _with_hardware(msgspec.structs.replace(record, identity=identity), event)
     kept = record if record.admitted_at is not None else None
     # By the server's clock, as a silence is: the agent's own may be ahead of it. That of a known
     # boot may be an operator's replay, so there the heartbeats say whether the agent is back.
@@ -158,13 +168,25 @@ def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> N
         hostname=(kept and kept.hostname) or event.hostname,
         address=(kept and kept.address) or event.address or record.address,
         boot_id=event.boot_id,
-        gpus=event.gpus,
         driver_version=event.driver_version,
         agent_version=event.agent_version,
-        rack=event.rack or (record.launch.labels.get("rack", "") if record.launch else ""),
-        nvlink_domain=event.nvlink_domain,
         registered_at=record.registered_at or stored_at,
         **heard,
+    )
+
+
+def _with_hardware(record: NodeRecord, event: Registered) -> NodeRecord:
+    """Return the record with the GPUs and the rack of a report that is not another machine's."""
+    identity = record.identity
+    if identity is None or identity.claimed is not None:
+        return record
+    label = record.launch.labels.get("rack", "") if record.launch else ""
+    place = identity.fixed or event
+    return msgspec.structs.replace(
+        record,
+        gpus=event.gpus,
+        rack=place.rack or label,
+        nvlink_domain=place.nvlink_domain,
     )
 
 

@@ -15,6 +15,7 @@ from schemas.fault_signature import RENEWALS
 from schemas.names import saga_number
 from schemas.node_records import NodeRecord, Quarantine, RemediationAttempt
 from schemas.pool_records import OpenSaga, PoolRecord
+from services.pool_manager.planner import fixed_identity
 from services.pool_manager.planner.node_counts import (
     in_place_attempts,
     is_for_silence,
@@ -184,6 +185,10 @@ def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | Non
         return record
     made = {key: str(state.step("provision").outputs.get(key, "")) for key in _PLACE}
     admitted_at = state.step("admit").ended_at if has_succeeded(state, "admit") else None
+    if admitted_at is not None:
+        made_id = str(state.step("provision").outputs.get("provider_id", ""))
+        identity = fixed_identity.at_admission(record, made_id, admitted_at)
+        record = msgspec.structs.replace(record, identity=identity)
     return msgspec.structs.replace(
         record,
         saga="" if state.ended else state.saga,

@@ -3,9 +3,12 @@
 A node whose verdict calls for its replacement, or that resets and reboots did not help, leaves its
 GPU's UUID and serial behind, or its host's identity where the GPU is not known: whether it is
 replaced for that, removed as surplus, or by an operator. A new node that has one of them is not
-admitted. Where only the node as a whole is suspect, all of its GPUs are remembered, and not for as
+admitted. Where only the node as a whole is suspect, one of its GPUs is remembered, and not for as
 long: a node that fell silent for good, and one that was not admitted although others of its kind
-serve.
+serve. It is enough for the machine to be recognised.
+
+All of it is what an agent has reported, so that it is limited: one GPU of a node in a day, of those
+that the node was admitted with, and none while its agent reports others.
 """
 
 import hashlib
@@ -16,8 +19,10 @@ from typing import Final
 
 from schemas.enums import DENIED_HARDWARE, MISPLACED, Action, HardwareKind
 from schemas.fault_signature import SILENCE, called
+from schemas.gpu_samples import GpuIdentity
 from schemas.hardware_denylist import HardwareRecord
 from schemas.node_records import NodeRecord
+from services.pool_manager.planner import fixed_identity
 from services.pool_manager.planner.node_counts import in_place_attempts
 from services.saga.saga_state import SagaState
 
@@ -29,6 +34,8 @@ ARRIVAL_FOR: Final = timedelta(days=1)
 """Of a machine that was not admitted; by then its provider has found or repaired it."""
 SILENT_FOR: Final = timedelta(minutes=5)
 """A node that leaves for another reason has been silent for good after so long."""
+LISTED_EACH: Final = timedelta(days=1)
+"""A node's reports have one GPU listed within so long."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_=-]{1,128}\Z")
 
 
@@ -45,10 +52,7 @@ def host_of(node: NodeRecord) -> str:
 
 def identities(node: NodeRecord) -> list[tuple[HardwareKind, str]]:
     """Everything that a node is recognised by."""
-    found: list[tuple[HardwareKind, str]] = []
-    for gpu in node.gpus:
-        found += [("gpu", gpu.uuid)] if gpu.uuid else []
-        found += [("serial", gpu.serial)] if gpu.serial else []
+    found = list(fixed_identity.names(node.gpus))
     host = host_of(node)
     return [*found, ("host", host)] if host else found
 
@@ -56,7 +60,7 @@ def identities(node: NodeRecord) -> list[tuple[HardwareKind, str]]:
 def condemned(
     state: SagaState, node: NodeRecord | None, now: datetime, *, in_incident: bool = False
 ) -> dict[str, HardwareRecord]:
-    """What to remember of a removed node's hardware; nothing where it had no fault.
+    """Return what to remember of a removed node's hardware; nothing where it had no fault.
 
     `in_incident`: many nodes have its fault, so that the hardware may not be the cause.
     """
@@ -72,7 +76,7 @@ def condemned(
     if in_incident or not _is_lost_for_good(state, node, now):
         return {}
     reason = "its node fell silent and did not return"
-    return _records(_all_gpus(node), node, state, reason, now, LOST_FOR)
+    return _records(_first_gpu(node), node, state, reason, now, LOST_FOR)
 
 
 def dead_on_arrival(
@@ -83,9 +87,9 @@ def dead_on_arrival(
     in_incident: bool,
     others_serve: bool = False,
 ) -> dict[str, HardwareRecord]:
-    """What to remember of a node that was not admitted: the GPU that its verdict names, else all.
+    """Return what to remember of a node that was not admitted: the GPU of its verdict, else one.
 
-    All only where `others_serve`: nodes of its kind that passed what it has failed. Else the image
+    One only where `others_serve`: nodes of its kind that passed what it has failed. Else the image
     may be the cause, or the driver, and no host is to blame.
     """
     if node is None or node.admitted_at is not None:
@@ -96,11 +100,23 @@ def dead_on_arrival(
     known = failed.error in (DENIED_HARDWARE, MISPLACED)
     if known or in_incident or not others_serve or failed.status != "failed":
         return {}
-    return _records(_all_gpus(node), node, state, state.reason, now, ARRIVAL_FOR)
+    return _records(_first_gpu(node), node, state, state.reason, now, ARRIVAL_FOR)
+
+
+def within_limit(
+    records: Mapping[str, HardwareRecord], listed: Mapping[str, HardwareRecord], now: datetime
+) -> bool:
+    """Return whether a node's reports may have a GPU listed: no other was within the last day."""
+    nodes = {(each.pool, each.node) for each in records.values() if each.reporter}
+    return not any(
+        (each.pool, each.node) in nodes and each.reporter and now - each.since < LISTED_EACH
+        for known, each in listed.items()
+        if known not in records
+    )
 
 
 def is_of_its_kind(other: NodeRecord, node: NodeRecord) -> bool:
-    """Whether a node in service shows that what another was refused for is not its image's fault.
+    """Return whether a node in service shows that the image is not at fault for another's refusal.
 
     It is healthy, and has as many GPUs of the same model under the same driver.
     """
@@ -136,10 +152,12 @@ def _records(
     }
 
 
-def _all_gpus(node: NodeRecord) -> list[tuple[HardwareKind, str]]:
-    """Every GPU, by its serial where that is known."""
-    known = [gpu for gpu in node.gpus if gpu.serial or gpu.uuid]
-    return [("serial", gpu.serial) if gpu.serial else ("gpu", gpu.uuid) for gpu in known]
+def _first_gpu(node: NodeRecord) -> list[tuple[HardwareKind, str]]:
+    """The first GPU that can be recognised, by its serial where that is known."""
+    known = next((gpu for gpu in _own_gpus(node) if gpu.serial or gpu.uuid), None)
+    if known is None:
+        return []
+    return [("serial", known.serial) if known.serial else ("gpu", known.uuid)]
 
 
 def _is_lost_for_good(state: SagaState, node: NodeRecord, now: datetime) -> bool:
@@ -154,12 +172,14 @@ def _is_lost_for_good(state: SagaState, node: NodeRecord, now: datetime) -> bool
 
 def _of_gpu(node: NodeRecord) -> list[tuple[HardwareKind, str]]:
     """The GPU that the node's verdict names."""
-    found: list[tuple[HardwareKind, str]] = []
-    for gpu in node.gpus:
-        if gpu.index == node.health_gpu:
-            found += [("gpu", gpu.uuid)] if gpu.uuid else []
-            found += [("serial", gpu.serial)] if gpu.serial else []
-    return found
+    named = next((gpu for gpu in _own_gpus(node) if gpu.index == node.health_gpu), None)
+    return list(fixed_identity.names([named])) if named is not None else []
+
+
+def _own_gpus(node: NodeRecord) -> tuple[GpuIdentity, ...]:
+    """The node's GPUs, where its agent reports no others than those that it was admitted with."""
+    known = node.identity
+    return node.gpus if known is None or known.claimed is None else ()
 
 
 def _replaced_for(state: SagaState, node: NodeRecord) -> str:
@@ -186,7 +206,9 @@ def _exhausted(action: Action, what: str, node: NodeRecord) -> bool:
 
 
 def refused(node: NodeRecord, listed: Mapping[str, HardwareRecord]) -> str:
-    """Why a new node must not be admitted; empty where nothing is known against it."""
+    """Return why a new node must not be admitted; empty where nothing is known against it."""
+    if reason := fixed_identity.duplicates(node):
+        return reason
     for kind, value in identities(node):
         known = listed.get(key(kind, value))
         if known is not None:
