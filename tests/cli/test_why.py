@@ -312,7 +312,9 @@ def test_a_pool_that_is_removed_names_what_blocks_it() -> None:
         open={"s": OpenSaga(kind="scale-down", node="n2", since=NOW)},
     )
     node = NodeRecord(pool="training", node="n1", state="active", health="healthy")
-    held = msgspec.structs.replace(node, held_until=NOW, held_by="me", held_reason="mine")
+    held = msgspec.structs.replace(
+        node, held_until=NOW + timedelta(hours=1), held_by="me", held_reason="mine"
+    )
     leaves = msgspec.structs.replace(held, node="n2")
     now = explained(pool, [held, leaves]).now
 

@@ -19,7 +19,7 @@ NIGHTLY = WindowSpec(name="nightly", kind="service", start="0 2 * * *", duration
 @pytest.mark.parametrize(
     ("health", "windows", "at", "expected"),
     [
-        (LADDER, (NIGHTLY,), 1, ": that waits for the window nightly, at "),
+        (LADDER, (NIGHTLY,), 1, ". Remediation that can wait is done in the window nightly, at "),
         (LADDER, (NIGHTLY,), 2, ": it is done while the pool's service window is open."),
         (LADDER, (), 1, ": the pool has no service window for it; by hand: "),
         (

@@ -15,13 +15,15 @@ from schemas.fault_signature import RENEWALS
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import pool_conditions, shared_ends
 from services.pool_manager.planner.disruption_budget import without_counted
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import drift
 from services.pool_manager.planner.remediation.observe_mode import apply_mode
 from services.pool_manager.planner.remediation.quarantine import quarantine
 from services.pool_manager.planner.remediation.repair import repair
 from services.pool_manager.planner.remediation.stopped_plan import stopped
-from services.pool_manager.planner.safety import breaker, eligibility
+from services.pool_manager.planner.safety import breaker, holds, maintenance_windows
 from services.pool_manager.planner.sizing import (
     failed_launches,
     gang_launches,
@@ -66,12 +68,19 @@ def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
         record=record,
         events=(*decided.events, *short, *drifted, *found),
         wake_at=earlier(
-            earlier(earlier(decided.wake_at, look_at), eligibility.next_change(snapshot, now)),
+            earlier(earlier(decided.wake_at, look_at), _next_opening(snapshot, now)),
             _next_cordon(decided.record, now),
         ),
-        released=eligibility.released(snapshot, now),
+        released=holds.over(snapshot.nodes.needs_attention, now),
     )
     return stopped(snapshot, apply_mode(snapshot, decided, now), now)
+
+
+def _next_opening(snapshot: PoolSnapshot, now: datetime) -> datetime | None:
+    """When the next hold ends, or a window opens or closes."""
+    record, nodes = snapshot.record, snapshot.nodes.needs_attention
+    held = gate_table.opens_at(Proposal("release", record, now, node) for node in nodes)
+    return earlier(held, maintenance_windows.next_edge(record.spec.windows, now))
 
 
 def _next_cordon(record: PoolRecord, now: datetime) -> datetime | None:

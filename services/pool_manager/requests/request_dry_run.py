@@ -13,9 +13,12 @@ from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_params import SagaParams
 from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.disruption_budget import Allowance, allowance
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import busy, takes_out_no_more
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
-from services.pool_manager.planner.safety import eligibility, incidents
+from services.pool_manager.planner.safety import incidents
+from services.pool_manager.requests.node_refusals import node_refusal
 from services.pool_manager.requests.request_replies import QueuedRequest, RequestDecision
 from services.saga.definition import Definition
 from services.saga.definitions import DEFINITIONS, ON_REQUEST
@@ -140,14 +143,15 @@ def _gates(
     yield Gate(name="in service", passed=node.state == "active", detail=f"it is {node.state}")
     saga = next((name for name in record.open if node.node in busy(_only(record, name))), "")
     yield Gate(name="no saga open", passed=not saga, detail=saga)
-    kept = eligibility.refusal(verb, node, record, now)
+    kept = node_refusal(verb, node, record, now)
     yield Gate(name="hold and mode", passed=kept is None, detail=kept[1] if kept else "")
     already = takes_out_no_more(record, snapshot.nodes, node)
     taking = verb in ON_REQUEST and ON_REQUEST[verb].disrupts and not already
     out = f"{allowed.unavailable} out of service, {allowed.level} may be"
     yield Gate(name="budget", passed=not taking or allowed.unavailable < allowed.level, detail=out)
-    why = eligibility.blocked_reason(msgspec.structs.replace(node, held_until=None), record, now)
-    yield Gate(name="windows", passed=not why, detail=why, automation_only=True)
+    proposed = Proposal("repair", record, now, node)
+    shut = next((each.text for each in gate_table.every(proposed) if each.gate != "hold"), "")
+    yield Gate(name="windows", passed=not shut, detail=shut, automation_only=True)
     held = not incidents.may_remediate(record, node, snapshot.health.get(node.node), now)
     yield Gate(
         name="incidents",

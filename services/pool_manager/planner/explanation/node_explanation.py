@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
+import msgspec
+
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.present_answers import Block, BlockedNode
@@ -12,8 +14,9 @@ from schemas.time_text import utc_seconds
 from services.operator_text.breaker_text import breaker_sentence
 from services.operator_text.quantities import first_of
 from services.pool_manager.planner import cloud_notices, idle_nodes, retirements
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.remediation import drift, gpu_cordons, remedy_selection, renewals
-from services.pool_manager.planner.safety import eligibility, maintenance_windows
 
 SAGAS_NAMED_MAX: Final = 20
 UNTIL_ENDED: Final = "nothing automatic until the block ends"
@@ -77,21 +80,17 @@ def _fault(text: str) -> Block:
 
 def blocks(node: NodeRecord, pool: PoolRecord | None, now: datetime) -> Iterator[Block]:
     """Yield why automation leaves a node alone whatever its health."""
-    if node.held_until is not None and node.state != "terminated":
-        by = f" by {node.held_by}" if node.held_by else ""
-        remedy = f"navarch release {node.node}"
-        text = f"It is held until {utc_seconds(node.held_until)}{by}: {node.held_reason}."
-        yield Block(
-            gate="hold", text=f"{text} To end it: {remedy}", until=node.held_until, remedy=remedy
-        )
     if pool is None:
         return
+    shut = {each.gate: each for each in gate_table.every(Proposal("repair", pool, now, node))}
+    if "hold" in shut and node.state != "terminated":
+        yield shut["hold"]
     if pool.spec.mode == "observe":
         yield from _observed(node, pool)
     if node.state == "active":
         yield from _retirement(node, pool, now)
-    if node.health == "unhealthy" and not node.lost:
-        yield from freeze_window(pool, now)
+    if node.health == "unhealthy" and "freeze-window" in shut:
+        yield shut["freeze-window"]
 
 
 def _observed(node: NodeRecord, pool: PoolRecord) -> Iterator[Block]:
@@ -114,17 +113,6 @@ def _retirement(node: NodeRecord, pool: PoolRecord, now: datetime) -> Iterator[B
         f"{utc_seconds(latest)} at last. At once: {remedy}"
     )
     yield Block(gate="retirement", text=text, until=latest, remedy=remedy)
-
-
-def freeze_window(pool: PoolRecord, now: datetime) -> Iterator[Block]:
-    """Yield the open window in which no node of the pool is disrupted."""
-    frozen = maintenance_windows.opening(pool.spec.windows, "freeze", now)
-    if frozen is not None:
-        until = utc_seconds(frozen.end)
-        text = (
-            f"The window {frozen.window.name} freezes the pool until {until}: no node is disrupted."
-        )
-        yield Block(gate="freeze-window", text=text, until=frozen.end)
 
 
 def _quarantine(node: NodeRecord, pool: PoolRecord | None) -> Iterator[Block]:
@@ -262,14 +250,12 @@ def _degraded(node: NodeRecord, pool: PoolRecord, now: datetime) -> Block | None
     if remediation == "alert" or (remediation == "replace" and not node.faulty_gpus):
         text = f"{found}: the pool's remediation leaves that to operators; by hand: {remedy}"
         return Block(gate="operator", text=text, remedy=remedy)
-    if maintenance_windows.opening(pool.spec.windows, "service", now) is not None:
+    if (shut := gate_table.first(Proposal("degraded", pool, now, node))) is not None:
+        text = f"{found}. {shut.text} By hand: {remedy}"
+        return msgspec.structs.replace(shut, text=text, remedy=shut.remedy or remedy)
+    if remedy_selection.is_served(pool):
         text = f"{found}: it is done while the pool's service window is open."
         return Block(gate="turn", text=text)
-    coming = maintenance_windows.next_opening(pool.spec.windows, "service", now)
-    if coming is not None:
-        waits = f"that waits for the window {coming.window.name}, at {utc_seconds(coming.start)}"
-        text = f"{found}: {waits}; by hand: {remedy}"
-        return Block(gate="service-window", text=text, until=coming.start, remedy=remedy)
     minutes = idle_nodes.IDLE_MIN.total_seconds() / 60
     rest = f"once it has no work and its GPUs have rested for {minutes:g} minutes"
     text = (
@@ -288,8 +274,9 @@ def renewal(node: NodeRecord, pool: PoolRecord, now: datetime) -> Block | None:
         return Block(gate="drift", text=text) if other else None
     remedy = f"navarch replace {node.node}"
     begin, end = f"It is well, and to be replaced ({due.reason})", f"; at once: {remedy}"
-    if why := eligibility.blocked_reason(node, pool, now, can_wait=True):
-        return Block(gate="service-window", text=f"{begin}: {why}{end}", remedy=remedy)
+    if (shut := gate_table.first(Proposal("renewal", pool, now, node))) is not None:
+        text = f"{begin}. {shut.text}" + (f" At once: {remedy}" if not shut.remedy else "")
+        return msgspec.structs.replace(shut, text=text, remedy=shut.remedy or remedy)
     if pool.renew_at is not None and now < pool.renew_at:
         why = pool.renew_wait or "the last replacement of a healthy node failed"
         text = f"{begin}: not before {utc_seconds(pool.renew_at)}, as {why}{end}"

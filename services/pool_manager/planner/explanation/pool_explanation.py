@@ -14,6 +14,8 @@ from schemas.time_text import utc_seconds
 from services.operator_text.advice_text import advice_sentence
 from services.operator_text.quantities import first_of
 from services.pool_manager.planner.explanation import node_explanation
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import Nodes, busy
 from services.pool_manager.planner.safety import maintenance_windows
 from services.pool_manager.planner.sizing import on_demand_floor
@@ -121,17 +123,13 @@ def open_windows(pool: PoolRecord, now: datetime) -> Iterator[Block]:
     """Yield the open windows of a pool, and when its next service window opens."""
     if not pool.spec.windows:
         return
-    yield from node_explanation.freeze_window(pool, now)
+    proposed = Proposal("degraded", pool, now)
+    yield from gate_table.every(proposed)
     serving = maintenance_windows.opening(pool.spec.windows, "service", now)
-    coming = maintenance_windows.next_opening(pool.spec.windows, "service", now)
     if serving is not None:
         name, end = serving.window.name, utc_seconds(serving.end)
         text = f"The window {name} is open for service until {end}."
         yield Block(gate="service-window", text=text, until=serving.end)
-    elif coming is not None:
-        name, start = coming.window.name, utc_seconds(coming.start)
-        text = f"Remediation that can wait is done in the window {name}, at {start}."
-        yield Block(gate="service-window", text=text, until=coming.start)
 
 
 def _on_demand(pool: PoolRecord, nodes: Nodes) -> Iterator[Block]:

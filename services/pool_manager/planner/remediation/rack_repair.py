@@ -15,11 +15,13 @@ from schemas.fault_signature import RACK
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices, rack_units
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import Nodes, busy, is_gone, nodes_removed
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import remedy_selection
 from services.pool_manager.planner.remediator import RemedyChoice
-from services.pool_manager.planner.safety import eligibility, rack_faults
+from services.pool_manager.planner.safety import rack_faults
 from services.pool_manager.planner.safety.fault_evidence import is_confirmed
 from services.pool_manager.planner.sizing.open_sagas import begin, with_open
 
@@ -150,7 +152,8 @@ def _representative(
     staying = busy(record) - nodes_removed(record)
     for each in rack_units.of_rack(snapshot.nodes, rack):
         # What is under way and keeps its node ends soon; then the whole rack can go.
-        if each.node in staying or eligibility.is_held(each, now):
+        held = gate_table.first(Proposal("rack", record, now, each))
+        if each.node in staying or held is not None:
             return None
     of_it = [each for each in members if rack_faults.is_decided(record, each, now)]
     of_it.sort(key=lambda each: not is_confirmed(each, snapshot.health.get(each.node)))

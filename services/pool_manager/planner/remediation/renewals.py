@@ -21,6 +21,8 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices, rack_units
 from services.pool_manager.planner.disruption_budget import Allowance, allowance
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.idle_nodes import is_idle
 from services.pool_manager.planner.node_counts import Nodes, busy, cordons_wait
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
@@ -33,7 +35,6 @@ from services.pool_manager.planner.remediation import (
 )
 from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.retirements import USES_READ_MAX
-from services.pool_manager.planner.safety import eligibility
 
 JITTER: Final = 0.1
 """Share of `expire_after` over which nodes of one age leave."""
@@ -212,7 +213,7 @@ def _due(
         for node in snapshot.nodes
         if (due := renewal(node, record, now)) is not None
         and node.node not in taken
-        and not eligibility.blocked_reason(node, record, now, can_wait=True)
+        and gate_table.first(Proposal("renewal", record, now, node)) is None
     ]
     found.sort(key=lambda each: (each[1].since, each[0].node))
     return found

@@ -18,6 +18,8 @@ from services.pool_manager.planner.disruption_budget import (
     room_at,
     with_counted,
 )
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import (
     Nodes,
     automatic,
@@ -39,12 +41,12 @@ from services.pool_manager.planner.remediation import (
     renewals,
 )
 from services.pool_manager.planner.remediator import RemedyChoice
-from services.pool_manager.planner.safety import breaker, eligibility, incidents, slow_waves
+from services.pool_manager.planner.safety import breaker, incidents, slow_waves
 from services.pool_manager.planner.safety.breaker_events import breaker_events
 from services.pool_manager.planner.safety.breaker_messages import spent_words
 from services.pool_manager.planner.sizing import spares
 from services.pool_manager.planner.sizing.open_sagas import room_for_sagas, with_open
-from services.pool_manager.planner.unhealthy_nodes import remediation_reason
+from services.pool_manager.planner.unhealthy_nodes import next_loss, remediation_reason
 from services.saga.definitions import DEFINITIONS
 
 
@@ -141,7 +143,7 @@ def _waiting(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> Seque
             for node in nodes
             if node.node not in taken
             and remediation_reason(node, record, now)
-            and not eligibility.blocked_reason(node, record, now)
+            and gate_table.first(Proposal("repair", record, now, node)) is None
             and retirements.waits_until(node, record, times, snapshot.use, now) is None
             # Others have removed it: their maker decides whether there is another.
             and not (record.spec.nodes != "launched" and is_gone(node))
@@ -431,7 +433,7 @@ def _wake_at(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> dateti
     """When to look again though nothing happens."""
     record = actions.record
     at = earlier(
-        eligibility.next_loss(record, snapshot.nodes, now), incidents.next_end(record, now)
+        next_loss(record, snapshot.nodes.needs_attention, now), incidents.next_end(record, now)
     )
     at = earlier(at, cloud_notices.next_moment(record, snapshot.nodes.needs_attention, now))
     at = earlier(at, retirements.next_moment(record, snapshot.nodes.needs_attention, now))

@@ -11,10 +11,11 @@ import msgspec
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import rack_units
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.idle_nodes import node_hours, use_of
 from services.pool_manager.planner.node_counts import busy, cordons_wait
 from services.pool_manager.planner.pool_snapshot import NodeUse, PoolPlan, PoolSnapshot
-from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.sizing import (
     gang_launches,
     on_demand_floor,
@@ -233,7 +234,7 @@ def _surplus(
         for node in nodes
         if node.node not in taken
         and node.state == "active"
-        and not eligibility.blocked_reason(node, record, now)
+        and gate_table.first(Proposal("surplus", record, now, node)) is None
     ]
 
     gangs = Counter(gang for node in nodes for gang in node.gangs)

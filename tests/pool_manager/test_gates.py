@@ -12,10 +12,12 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import WouldStart
 from schemas.pool_records import PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec, WindowSpec
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
-from services.pool_manager.planner.safety.eligibility import blocked_reason, refusal
+from services.pool_manager.requests.node_refusals import node_refusal
 
 NOW = datetime(2026, 5, 5, 12, 0, tzinfo=UTC)
 LATER = NOW + timedelta(hours=2)
@@ -124,16 +126,19 @@ def test_node_is_replaced_when_a_freeze_ends() -> None:
     ("windows", "now", "expected"),
     [
         ((), NOW, ""),
-        ((SERVICE,), NOW, "it can wait for a service window, next at 05-10 02:00 UTC"),
+        ((SERVICE,), NOW, "service-window until 2026-05-10T02:00:00+00:00"),
         ((SERVICE,), datetime(2026, 5, 10, 2, 30, tzinfo=UTC), ""),
-        ((SERVICE, FREEZE), NOW, "the window launch-week keeps it as it is until 05-05 19:00 UTC"),
+        ((SERVICE, FREEZE), NOW, "freeze-window until 2026-05-05T19:00:00+00:00"),
     ],
 )
 def test_deferrable_work_waits_for_a_service_window(
     windows: tuple[WindowSpec, ...], now: datetime, expected: str
 ) -> None:
     """Only if the pool has such a window."""
-    assert expected == blocked_reason(node("a"), pool(1, windows=windows), now, can_wait=True)
+    found = gate_table.first(Proposal("degraded", pool(1, windows=windows), now, node("a")))
+
+    shown = f"{found.gate} until {found.until.isoformat()}" if found and found.until else ""
+    assert expected == shown
 
 
 # --- mode: observe -------------------------------------------------------------------------------
@@ -229,6 +234,6 @@ def test_operator_requests_are_refused_by_holds_and_observe_mode(
 ) -> None:
     """A hold protects from other operators too; a pool in observe mode performs nothing."""
     about = node("a", **(HELD if held else {}))
-    found = refusal(verb, about, pool(1, mode=mode), NOW)
+    found = node_refusal(verb, about, pool(1, mode=mode), NOW)
 
     assert expected == (found[0] if found else "")
