@@ -33,6 +33,7 @@ Gate = Literal[
     "retry",
     "breaker",
     "ramp",
+    "workload-system",
     "incident",
     "turn",
     "idle",

@@ -222,7 +222,7 @@ HELD_BACK = [
     ("breaker", {"breaker": OPEN}, UNHEALTHY, "It waits for the breaker, which is open since"),
     (
         "launches",
-        {"failures": 3, "retry_at": NOW},
+        {"failures": 3, "retry_at": NOW + timedelta(minutes=5)},
         UNHEALTHY,
         "It waits for the next try: 3 tries in a row failed",
     ),
@@ -275,7 +275,7 @@ def test_a_pool_names_its_breaker_its_failures_and_what_each_saga_waits_for() ->
         desired=3,
         breaker=OPEN,
         failures=2,
-        retry_at=NOW,
+        retry_at=NOW + timedelta(minutes=5),
         open={SAGA: OpenSaga(kind="replace", node="n1", new_node="n2", since=NOW)},
     )
     other = msgspec.structs.replace(UNHEALTHY, node="n3", health_reason="XID 48")

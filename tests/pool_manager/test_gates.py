@@ -1,23 +1,29 @@
-"""What keeps automation off a node: holds, maintenance windows, observe mode."""
+"""Each gate: what it holds back, until when; and what passes do with holds, windows and modes."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.breaker_state import Breaker
 from schemas.duration import Duration
-from schemas.node_records import NodeRecord
+from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_events import WouldStart
 from schemas.pool_records import PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec, WindowSpec
+from schemas.stops import Stop
+from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.gates import gate_table
-from services.pool_manager.planner.gates.proposal import Proposal
+from services.pool_manager.planner.gates.proposal import Kind, Proposal
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
+from services.pool_manager.planner.unhealthy_nodes import UNVERIFIED_TIMES
 from services.pool_manager.requests.node_refusals import node_refusal
+from services.saga.definitions.saga_steps import HASTY_CORDON_SECONDS
 
 NOW = datetime(2026, 5, 5, 12, 0, tzinfo=UTC)
 LATER = NOW + timedelta(hours=2)
@@ -237,3 +243,97 @@ def test_operator_requests_are_refused_by_holds_and_observe_mode(
     found = node_refusal(verb, about, pool(1, mode=mode), NOW)
 
     assert expected == (found[0] if found else "")
+
+
+# --- every gate ----------------------------------------------------------------------------------
+
+ASKED = NOW + timedelta(seconds=30)
+AFTER_LOSS = timedelta(seconds=float(HealthSpec().lost_after))
+SILENT = {"lost": True, "lost_at": NOW - timedelta(seconds=1), "provider_state": "present"}
+STOP = Stop(reason="a wrong image", by="ada", since=NOW, until=LATER)
+NOTICE = CloudNotice(
+    kind="maintenance", effect="retire", deadline=NOW + timedelta(days=3), at=NOW, reason="old"
+)
+RETIRING: dict[str, object] = {"notices": {"n": NOTICE}, "health": "degraded", "health_kind": "maintenance"}
+RETIRED_BY = NOTICE.deadline and NOTICE.deadline - cloud_notices.needed(pool(1).spec)
+OPEN = Breaker(state="open", since=NOW, cause="probe-failed", reason="failed", probe_at=ASKED)
+FORCED = Breaker(state="open", since=NOW, cause="operator", reason="look", by="ada", forced=True)
+RESTORED = Breaker(state="open", since=NOW, cause="restored", reason="old", forced=True)
+
+
+def with_record(**changes: object) -> PoolRecord:
+    """A pool in another state."""
+    return msgspec.structs.replace(pool(1), **changes)
+
+
+GATED: Final[tuple[tuple[Kind, PoolRecord, dict[str, object], str, datetime | None], ...]] = (
+    ("repair", pool(1), {}, "stop", LATER),
+    ("release", pool(1), HELD, "hold", LATER),
+    ("quarantine", pool(1, mode="observe"), {}, "observe", None),
+    ("repair", pool(1), RETIRING, "retirement", RETIRED_BY),
+    ("surplus", pool(1, windows=(FREEZE,)), {}, "freeze-window", NOW.replace(hour=19)),
+    ("renewal", pool(1, windows=(SERVICE,)), {}, "service-window", NOW.replace(day=10, hour=2)),
+    ("repair", pool(1, health=HealthSpec(auto_replace=False)), {}, "auto-replace-off", None),
+    ("repair", with_record(operator_notified={"a": ""}), {}, "operator", None),
+    ("repair", pool(1), SILENT, "loss-confirmation", NOW + AFTER_LOSS - timedelta(seconds=1)),
+    (
+        *("repair", pool(1), {**SILENT, "provider_state": ""}, "loss-confirmation"),
+        NOW + UNVERIFIED_TIMES * AFTER_LOSS - timedelta(seconds=1),
+    ),
+    (
+        *("repair", pool(1), {**SILENT, "provider_state": "disconnected"}),
+        *("agent-credentials", None),
+    ),
+    ("launch", with_record(retry_at=ASKED), {}, "retry", ASKED),
+    ("promotion", with_record(promote_at=ASKED), {}, "retry", ASKED),
+    ("renewal", with_record(renew_at=ASKED), {}, "retry", ASKED),
+    ("repair", with_record(retry_at=ASKED, failures=2), {}, "retry", ASKED),
+    ("degraded", with_record(breaker=OPEN), {}, "breaker", ASKED),
+    ("recheck", with_record(breaker=FORCED), {}, "breaker", None),
+    ("quarantine", with_record(breaker=RESTORED), {}, "breaker", None),
+    ("renewal", with_record(breaker=Breaker(ramp=2)), {}, "ramp", None),
+    ("surplus", with_record(cordon_at=ASKED), {}, "workload-system", ASKED),
+    (
+        *("restart-drain", with_record(cordon_at=LATER, cordon_refused_at=NOW), {}),
+        *("workload-system", NOW + timedelta(seconds=HASTY_CORDON_SECONDS)),
+    ),
+)
+
+
+@pytest.mark.parametrize(("kind", "record", "about", "gate", "until"), GATED)
+def test_each_gate_holds_until_its_moment(
+    kind: Kind, record: PoolRecord, about: dict[str, object], gate: str, until: datetime | None
+) -> None:
+    """It lets its proposal pass then, or names no moment more; another pool it does not hold."""
+    found = node("a", **about)
+    stop = STOP if gate == "stop" else None
+    proposed = Proposal(kind, record, NOW, found, stop=stop)
+    [block] = gate_table.every(proposed)
+
+    assert (gate, until) == (block.gate, block.until)
+    assert block.text.endswith((".", block.remedy))
+    assert [] == list(gate_table.every(Proposal(kind, pool(1), NOW, node("a"))))
+    if until is not None:
+        ended = None if stop else found
+        later = gate_table.every(Proposal(kind, record, until, ended))
+        assert until not in [each.until for each in later]
+
+
+def test_every_gate_of_the_table_is_in_the_test_above() -> None:
+    """A new row of the table needs a row there."""
+    tried = set()
+    for kind, record, about, name, _ in GATED:
+        proposed = Proposal(kind, record, NOW, node("a", **about), stop=STOP)
+        rows = [each for each in gate_table.GATES if kind in each.holds | each.told]
+        found = [(each.block.__name__, each.block(proposed)) for each in rows]
+        tried |= {row for row, block in found if block is not None and block.gate == name}
+    assert {gate.block.__name__ for gate in gate_table.GATES} == tried
+
+
+def test_passes_are_not_held_by_what_is_only_told() -> None:
+    """Observe mode and a stop show what would begin; an open breaker lets a probe begin."""
+    record = with_record(spec=pool(1, mode="observe").spec, breaker=OPEN)
+    proposed = Proposal("repair", record, NOW, node("a"), stop=STOP)
+
+    assert ["stop", "observe", "breaker"] == [each.gate for each in gate_table.every(proposed)]
+    assert gate_table.first(proposed) is None

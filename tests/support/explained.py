@@ -5,7 +5,11 @@ from datetime import datetime
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.operator_text.quantities import localized
-from services.pool_manager.planner.explanation.node_explanation import blocks, renewal
+from services.pool_manager.planner.explanation.node_explanation import (
+    ALONE,
+    blocked_node,
+    renewal,
+)
 
 
 def renewal_wait(node: NodeRecord, pool: PoolRecord, now: datetime) -> str:
@@ -16,4 +20,5 @@ def renewal_wait(node: NodeRecord, pool: PoolRecord, now: datetime) -> str:
 
 def node_blocks(node: NodeRecord, pool: PoolRecord | None, now: datetime) -> tuple[str, ...]:
     """Return why automation leaves a node alone whatever its health."""
-    return tuple(localized(each.text) for each in blocks(node, pool, now))
+    blocked = blocked_node(node, pool, now).blocked
+    return tuple(localized(each.text) for each in blocked if each.gate in ALONE)

@@ -15,8 +15,6 @@ from schemas.fault_signature import RENEWALS
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import pool_conditions, shared_ends
 from services.pool_manager.planner.disruption_budget import without_counted
-from services.pool_manager.planner.gates import gate_table
-from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import drift
 from services.pool_manager.planner.remediation.observe_mode import apply_mode
@@ -67,25 +65,16 @@ def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
         decided,
         record=record,
         events=(*decided.events, *short, *drifted, *found),
-        wake_at=earlier(
-            earlier(earlier(decided.wake_at, look_at), _next_opening(snapshot, now)),
-            _next_cordon(decided.record, now),
-        ),
+        wake_at=earlier(earlier(decided.wake_at, look_at), _next_opening(decided.record, now)),
         released=holds.over(snapshot.nodes.needs_attention, now),
     )
     return stopped(snapshot, apply_mode(snapshot, decided, now), now)
 
 
-def _next_opening(snapshot: PoolSnapshot, now: datetime) -> datetime | None:
-    """When the next hold ends, or a window opens or closes."""
-    record, nodes = snapshot.record, snapshot.nodes.needs_attention
-    held = gate_table.opens_at(Proposal("release", record, now, node) for node in nodes)
-    return earlier(held, maintenance_windows.next_edge(record.spec.windows, now))
-
-
-def _next_cordon(record: PoolRecord, now: datetime) -> datetime | None:
-    """When a cordon is tried next, after one was refused."""
-    found = to_come(record.cordon_at, now)
+def _next_opening(record: PoolRecord, now: datetime) -> datetime | None:
+    """When a window opens or closes, or a cordon is tried next, after one was refused."""
+    edge = maintenance_windows.next_edge(record.spec.windows, now)
+    found = earlier(edge, to_come(record.cordon_at, now))
     if record.cordon_refused_at is not None:
         at = record.cordon_refused_at + timedelta(seconds=HASTY_CORDON_SECONDS)
         found = earlier(found, to_come(at, now))

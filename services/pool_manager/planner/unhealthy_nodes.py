@@ -1,6 +1,5 @@
 """Which nodes must not stay, and how long a silent one is waited for. Pure."""
 
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -46,11 +45,3 @@ def given_up_at(node: NodeRecord, record: PoolRecord) -> datetime | None:
     due = node.lost_at + timedelta(seconds=times * float(record.spec.health.lost_after))
     expected = announced_restarts.silent_until(node) if times else None
     return due if expected is None else max(due, expected)
-
-
-def next_loss(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> datetime | None:
-    """Return when the next silent node must be replaced."""
-    dues = (
-        given_up_at(node, record) for node in nodes if not remediation_reason(node, record, now)
-    )
-    return min((due for due in dues if due is not None and due > now), default=None)

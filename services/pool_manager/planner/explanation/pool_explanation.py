@@ -14,9 +14,10 @@ from schemas.time_text import utc_seconds
 from services.operator_text.advice_text import advice_sentence
 from services.operator_text.quantities import first_of
 from services.pool_manager.planner.explanation import node_explanation
-from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates import node_gates, pool_gates
 from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import Nodes, busy
+from services.pool_manager.planner.retirements import retired_at
 from services.pool_manager.planner.safety import maintenance_windows
 from services.pool_manager.planner.sizing import on_demand_floor
 
@@ -41,7 +42,7 @@ def present_answer(
 
     Nodes beyond 1,000, and beyond 64 KiB, are counted.
     """
-    taken = busy(pool)
+    taken, retiring = busy(pool), retired_at(nodes.needs_attention)
     groups: dict[bytes, BlockedGroup] = {}
     size = 0
     waiting = nodes.needs_attention
@@ -49,7 +50,7 @@ def present_answer(
     for node in waiting[:EXPLAINED_MAX]:
         if node.node in taken or node.state == "terminated":
             continue
-        found = node_explanation.blocked_node(node, pool, now, stop)
+        found = node_explanation.blocked_node(node, pool, now, stop, retiring)
         if not found.blocked:
             continue
         key = msgspec.json.encode(found)
@@ -74,7 +75,7 @@ def present_answer(
 
 def _of_pool(pool: PoolRecord, nodes: Nodes, stop: Stop | None, now: datetime) -> Iterator[Block]:
     if stop is not None:
-        yield node_explanation.stopped(stop)
+        yield pool_gates.stopped(stop)
     yield from _removal(pool, nodes)
     yield from _observed(pool)
     yield from open_windows(pool, now)
@@ -86,15 +87,14 @@ def _of_pool(pool: PoolRecord, nodes: Nodes, stop: Stop | None, now: datetime) -
     if pool.advice is not None:
         until = pool.advice.until
         yield Block(gate="autoscaler", text=advice_sentence(pool.advice), until=until)
-    if (shut := node_explanation.breaker(pool)) is not None:
-        yield shut
+    proposed = Proposal("repair", pool, now)
+    yield from filter(None, (pool_gates.breaker(proposed), pool_gates.ramp(proposed)))
     for name, each in pool.incidents.items():
         if each.hold_ended_at is None:
             since = utc_seconds(each.since)
             text = f"The incident {name} is open since {since}: it has {each.nodes} nodes."
             yield Block(gate="incident", text=text)
-    if (again := node_explanation.retry(pool)) is not None:
-        yield again
+    yield from filter(None, (pool_gates.retry(proposed), pool_gates.workload_system(proposed)))
     if stop is None:
         yield from _gap(pool, nodes)
 
@@ -124,7 +124,8 @@ def open_windows(pool: PoolRecord, now: datetime) -> Iterator[Block]:
     if not pool.spec.windows:
         return
     proposed = Proposal("degraded", pool, now)
-    yield from gate_table.every(proposed)
+    gates = (node_gates.freeze_window(proposed), node_gates.service_window(proposed))
+    yield from filter(None, gates)
     serving = maintenance_windows.opening(pool.spec.windows, "service", now)
     if serving is not None:
         name, end = serving.window.name, utc_seconds(serving.end)

@@ -1,8 +1,9 @@
-"""Holds back what is proposed about one node: holds and maintenance windows. Pure."""
+"""Holds back what is proposed about one node: for an operator, a window or the cloud. Pure."""
 
+from schemas.node_records import NodeRecord
 from schemas.present_answers import Block
 from schemas.time_text import utc_seconds
-from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner import cloud_notices, retirements, unhealthy_nodes
 from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.safety import maintenance_windows
 
@@ -49,3 +50,62 @@ def service_window(proposal: Proposal) -> Block | None:
     name, start = coming.window.name, utc_seconds(coming.start)
     text = f"Remediation that can wait is done in the window {name}, at {start}."
     return Block(gate="service-window", text=text, until=coming.start)
+
+
+def retirement(proposal: Proposal) -> Block | None:
+    """Return until when at most a node serves that its cloud retires in days."""
+    node, pool, now = proposal.node, proposal.record, proposal.now
+    if node is None or node.state != "active" or not node.notices:
+        return None
+    times = proposal.retiring or retirements.retired_at([node])
+    latest = retirements.waits_until(node, pool, times, proposal.use, now)
+    if latest is None:
+        return None
+    remedy, leaves = f"navarch replace {node.node}", "once it has no work"
+    if coming := retirements.window_before(latest, pool, now):
+        leaves = f"in the window {coming.window.name}, from {utc_seconds(coming.start)}"
+    text = (
+        f"It is to be retired ({cloud_notices.taken_reason(node)}): it leaves {leaves}, or at "
+        f"{utc_seconds(latest)} at last. At once: {remedy}"
+    )
+    return Block(gate="retirement", text=text, until=latest, remedy=remedy)
+
+
+def silence(proposal: Proposal) -> Block | None:
+    """Return until when a silent node is waited for: it may be heard again."""
+    node, pool = proposal.node, proposal.record
+    if node is None or node.lost_at is None or not node.lost:
+        return None
+    if unhealthy_nodes.remediation_reason(node, pool, proposal.now):
+        return None
+    if node.provider_state == "disconnected":
+        text = (
+            "Its credentials are refused or have expired, and it is not replaced for that silence: "
+            "navarch status shows what keeps its agent from connecting."
+        )
+        return Block(gate="agent-credentials", text=text, remedy=f"navarch readmit {node.node}")
+    due = unhealthy_nodes.given_up_at(node, pool)
+    if due is None or due <= proposal.now:
+        return None
+    unknown = "" if node.provider_state else ", as its provider cannot confirm the loss"
+    text = (
+        f"Its heartbeats stopped at {utc_seconds(node.lost_at)}; unless they resume, the pool acts "
+        f"at {utc_seconds(due)}{unknown}."
+    )
+    return Block(gate="loss-confirmation", text=text, until=due)
+
+
+def operator(proposal: Proposal) -> Block | None:
+    """Return that the pool leaves the node's repair to operators, who have been told of it."""
+    node, pool = proposal.node, proposal.record
+    if node is None or node.node not in pool.operator_notified:
+        return None
+    kind = pool.spec.health.remediation.type
+    text = f"It waits for an operator: the pool has remediation: {kind}."
+    return Block(gate="operator", text=text, remedy=by_hand(node))
+
+
+def by_hand(node: NodeRecord) -> str:
+    """Return the command for what an unhealthy node needs."""
+    verb = {"reset_gpu": "reset-gpu", "reboot": "reboot"}.get(node.health_action, "replace")
+    return f"navarch {verb} {node.node}"

@@ -1,20 +1,25 @@
 """Declares what would begin by itself, as the gates look at it. Pure."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, get_args
 
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
+from schemas.stops import Stop
+from services.pool_manager.planner.pool_snapshot import NodeUse
 
 Kind = Literal[
+    "launch",
+    "promotion",
     "repair",
     "degraded",
     "renewal",
     "surplus",
     "idle-shutdown",
     "restart-drain",
-    "promotion",
+    "spare",
     "rack",
     "quarantine",
     "recheck",
@@ -22,7 +27,8 @@ Kind = Literal[
     "release",
 ]
 """What is proposed: `repair` of an unhealthy or silent node, `degraded` of one that works, `rack`
-as a whole; `reserve` cordons a spare again, `release` gives a node, or its GPUs, back to work."""
+as a whole; a `spare` takes a place, `reserve` cordons it again, `release` gives a node, or its
+GPUs, back to work."""
 ALL: Final[frozenset[Kind]] = frozenset(get_args(Kind))
 
 
@@ -35,3 +41,9 @@ class Proposal:
     now: datetime
     node: NodeRecord | None = None
     """None: of no node in particular."""
+    use: Mapping[str, NodeUse] | None = None
+    """Of the nodes that may leave; None: not read."""
+    retiring: Sequence[datetime] = ()
+    """When the cloud takes the pool's nodes that it retires, earliest first."""
+    stop: Stop | None = None
+    """The stop in force that holds something of the pool, where that is to be told."""

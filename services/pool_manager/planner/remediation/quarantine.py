@@ -36,7 +36,7 @@ from services.pool_manager.planner.remediation import (
     remedy_selection,
 )
 from services.pool_manager.planner.remediation.quarantine_recheck import is_unconfirmed
-from services.pool_manager.planner.safety import breaker, cordon_floor, incidents
+from services.pool_manager.planner.safety import cordon_floor, incidents
 from services.pool_manager.planner.sizing import spares
 from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
 
@@ -111,8 +111,7 @@ def _candidates(
     snapshot: PoolSnapshot, record: PoolRecord, now: datetime
 ) -> list[tuple[NodeRecord, bool]]:
     """Unhealthy nodes that take work, those of an incident last, and whether it is one of those."""
-    restored = breaker.is_restored(record.breaker)
-    if not record.spec.health.auto_replace or restored or not pool_limit(record):
+    if not pool_limit(record):
         return []
     taken, held = busy(record), incidents.holding(record)
     found = [

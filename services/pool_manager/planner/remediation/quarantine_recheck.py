@@ -55,9 +55,7 @@ def is_unconfirmed(
 def testable(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> list[NodeRecord]:
     """The nodes to test now."""
     held = incidents.holding(record)
-    if not held or record.breaker.forced:
-        return []
-    if any(now < incidents.until(record, each) for each in held.values()):
+    if not held or any(now < incidents.until(record, each) for each in held.values()):
         return []
     taken = busy(record)
     return [

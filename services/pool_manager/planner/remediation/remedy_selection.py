@@ -190,7 +190,7 @@ def degraded_candidates(
 
 def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:
     """The degraded nodes whose use decides whether they are remediated."""
-    if is_served(snapshot.record) or not snapshot.record.spec.health.auto_replace:
+    if is_served(snapshot.record):
         return []
     found = _degraded(snapshot, snapshot.record, now)
     return [node.node for node, _ in found[:USES_READ_MAX]]

@@ -24,13 +24,12 @@ from services.pool_manager.planner.disruption_budget import Allowance, allowance
 from services.pool_manager.planner.gates import gate_table
 from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.idle_nodes import is_idle
-from services.pool_manager.planner.node_counts import Nodes, busy, cordons_wait
+from services.pool_manager.planner.node_counts import Nodes, busy
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import (
     consolidation,
     drift,
     launch_room,
-    obstacles,
     remedy_selection,
 )
 from services.pool_manager.planner.remediator import RemedyChoice
@@ -152,14 +151,7 @@ def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:
 
 def may_begin(record: PoolRecord, now: datetime) -> bool:
     """Return whether nothing else in the pool is in need of attention."""
-    spec, breaker = record.spec, record.breaker
-    if not is_configured(record) or not spec.health.auto_replace:
-        return False
-    if breaker.state != "closed" or breaker.ramp:
-        return False
-    if record.renew_at is not None and now < record.renew_at:
-        return False
-    return not (cordons_wait(record, now) or obstacles.launches_fail(record, now))
+    return is_configured(record) and gate_table.first(Proposal("renewal", record, now)) is None
 
 
 def rack_waits(record: PoolRecord, nodes: Nodes, node: NodeRecord, left: Allowance) -> bool:

@@ -16,17 +16,13 @@ from services.pool_manager.planner import announced_restarts, cloud_notices, sha
 from services.pool_manager.planner.disruption_budget import allowance, with_counted
 from services.pool_manager.planner.gates import gate_table
 from services.pool_manager.planner.gates.proposal import Proposal
-from services.pool_manager.planner.node_counts import busy, cordon_just_refused, cordons_wait
+from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
 
 
 def drain_ahead(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     """Begin the drains that are due."""
-    if begun.record.breaker.forced or not begun.record.spec.health.auto_replace:
-        return begun
-    if cordons_wait(begun.record, now) and cordon_just_refused(begun.record, now):
-        return begun
     for node, name, notice in _due(begun.record, snapshot, now):
         if not room_for_sagas(begun.record):
             break

@@ -37,7 +37,7 @@ def ready(record: PoolRecord, nodes: Nodes, now: datetime) -> list[NodeRecord]:
         and not node.lost
         and cloud_notices.current_notice(node) is None
         and node.node not in taken
-        and gate_table.first(Proposal("promotion", record, now, node)) is None
+        and gate_table.first(Proposal("spare", record, now, node)) is None
     ]
     return sorted(found, key=lambda node: (node.health != "healthy", _since(node, now), node.node))
 
