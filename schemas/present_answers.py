@@ -35,6 +35,8 @@ Gate = Literal[
     "ramp",
     "workload-system",
     "incident",
+    "room",
+    "budget",
     "turn",
     "idle",
     "condition",

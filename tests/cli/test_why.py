@@ -51,6 +51,7 @@ from services.fleet_client.why_answer import WhyAnswer
 from services.fleet_client.why_text import LINES_MAX, why_node, why_page, why_pool, why_saga
 from services.pool_manager.planner.explanation.node_explanation import blocked_node
 from services.pool_manager.planner.explanation.pool_explanation import present_answer
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import Nodes
 from services.primitives.clock import SystemClock
 from services.primitives.errors import NavarchError
@@ -262,7 +263,9 @@ HELD_BACK = [
 def test_an_idle_node_is_explained(changes: dict[str, Any], node: NodeRecord, now: str) -> None:
     """The answer begins with what blocks its replacement, or says that there is nothing to do."""
     pool = msgspec.structs.replace(PoolRecord(name="training", spec=SPEC, desired=3), **changes)
-    answer = why_node(node, blocked_node(node, pool, NOW), stored(FAULT, VERDICT, HELD), [])
+    answer = why_node(
+        node, blocked_node(node, Proposal("repair", pool, NOW)), stored(FAULT, VERDICT, HELD), []
+    )
 
     assert answer.now[0].startswith(now)
 

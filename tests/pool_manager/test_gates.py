@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.breaker_state import Breaker
+from schemas.breaker_state import Breaker, OpenIncident
 from schemas.duration import Duration
 from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_events import WouldStart
-from schemas.pool_records import PoolRecord
+from schemas.pool_records import OPEN_UNITS_MAX, SAGA_UNITS, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec, WindowSpec
 from schemas.stops import Stop
 from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner.disruption_budget import allowance
 from services.pool_manager.planner.gates import gate_table
 from services.pool_manager.planner.gates.proposal import Kind, Proposal
 from services.pool_manager.planner.node_counts import Nodes
@@ -254,11 +255,25 @@ STOP = Stop(reason="a wrong image", by="ada", since=NOW, until=LATER)
 NOTICE = CloudNotice(
     kind="maintenance", effect="retire", deadline=NOW + timedelta(days=3), at=NOW, reason="old"
 )
-RETIRING: dict[str, object] = {"notices": {"n": NOTICE}, "health": "degraded", "health_kind": "maintenance"}
+RETIRING: dict[str, object] = {
+    "notices": {"n": NOTICE},
+    "health": "degraded",
+    "health_kind": "maintenance",
+}
 RETIRED_BY = NOTICE.deadline and NOTICE.deadline - cloud_notices.needed(pool(1).spec)
 OPEN = Breaker(state="open", since=NOW, cause="probe-failed", reason="failed", probe_at=ASKED)
 FORCED = Breaker(state="open", since=NOW, cause="operator", reason="look", by="ada", forced=True)
 RESTORED = Breaker(state="open", since=NOW, cause="restored", reason="old", forced=True)
+
+
+WAVE = OpenIncident(since=NOW, last=NOW, nodes=3, kind="xid", code=79, fault="f")
+WAVE_ENDS = NOW + timedelta(seconds=float(IncidentSpec().hold))
+FULL = {
+    f"s{number}": OpenSaga(kind="drain", node=f"x{number}", since=NOW)
+    for number in range(OPEN_UNITS_MAX // SAGA_UNITS)
+}
+BEGUN = {f"{NOW.timestamp():.0f}": 1}
+SPENT = BudgetSpec(max_unavailable="100%", max_replacements=1, window=Duration(3600))
 
 
 def with_record(**changes: object) -> PoolRecord:
@@ -297,6 +312,13 @@ GATED: Final[tuple[tuple[Kind, PoolRecord, dict[str, object], str, datetime | No
         *("restart-drain", with_record(cordon_at=LATER, cordon_refused_at=NOW), {}),
         *("workload-system", NOW + timedelta(seconds=HASTY_CORDON_SECONDS)),
     ),
+    ("recheck", with_record(incidents={"xid-79": WAVE}), {}, "incident", WAVE_ENDS),
+    ("release", with_record(open=FULL), {}, "room", None),
+    ("repair", pool(1, budget=BudgetSpec(max_unavailable=0)), {}, "budget", None),
+    (
+        *("degraded", with_record(spec=pool(1, budget=SPENT).spec, disruptions=BEGUN), {}),
+        *("budget", NOW + timedelta(seconds=3600 + 60)),
+    ),
 )
 
 
@@ -305,35 +327,45 @@ def test_each_gate_holds_until_its_moment(
     kind: Kind, record: PoolRecord, about: dict[str, object], gate: str, until: datetime | None
 ) -> None:
     """It lets its proposal pass then, or names no moment more; another pool it does not hold."""
-    found = node("a", **about)
-    stop = STOP if gate == "stop" else None
-    proposed = Proposal(kind, record, NOW, found, stop=stop)
-    [block] = gate_table.every(proposed)
+    held = proposed(kind, record, about, stop=STOP if gate == "stop" else None)
+    [block] = gate_table.every(held)
 
     assert (gate, until) == (block.gate, block.until)
     assert block.text.endswith((".", block.remedy))
-    assert [] == list(gate_table.every(Proposal(kind, pool(1), NOW, node("a"))))
+    assert [] == list(gate_table.every(proposed(kind, pool(1), {})))
     if until is not None:
-        ended = None if stop else found
-        later = gate_table.every(Proposal(kind, record, until, ended))
+        later = gate_table.every(proposed(kind, record, about, until))
         assert until not in [each.until for each in later]
 
 
+def proposed(
+    kind: Kind,
+    record: PoolRecord,
+    about: dict[str, object],
+    now: datetime = NOW,
+    stop: Stop | None = None,
+) -> Proposal:
+    """A proposal about a node, with what the budget allows."""
+    found = node("a", **about)
+    allowed = allowance(record, Nodes([found]), None, now)
+    return Proposal(kind, record, now, found, allowed=allowed, stop=stop)
+
+
 def test_every_gate_of_the_table_is_in_the_test_above() -> None:
-    """A new row of the table needs a row there."""
+    """A new row of the table needs a row there, and its blocks have its name."""
     tried = set()
     for kind, record, about, name, _ in GATED:
-        proposed = Proposal(kind, record, NOW, node("a", **about), stop=STOP)
-        rows = [each for each in gate_table.GATES if kind in each.holds | each.told]
-        found = [(each.block.__name__, each.block(proposed)) for each in rows]
-        tried |= {row for row, block in found if block is not None and block.gate == name}
-    assert {gate.block.__name__ for gate in gate_table.GATES} == tried
+        for row in gate_table.rows_of(kind):
+            block = row.block(proposed(kind, record, about, stop=STOP))
+            assert block is None or block.gate == row.name
+            tried |= {row.block} if block is not None and row.name == name else set()
+    assert {row.block for row in gate_table.GATES} == tried
 
 
 def test_passes_are_not_held_by_what_is_only_told() -> None:
     """Observe mode and a stop show what would begin; an open breaker lets a probe begin."""
     record = with_record(spec=pool(1, mode="observe").spec, breaker=OPEN)
-    proposed = Proposal("repair", record, NOW, node("a"), stop=STOP)
+    told = proposed("repair", record, {}, stop=STOP)
 
-    assert ["stop", "observe", "breaker"] == [each.gate for each in gate_table.every(proposed)]
-    assert gate_table.first(proposed) is None
+    assert ["stop", "observe", "breaker"] == [each.gate for each in gate_table.every(told)]
+    assert gate_table.first(told) is None

@@ -10,15 +10,18 @@ from services.pool_manager.planner.explanation.node_explanation import (
     blocked_node,
     renewal,
 )
+from services.pool_manager.planner.gates.proposal import Proposal
 
 
 def renewal_wait(node: NodeRecord, pool: PoolRecord, now: datetime) -> str:
     """Return what the renewal of a healthy node waits for; empty: it is not to be renewed."""
-    found = renewal(node, pool, now)
+    found = renewal(node, Proposal("renewal", pool, now, node))
     return localized(found.text) if found is not None else ""
 
 
 def node_blocks(node: NodeRecord, pool: PoolRecord | None, now: datetime) -> tuple[str, ...]:
     """Return why automation leaves a node alone whatever its health."""
-    blocked = blocked_node(node, pool, now).blocked
+    blocked = blocked_node(
+        node, Proposal("repair", pool, now) if pool is not None else None
+    ).blocked
     return tuple(localized(each.text) for each in blocked if each.gate in ALONE)

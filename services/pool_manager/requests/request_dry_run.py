@@ -17,7 +17,6 @@ from services.pool_manager.planner.gates import gate_table
 from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import busy, takes_out_no_more
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
-from services.pool_manager.planner.safety import incidents
 from services.pool_manager.requests.node_refusals import node_refusal
 from services.pool_manager.requests.request_replies import QueuedRequest, RequestDecision
 from services.saga.definition import Definition
@@ -149,22 +148,13 @@ def _gates(
     taking = verb in ON_REQUEST and ON_REQUEST[verb].disrupts and not already
     out = f"{allowed.unavailable} out of service, {allowed.level} may be"
     yield Gate(name="budget", passed=not taking or allowed.unavailable < allowed.level, detail=out)
-    proposed = Proposal("repair", record, now, node)
-    shut = next((each.text for each in gate_table.every(proposed) if each.gate != "hold"), "")
-    yield Gate(name="windows", passed=not shut, detail=shut, automation_only=True)
-    held = not incidents.may_remediate(record, node, snapshot.health.get(node.node), now)
-    yield Gate(
-        name="incidents",
-        passed=not held,
-        detail="an incident holds it back" if held else "",
-        automation_only=True,
-    )
-    yield Gate(
-        name="breaker",
-        passed=record.breaker.state == "closed",
-        detail=record.breaker.reason if record.breaker.state != "closed" else "",
-        automation_only=True,
-    )
+    health = snapshot.health.get(node.node)
+    proposed = Proposal("repair", record, now, node, snapshot.use, health=health)
+    for row in gate_table.rows_of("repair"):
+        if row.name in ("stop", "freeze-window", "auto-replace-off", "breaker", "incident", "room"):
+            block = row.block(proposed)
+            told = block.text if block is not None else ""
+            yield Gate(name=row.name, passed=not told, detail=told, automation_only=True)
 
 
 def _only(record: PoolRecord, saga: str) -> PoolRecord:

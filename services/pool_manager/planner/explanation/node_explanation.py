@@ -1,6 +1,7 @@
 """Explains what one node waits for: each gate that holds it, until when, and the remedy. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -12,11 +13,14 @@ from schemas.present_answers import Block, BlockedNode
 from schemas.stops import Stop
 from schemas.time_text import utc_seconds
 from services.pool_manager.planner import cloud_notices, idle_nodes
+from services.pool_manager.planner.disruption_budget import allowance
 from services.pool_manager.planner.gates import gate_table
 from services.pool_manager.planner.gates.node_gates import by_hand
 from services.pool_manager.planner.gates.pool_gates import stopped
 from services.pool_manager.planner.gates.proposal import Proposal
+from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.remediation import drift, gpu_cordons, remedy_selection, renewals
+from services.pool_manager.planner.retirements import retired_at
 
 UNTIL_ENDED: Final = "nothing automatic until the block ends"
 ALONE: Final = ("hold", "observe", "retirement", "freeze-window")
@@ -26,23 +30,21 @@ _TURN: Final = Block(
 )
 
 
-def blocked_node(
-    node: NodeRecord,
-    pool: PoolRecord | None,
-    now: datetime,
-    stop: Stop | None = None,
-    retiring: Sequence[datetime] = (),
-) -> BlockedNode:
-    """Return everything that holds a node back, and what follows.
+def about(pool: PoolRecord, nodes: Nodes, now: datetime, stop: Stop | None = None) -> Proposal:
+    """Return what the gates look at in a pool, whichever node it is; `stop`: the pool's."""
+    allowed = allowance(pool, nodes, None, now)
+    retiring = retired_at(nodes.needs_attention)
+    return Proposal("repair", pool, now, retiring=retiring, allowed=allowed, stop=stop)
 
-    `stop`: the pool's, in force; `retiring`: when the cloud takes those of its nodes that retire.
-    """
+
+def blocked_node(node: NodeRecord, proposed: Proposal | None) -> BlockedNode:
+    """Return everything that holds a node back, and what follows; None: its pool is gone."""
     fault = fault_text(node)
-    if pool is None:
+    if proposed is None:
         text = "Nothing is in progress: its pool is no longer there."
         gone = (Block(gate="removal", text=text),) if fault else ()
         return BlockedNode(fault=fault, blocked=gone, next=_by_operators(node) if fault else "")
-    proposed = Proposal("repair", pool, now, node, retiring=retiring, stop=stop)
+    pool, stop, proposed = proposed.record, proposed.stop, replace(proposed, node=node)
     gates = tuple(gate_table.every(proposed))
     alone = [each for each in gates if each.gate in ALONE and _concerns(node, each)]
     held = [*_quarantine(node, pool), *alone]
@@ -61,9 +63,9 @@ def blocked_node(
         text = "Nothing is in progress; it gets no new work, because it is cordoned."
         held.append(Block(gate="cordon", text=text, remedy=remedy))
         then = f"nothing automatic; to return it to service: {remedy}"
-    if not held and (waits_for := _degraded(node, pool, now)):
+    if not held and (waits_for := _degraded(node, proposed)):
         held.append(waits_for)
-    if not node.saga and (waits_for := renewal(node, pool, now)):
+    if not node.saga and (waits_for := renewal(node, proposed)):
         held.append(waits_for)
     machine = possible_actions(node, pool)
     return BlockedNode(fault=fault, blocked=tuple(held), next=then, machine=machine)
@@ -124,8 +126,13 @@ def _by_operators(node: NodeRecord) -> str:
 # --- what a node that works waits for ------------------------------------------------------------
 
 
-def _degraded(node: NodeRecord, pool: PoolRecord, now: datetime) -> Block | None:
+def _first(proposed: Proposal) -> Block | None:
+    return next(gate_table.every(proposed), None)
+
+
+def _degraded(node: NodeRecord, proposed: Proposal) -> Block | None:
     """Return what the remediation of a degraded node waits for; None: it needs none."""
+    pool = proposed.record
     verb = {"reset_gpu": "reset-gpu", "reboot": "reboot"}.get(node.health_action)
     if node.health != "degraded" or verb is None:
         return None
@@ -136,7 +143,7 @@ def _degraded(node: NodeRecord, pool: PoolRecord, now: datetime) -> Block | None
     if remediation == "alert" or (remediation == "replace" and not node.faulty_gpus):
         text = f"{found}: the pool's remediation leaves that to operators; by hand: {remedy}"
         return Block(gate="operator", text=text, remedy=remedy)
-    if (shut := gate_table.first(Proposal("degraded", pool, now, node))) is not None:
+    if (shut := _first(replace(proposed, kind="degraded"))) is not None:
         text = f"{found}. {shut.text} By hand: {remedy}"
         return msgspec.structs.replace(shut, text=text, remedy=shut.remedy or remedy)
     if remedy_selection.is_served(pool):
@@ -151,8 +158,9 @@ def _degraded(node: NodeRecord, pool: PoolRecord, now: datetime) -> Block | None
     return Block(gate="idle", text=text, remedy=remedy)
 
 
-def renewal(node: NodeRecord, pool: PoolRecord, now: datetime) -> Block | None:
+def renewal(node: NodeRecord, proposed: Proposal) -> Block | None:
     """Return why a healthy node is to be replaced, and what that waits for; None: it is not."""
+    pool, now = proposed.record, proposed.now
     due = renewals.renewal(node, pool, now)
     if due is None:
         other = drift.remark(node, pool)
@@ -160,7 +168,7 @@ def renewal(node: NodeRecord, pool: PoolRecord, now: datetime) -> Block | None:
         return Block(gate="drift", text=text) if other else None
     remedy = f"navarch replace {node.node}"
     begin, end = f"It is well, and to be replaced ({due.reason})", f"; at once: {remedy}"
-    if (shut := gate_table.first(Proposal("renewal", pool, now, node))) is not None:
+    if (shut := _first(replace(proposed, kind="renewal"))) is not None:
         text = f"{begin}. {shut.text}" + (f" At once: {remedy}" if not shut.remedy else "")
         return msgspec.structs.replace(shut, text=text, remedy=shut.remedy or remedy)
     turn = "when its turn comes within half of the budget, and unhealthy nodes go first"

@@ -17,7 +17,6 @@ from services.pool_manager.planner.explanation import node_explanation
 from services.pool_manager.planner.gates import node_gates, pool_gates
 from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import Nodes, busy
-from services.pool_manager.planner.retirements import retired_at
 from services.pool_manager.planner.safety import maintenance_windows
 from services.pool_manager.planner.sizing import on_demand_floor
 
@@ -42,7 +41,7 @@ def present_answer(
 
     Nodes beyond 1,000, and beyond 64 KiB, are counted.
     """
-    taken, retiring = busy(pool), retired_at(nodes.needs_attention)
+    taken, proposed = busy(pool), node_explanation.about(pool, nodes, now, stop)
     groups: dict[bytes, BlockedGroup] = {}
     size = 0
     waiting = nodes.needs_attention
@@ -50,7 +49,7 @@ def present_answer(
     for node in waiting[:EXPLAINED_MAX]:
         if node.node in taken or node.state == "terminated":
             continue
-        found = node_explanation.blocked_node(node, pool, now, stop, retiring)
+        found = node_explanation.blocked_node(node, proposed)
         if not found.blocked:
             continue
         key = msgspec.json.encode(found)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from schemas.present_answers import Block
+from schemas.present_answers import Block, Gate
 from services.pool_manager.planner.gates import node_gates, pool_gates
 from services.pool_manager.planner.gates.proposal import ALL, Kind, Proposal
 
@@ -19,9 +19,10 @@ DISRUPTIONS: Final[frozenset[Kind]] = REPAIR | CAN_WAIT | {"surplus", "idle-shut
 """Take a node out of service at a moment that is ours to choose."""
 
 
-class Gate(NamedTuple):
+class GateRow(NamedTuple):
     """One gate, and what it holds back."""
 
+    name: Gate
     block: Callable[[Proposal], Block | None]
     holds: frozenset[Kind]
     """The proposals that do not begin while it blocks."""
@@ -31,40 +32,51 @@ class Gate(NamedTuple):
 
 
 GATES: Final = (
-    Gate(pool_gates.stop, NONE, ALL - {"release"}),
-    Gate(node_gates.hold, ALL),
-    Gate(pool_gates.observe, NONE, ALL),
-    Gate(node_gates.retirement, REPAIR),
-    Gate(node_gates.freeze_window, DISRUPTIONS),
-    Gate(node_gates.service_window, CAN_WAIT),
-    Gate(pool_gates.auto_replace_off, REPAIR | CAN_WAIT | {"restart-drain", "quarantine"}),
-    Gate(node_gates.operator, NONE, REPAIR),
-    Gate(node_gates.silence, REPAIR),
-    Gate(pool_gates.next_launch, frozenset({"launch", "surplus"})),
-    Gate(pool_gates.next_promotion, frozenset({"promotion"})),
-    Gate(pool_gates.next_renewal, frozenset({"renewal"})),
-    Gate(pool_gates.retry, frozenset({"renewal"}), REPAIR),
-    Gate(pool_gates.breaker, CAN_WAIT, REPAIR),
-    Gate(pool_gates.forced_breaker, frozenset({"restart-drain", "recheck"})),
-    Gate(pool_gates.restored_store, frozenset({"quarantine"})),
-    Gate(pool_gates.ramp, frozenset({"renewal"}), REPAIR),
-    Gate(pool_gates.workload_system, CAN_WAIT | {"surplus"}, REPAIR),
-    Gate(pool_gates.cordon_refused, frozenset({"restart-drain"})),
+    GateRow("stop", pool_gates.stop, NONE, ALL - {"release"}),
+    GateRow("hold", node_gates.hold, ALL),
+    GateRow("observe", pool_gates.observe, NONE, ALL),
+    GateRow("retirement", node_gates.retirement, REPAIR),
+    GateRow("freeze-window", node_gates.freeze_window, DISRUPTIONS),
+    GateRow("service-window", node_gates.service_window, CAN_WAIT),
+    GateRow(
+        "auto-replace-off",
+        pool_gates.auto_replace_off,
+        REPAIR | CAN_WAIT | {"restart-drain", "quarantine"},
+    ),
+    GateRow("operator", node_gates.operator, NONE, REPAIR),
+    GateRow("agent-credentials", node_gates.credentials, REPAIR),
+    GateRow("loss-confirmation", node_gates.silence, REPAIR),
+    GateRow("retry", pool_gates.next_launch, frozenset({"launch", "surplus"})),
+    GateRow("retry", pool_gates.next_promotion, frozenset({"promotion"})),
+    GateRow("retry", pool_gates.next_renewal, frozenset({"renewal"})),
+    GateRow("retry", pool_gates.retry, frozenset({"renewal"}), REPAIR),
+    GateRow("breaker", pool_gates.breaker, CAN_WAIT, REPAIR),
+    GateRow("breaker", pool_gates.forced_breaker, frozenset({"restart-drain", "recheck"})),
+    GateRow("breaker", pool_gates.restored_store, frozenset({"quarantine"})),
+    GateRow("ramp", pool_gates.ramp, frozenset({"renewal"}), REPAIR),
+    GateRow("workload-system", pool_gates.workload_system, CAN_WAIT | {"surplus"}, REPAIR),
+    GateRow("workload-system", pool_gates.cordon_refused, frozenset({"restart-drain"})),
+    GateRow("incident", pool_gates.incident, frozenset({"recheck"}), REPAIR),
+    GateRow("room", pool_gates.room, NONE, ALL),
+    GateRow("budget", pool_gates.budget, NONE, REPAIR | CAN_WAIT),
 )
+
+
+def rows_of(kind: Kind) -> tuple[GateRow, ...]:
+    """Return the gates that hold proposals of a kind, or are told of them."""
+    return tuple(row for row in GATES if kind in row.holds or kind in row.told)
 
 
 def every(proposal: Proposal) -> Iterator[Block]:
     """Yield what holds a proposal back, in the order of the gates."""
-    for gate in GATES:
-        concerned = proposal.kind in gate.holds or proposal.kind in gate.told
-        if concerned and (found := gate.block(proposal)) is not None:
-            yield found
+    found = (row.block(proposal) for row in rows_of(proposal.kind))
+    return (block for block in found if block is not None)
 
 
 def first(proposal: Proposal) -> Block | None:
     """Return what a proposal does not begin for; None: nothing does."""
-    for gate in GATES:
-        if proposal.kind in gate.holds and (found := gate.block(proposal)) is not None:
+    for row in GATES:
+        if proposal.kind in row.holds and (found := row.block(proposal)) is not None:
             return found
     return None
 
@@ -74,7 +86,7 @@ def opens_at(proposals: Iterable[Proposal]) -> datetime | None:
     untils = (
         found.until
         for each in proposals
-        for gate in GATES
-        if each.kind in gate.holds and (found := gate.block(each)) is not None
+        for row in GATES
+        if each.kind in row.holds and (found := row.block(each)) is not None
     )
     return min((each for each in untils if each is not None), default=None)

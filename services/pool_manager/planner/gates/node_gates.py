@@ -71,19 +71,23 @@ def retirement(proposal: Proposal) -> Block | None:
     return Block(gate="retirement", text=text, until=latest, remedy=remedy)
 
 
+def credentials(proposal: Proposal) -> Block | None:
+    """Return that a node is silent as its agent cannot connect: an operator readmits it."""
+    node = proposal.node
+    if node is None or node.provider_state != "disconnected" or not _is_awaited(proposal):
+        return None
+    text = (
+        "Its credentials are refused or have expired, and it is not replaced for that silence: "
+        "navarch status shows what keeps its agent from connecting."
+    )
+    return Block(gate="agent-credentials", text=text, remedy=f"navarch readmit {node.node}")
+
+
 def silence(proposal: Proposal) -> Block | None:
     """Return until when a silent node is waited for: it may be heard again."""
     node, pool = proposal.node, proposal.record
-    if node is None or node.lost_at is None or not node.lost:
+    if node is None or node.lost_at is None or not _is_awaited(proposal):
         return None
-    if unhealthy_nodes.remediation_reason(node, pool, proposal.now):
-        return None
-    if node.provider_state == "disconnected":
-        text = (
-            "Its credentials are refused or have expired, and it is not replaced for that silence: "
-            "navarch status shows what keeps its agent from connecting."
-        )
-        return Block(gate="agent-credentials", text=text, remedy=f"navarch readmit {node.node}")
     due = unhealthy_nodes.given_up_at(node, pool)
     if due is None or due <= proposal.now:
         return None
@@ -93,6 +97,14 @@ def silence(proposal: Proposal) -> Block | None:
         f"at {utc_seconds(due)}{unknown}."
     )
     return Block(gate="loss-confirmation", text=text, until=due)
+
+
+def _is_awaited(proposal: Proposal) -> bool:
+    """Return whether a node is silent, and nothing else is a reason to remediate it."""
+    node = proposal.node
+    if node is None or not node.lost:
+        return False
+    return not unhealthy_nodes.remediation_reason(node, proposal.record, proposal.now)
 
 
 def operator(proposal: Proposal) -> Block | None:

@@ -8,10 +8,14 @@ from schemas.stops import Stop
 from schemas.time_text import utc_seconds
 from services.operator_text.breaker_text import breaker_sentence
 from services.operator_text.quantities import first_of
+from services.pool_manager.planner.disruption_budget import room_at
 from services.pool_manager.planner.gates.node_gates import by_hand
 from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import cordon_just_refused, cordons_wait
+from services.pool_manager.planner.safety import incidents
 from services.pool_manager.planner.safety.breaker import is_restored
+from services.pool_manager.planner.safety.breaker_messages import spent_words, wave_words
+from services.pool_manager.planner.sizing.open_sagas import why_full
 from services.saga.definitions.saga_steps import HASTY_CORDON_SECONDS
 
 SAGAS_NAMED_MAX: Final = 20
@@ -149,3 +153,41 @@ def _refused(at: datetime | None) -> Block:
     then = f"; it is asked again at {utc_seconds(at)}" if at is not None else ""
     text = f"The workload system has not cordoned a node{then}."
     return Block(gate="workload-system", text=text, until=at)
+
+
+def incident(proposal: Proposal) -> Block | None:
+    """Return the incidents that hold nodes back; a recheck waits for the end of their hold."""
+    record, node, now = proposal.record, proposal.node, proposal.now
+    held = incidents.holding(record)
+    if node is not None and proposal.kind == "repair":
+        blocks = not incidents.may_begin(record, node, proposal.health, now)
+    else:
+        blocks = any(now < incidents.until(record, each) for each in held.values())
+    if not held or not blocks:
+        return None
+    text = f"It waits for {wave_words(record, held, now)}."
+    return Block(gate="incident", text=text, until=incidents.next_end(record, now))
+
+
+def room(proposal: Proposal) -> Block | None:
+    """Return that as many sagas are open as may be; launches leave the others some room."""
+    full = why_full(proposal.record, launches=proposal.kind == "launch")
+    return Block(gate="room", text=f"{full}.") if full else None
+
+
+def budget(proposal: Proposal) -> Block | None:
+    """Return what of the budget is spent; half of it is for what can wait."""
+    allowed, record, now = proposal.allowed, proposal.record, proposal.now
+    if allowed is None:
+        return None
+    allowed = allowed.halved() if proposal.kind == "renewal" else allowed
+    node = proposal.node
+    cause = allowed.refusal(
+        cordoned=node is not None and node.cordoned, silent=node is not None and node.lost
+    )
+    if not cause:
+        return None
+    window = float(record.spec.budget.window)
+    until = room_at(record.disruptions, window, now) if cause == "rate" else None
+    text = f"{spent_words(record, allowed, cause, now)}."
+    return Block(gate="budget", text=text, until=until)

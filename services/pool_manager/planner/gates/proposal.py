@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, get_args
 
+from schemas.health_records import HealthRecord
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.stops import Stop
+from services.pool_manager.planner.disruption_budget import Allowance
 from services.pool_manager.planner.pool_snapshot import NodeUse
 
 Kind = Literal[
@@ -45,5 +47,9 @@ class Proposal:
     """Of the nodes that may leave; None: not read."""
     retiring: Sequence[datetime] = ()
     """When the cloud takes the pool's nodes that it retires, earliest first."""
+    health: HealthRecord | None = None
+    """Of the node, with what is known beside its verdict."""
+    allowed: Allowance | None = None
+    """By the budget; None: not counted."""
     stop: Stop | None = None
     """The stop in force that holds something of the pool, where that is to be told."""

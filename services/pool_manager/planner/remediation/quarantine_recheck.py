@@ -55,7 +55,7 @@ def is_unconfirmed(
 def testable(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> list[NodeRecord]:
     """The nodes to test now."""
     held = incidents.holding(record)
-    if not held or any(now < incidents.until(record, each) for each in held.values()):
+    if not held or gate_table.first(Proposal("recheck", record, now)) is not None:
         return []
     taken = busy(record)
     return [
