@@ -49,7 +49,7 @@ def pool(desired: int, **changes: object) -> PoolRecord:
 
 
 def node(name: str, **changes: object) -> NodeRecord:
-    """A healthy node in service."""
+    """Return a healthy node in service."""
     plain = NodeRecord(
         pool="training", node=name, state="active", health="healthy", admitted_at=NOW
     )
@@ -57,7 +57,7 @@ def node(name: str, **changes: object) -> NodeRecord:
 
 
 def unhealthy(name: str, **changes: object) -> NodeRecord:
-    """An unhealthy node."""
+    """Return an unhealthy node."""
     return node(name, health="unhealthy", health_fault=f"fault-{name}", health_at=NOW, **changes)
 
 
@@ -182,7 +182,7 @@ def test_observe_mode_publishes_again_for_a_new_cause() -> None:
 
 
 def test_pool_leaving_observe_mode_starts_the_pending_repair() -> None:
-    """In active mode the same plan starts the replacement, and the observed decisions are gone."""
+    """The same plan, in active mode, starts the replacement, and forgets what it observed."""
     first, _ = observe_once(pool(1, mode="observe"), unhealthy("a"))
     acting = msgspec.structs.replace(first, spec=msgspec.structs.replace(first.spec, mode="act"))
     decided = plan(
@@ -202,7 +202,7 @@ def test_pool_leaving_observe_mode_starts_the_pending_repair() -> None:
 def test_no_saga_starts_on_an_ineligible_node(
     *, desired: int, health: list[str], held: set[int], mode: str, frozen: bool
 ) -> None:
-    """No held node, no node during a freeze, and nothing at all in observe mode."""
+    """Nothing takes a held node, or one during a freeze, and nothing starts in observe mode."""
     nodes = [
         node(f"n{i}", health=each, **(HELD if i in held else {})) for i, each in enumerate(health)
     ]
@@ -277,7 +277,7 @@ SPENT = BudgetSpec(max_unavailable="100%", max_replacements=1, window=Duration(3
 
 
 def with_record(**changes: object) -> PoolRecord:
-    """A pool in another state."""
+    """Return a pool in another state."""
     return msgspec.structs.replace(pool(1), **changes)
 
 
@@ -326,7 +326,7 @@ GATED: Final[tuple[tuple[Kind, PoolRecord, dict[str, object], str, datetime | No
 def test_each_gate_holds_until_its_moment(
     kind: Kind, record: PoolRecord, about: dict[str, object], gate: str, until: datetime | None
 ) -> None:
-    """It lets its proposal pass then, or names no moment more; another pool it does not hold."""
+    """The gate lets its proposal pass then, or names no moment more; other pools it lets pass."""
     held = proposed(kind, record, about, stop=STOP if gate == "stop" else None)
     [block] = gate_table.every(held)
 
@@ -362,10 +362,10 @@ def test_every_gate_of_the_table_is_in_the_test_above() -> None:
     assert {row.block for row in gate_table.GATES} == tried
 
 
-def test_passes_are_not_held_by_what_is_only_told() -> None:
+def test_passes_are_not_held_by_what_is_only_reported() -> None:
     """Observe mode and a stop show what would begin; an open breaker lets a probe begin."""
     record = with_record(spec=pool(1, mode="observe").spec, breaker=OPEN)
-    told = proposed("repair", record, {}, stop=STOP)
+    found = proposed("repair", record, {}, stop=STOP)
 
-    assert ["stop", "observe", "breaker"] == [each.gate for each in gate_table.every(told)]
-    assert gate_table.first(told) is None
+    assert ["stop", "observe", "breaker"] == [each.gate for each in gate_table.every(found)]
+    assert gate_table.first(found) is None

@@ -94,8 +94,8 @@ def test_of_many_the_first_begin_earlier(count: int, rounds: int) -> None:
     latest = NOW + 48 * HOUR - rounds * NEEDED
     assert plan(snapshot(record, *nodes), NOW).wake_at == latest
     answer = present_answer(record, Nodes(nodes), NOW)
-    told = [each for name in ("a0", f"a{count - 1}") for each in answer.of(name).blocked]
-    assert {latest} == {each.until for each in told if each.gate == "retirement"}
+    named = [each for name in ("a0", f"a{count - 1}") for each in answer.of(name).blocked]
+    assert {latest} == {each.until for each in named if each.gate == "retirement"}
 
 
 def test_the_use_of_those_that_leave_first_is_asked_for() -> None:

@@ -1,4 +1,4 @@
-"""What does not start has a gate, an end or a remedy, and the planner looks again at that end."""
+"""Nodes that wait name a gate, an end or a remedy, and the planner looks again at that end."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -103,7 +103,7 @@ def is_named(blocked: tuple[Block, ...]) -> bool:
 def test_what_does_not_start_names_a_gate_an_end_or_a_remedy(
     record: PoolRecord, drawn: list[tuple[dict[str, Any], bool, bool]]
 ) -> None:
-    """At its end it starts, or another gate is named, and the planner looks again by then."""
+    """A node starts at that end, or names another gate, and the planner looks again by then."""
     nodes = Nodes(
         node(f"n{number}", **about, **(HELD if held else {}), cordoned=cordoned)
         for number, (about, held, cordoned) in enumerate(drawn)

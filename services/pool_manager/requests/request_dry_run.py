@@ -153,8 +153,8 @@ def _gates(
     for row in gate_table.rows_of("repair"):
         if row.name in ("stop", "freeze-window", "auto-replace-off", "breaker", "incident", "room"):
             block = row.block(proposed)
-            told = block.text if block is not None else ""
-            yield Gate(name=row.name, passed=not told, detail=told, automation_only=True)
+            why = block.text if block is not None else ""
+            yield Gate(name=row.name, passed=not why, detail=why, automation_only=True)
 
 
 def _only(record: PoolRecord, saga: str) -> PoolRecord:

@@ -26,8 +26,8 @@ class GateRow(NamedTuple):
     block: Callable[[Proposal], Block | None]
     holds: frozenset[Kind]
     """The proposals that do not begin while it blocks."""
-    told: frozenset[Kind] = NONE
-    """Those of which it is told, and which a later part of the decision holds back, or lets begin
+    reported: frozenset[Kind] = NONE
+    """Those that it is reported of, and that a later part of the decision holds back, or lets begin
     for a reason of its own."""
 
 
@@ -63,8 +63,8 @@ GATES: Final = (
 
 
 def rows_of(kind: Kind) -> tuple[GateRow, ...]:
-    """Return the gates that hold proposals of a kind, or are told of them."""
-    return tuple(row for row in GATES if kind in row.holds or kind in row.told)
+    """Return the gates that hold proposals of a kind, or are reported of them."""
+    return tuple(row for row in GATES if kind in row.holds or kind in row.reported)
 
 
 def every(proposal: Proposal) -> Iterator[Block]:

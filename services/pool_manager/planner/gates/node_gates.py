@@ -108,7 +108,7 @@ def _is_awaited(proposal: Proposal) -> bool:
 
 
 def operator(proposal: Proposal) -> Block | None:
-    """Return that the pool leaves the node's repair to operators, who have been told of it."""
+    """Return that the pool leaves the node's repair to operators, who know of it."""
     node, pool = proposal.node, proposal.record
     if node is None or node.node not in pool.operator_notified:
         return None

@@ -52,4 +52,4 @@ class Proposal:
     allowed: Allowance | None = None
     """By the budget; None: not counted."""
     stop: Stop | None = None
-    """The stop in force that holds something of the pool, where that is to be told."""
+    """The stop in force that holds something of the pool, where that is to be named."""
