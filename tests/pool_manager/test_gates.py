@@ -22,6 +22,7 @@ from services.pool_manager.planner.gates.proposal import Kind, Proposal
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
+from services.pool_manager.planner.sizing.open_sagas import why_full
 from services.pool_manager.planner.unhealthy_nodes import UNVERIFIED_TIMES
 from services.pool_manager.requests.node_refusals import node_refusal
 from services.saga.definitions.saga_steps import HASTY_CORDON_SECONDS
@@ -348,7 +349,8 @@ def proposed(
     """A proposal about a node, with what the budget allows."""
     found = node("a", **about)
     allowed = allowance(record, Nodes([found]), None, now)
-    return Proposal(kind, record, now, found, allowed=allowed, stop=stop)
+    full = why_full(record, launches=False)
+    return Proposal(kind, record, now, found, allowed=allowed, full=full, stop=stop)
 
 
 def test_every_gate_of_the_table_is_in_the_test_above() -> None:

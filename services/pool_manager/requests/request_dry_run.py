@@ -17,6 +17,7 @@ from services.pool_manager.planner.gates import gate_table
 from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import busy, takes_out_no_more
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
+from services.pool_manager.planner.sizing.open_sagas import why_full
 from services.pool_manager.requests.node_refusals import node_refusal
 from services.pool_manager.requests.request_replies import QueuedRequest, RequestDecision
 from services.saga.definition import Definition
@@ -149,7 +150,8 @@ def _gates(
     out = f"{allowed.unavailable} out of service, {allowed.level} may be"
     yield Gate(name="budget", passed=not taking or allowed.unavailable < allowed.level, detail=out)
     health = snapshot.health.get(node.node)
-    proposed = Proposal("repair", record, now, node, snapshot.use, health=health)
+    full = why_full(record, launches=False)
+    proposed = Proposal("repair", record, now, node, snapshot.use, health=health, full=full)
     for row in gate_table.rows_of("repair"):
         if row.name in ("stop", "freeze-window", "auto-replace-off", "breaker", "incident", "room"):
             block = row.block(proposed)

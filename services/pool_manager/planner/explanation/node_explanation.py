@@ -21,6 +21,7 @@ from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.remediation import drift, gpu_cordons, remedy_selection, renewals
 from services.pool_manager.planner.retirements import retired_at
+from services.pool_manager.planner.sizing.open_sagas import why_full
 
 UNTIL_ENDED: Final = "nothing automatic until the block ends"
 ALONE: Final = ("hold", "observe", "retirement", "freeze-window")
@@ -34,7 +35,8 @@ def about(pool: PoolRecord, nodes: Nodes, now: datetime, stop: Stop | None = Non
     """Return what the gates look at in a pool, whichever node it is; `stop`: the pool's."""
     allowed = allowance(pool, nodes, None, now)
     retiring = retired_at(nodes.needs_attention)
-    return Proposal("repair", pool, now, retiring=retiring, allowed=allowed, stop=stop)
+    full = why_full(pool, launches=False)
+    return Proposal("repair", pool, now, retiring=retiring, allowed=allowed, full=full, stop=stop)
 
 
 def blocked_node(node: NodeRecord, proposed: Proposal | None) -> BlockedNode:

@@ -6,6 +6,7 @@ what they return.
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from functools import cache
 from typing import Final, NamedTuple
 
 from schemas.present_answers import Block, Gate
@@ -62,6 +63,7 @@ GATES: Final = (
 )
 
 
+@cache
 def rows_of(kind: Kind) -> tuple[GateRow, ...]:
     """Return the gates that hold proposals of a kind, or are reported of them."""
     return tuple(row for row in GATES if kind in row.holds or kind in row.reported)

@@ -15,7 +15,6 @@ from services.pool_manager.planner.node_counts import cordon_just_refused, cordo
 from services.pool_manager.planner.safety import incidents
 from services.pool_manager.planner.safety.breaker import is_restored
 from services.pool_manager.planner.safety.breaker_messages import spent_words, wave_words
-from services.pool_manager.planner.sizing.open_sagas import why_full
 from services.saga.definitions.saga_steps import HASTY_CORDON_SECONDS
 
 SAGAS_NAMED_MAX: Final = 20
@@ -170,9 +169,8 @@ def incident(proposal: Proposal) -> Block | None:
 
 
 def room(proposal: Proposal) -> Block | None:
-    """Return that as many sagas are open as may be; launches leave the others some room."""
-    full = why_full(proposal.record, launches=proposal.kind == "launch")
-    return Block(gate="room", text=f"{full}.") if full else None
+    """Return that as many sagas are open as may be."""
+    return Block(gate="room", text=f"{proposal.full}.") if proposal.full else None
 
 
 def budget(proposal: Proposal) -> Block | None:

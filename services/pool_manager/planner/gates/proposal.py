@@ -51,5 +51,7 @@ class Proposal:
     """Of the node, with what is known beside its verdict."""
     allowed: Allowance | None = None
     """By the budget; None: not counted."""
+    full: str = ""
+    """Why no saga more may begin in the pool; empty: one may, or they were not counted."""
     stop: Stop | None = None
     """The stop in force that holds something of the pool, where that is to be named."""
