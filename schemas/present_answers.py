@@ -35,6 +35,7 @@ Gate = Literal[
     "ramp",
     "workload-system",
     "incident",
+    "rack",
     "room",
     "budget",
     "turn",

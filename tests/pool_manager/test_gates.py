@@ -13,7 +13,7 @@ from schemas.duration import Duration
 from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_events import WouldStart
 from schemas.pool_records import OPEN_UNITS_MAX, SAGA_UNITS, OpenSaga, PoolRecord
-from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec, WindowSpec
+from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec, RackSpec, WindowSpec
 from schemas.stops import Stop
 from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.disruption_budget import allowance
@@ -252,6 +252,14 @@ def test_operator_requests_are_refused_by_holds_and_observe_mode(
 ASKED = NOW + timedelta(seconds=30)
 AFTER_LOSS = timedelta(seconds=float(HealthSpec().lost_after))
 SILENT = {"lost": True, "lost_at": NOW - timedelta(seconds=1), "provider_state": "present"}
+IN_RACK: dict[str, object] = {
+    "health": "unhealthy",
+    "health_at": NOW,
+    "health_kind": "fabric",
+    "rack": "r1",
+}
+RACKS = pool(90, rack=RackSpec(nodes=18), budget=BudgetSpec(max_unavailable=9))
+INCIDENT_WINDOW = timedelta(seconds=float(IncidentSpec().window))
 STOP = Stop(reason="a wrong image", by="ada", since=NOW, until=LATER)
 NOTICE = CloudNotice(
     kind="maintenance", effect="retire", deadline=NOW + timedelta(days=3), at=NOW, reason="old"
@@ -300,6 +308,7 @@ GATED: Final[tuple[tuple[Kind, PoolRecord, dict[str, object], str, datetime | No
         *("repair", pool(1), {**SILENT, "provider_state": "disconnected"}),
         *("agent-credentials", None),
     ),
+    ("repair", RACKS, IN_RACK, "rack", NOW + INCIDENT_WINDOW),
     ("launch", with_record(retry_at=ASKED), {}, "retry", ASKED),
     ("promotion", with_record(promote_at=ASKED), {}, "retry", ASKED),
     ("renewal", with_record(renew_at=ASKED), {}, "retry", ASKED),

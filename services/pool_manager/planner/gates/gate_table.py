@@ -47,6 +47,7 @@ GATES: Final = (
     GateRow("operator", node_gates.operator, NONE, REPAIR),
     GateRow("agent-credentials", node_gates.credentials, REPAIR),
     GateRow("loss-confirmation", node_gates.silence, REPAIR),
+    GateRow("rack", node_gates.rack, REPAIR),
     GateRow("retry", pool_gates.next_launch, frozenset({"launch", "surplus"})),
     GateRow("retry", pool_gates.next_promotion, frozenset({"promotion"})),
     GateRow("retry", pool_gates.next_renewal, frozenset({"renewal"})),

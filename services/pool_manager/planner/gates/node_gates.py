@@ -3,9 +3,14 @@
 from schemas.node_records import NodeRecord
 from schemas.present_answers import Block
 from schemas.time_text import utc_seconds
-from services.pool_manager.planner import cloud_notices, retirements, unhealthy_nodes
+from services.pool_manager.planner import (
+    cloud_notices,
+    rack_units,
+    retirements,
+    unhealthy_nodes,
+)
 from services.pool_manager.planner.gates.proposal import Proposal
-from services.pool_manager.planner.safety import maintenance_windows
+from services.pool_manager.planner.safety import maintenance_windows, rack_faults
 
 
 def hold(proposal: Proposal) -> Block | None:
@@ -105,6 +110,25 @@ def _is_awaited(proposal: Proposal) -> bool:
     if node is None or not node.lost:
         return False
     return not unhealthy_nodes.remediation_reason(node, proposal.record, proposal.now)
+
+
+def rack(proposal: Proposal) -> Block | None:
+    """Return until when it is not known whether what a node has is its rack's, a unit of the pool.
+
+    What the cloud takes it takes alone.
+    """
+    node, pool, now = proposal.node, proposal.record, proposal.now
+    if (
+        node is None
+        or not rack_units.is_by_rack(pool)
+        or cloud_notices.urgent(node, pool.spec, now)
+    ):
+        return None
+    at = rack_faults.decided_at(pool, node)
+    if at is None or now >= at:
+        return None
+    text = f"Whether its fault is that of rack {node.rack} is decided at {utc_seconds(at)}."
+    return Block(gate="rack", text=text, until=at)
 
 
 def operator(proposal: Proposal) -> Block | None:

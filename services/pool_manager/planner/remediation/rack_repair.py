@@ -50,7 +50,7 @@ def by_rack(
             single.append(node)
         elif _leaves_with_rack(snapshot.nodes, record, node, choices[node.node]):
             racks.setdefault(node.rack, []).append(node)
-        elif rack_faults.is_decided(record, node, now):
+        else:
             single.append(node)
     found = {
         one.node: rack
@@ -106,11 +106,7 @@ def start(
 def next_moment(record: PoolRecord, nodes: Nodes, now: datetime) -> datetime | None:
     """When it is next decided whether a fault is a rack's."""
     soonest: datetime | None = None
-    if rack_units.is_by_rack(record):
-        for node in nodes.needs_attention:
-            soonest = earlier(soonest, to_come(rack_faults.decided_at(record, node), now))
-        return soonest
-    for node in nodes.needs_attention:
+    for node in () if rack_units.is_by_rack(record) else nodes.needs_attention:
         if node.rack and node.health == "unhealthy" and node.health_at is not None:
             soonest = earlier(soonest, to_come(node.health_at + SETTLES, now))
     return soonest
@@ -155,9 +151,7 @@ def _representative(
         held = gate_table.first(Proposal("rack", record, now, each))
         if each.node in staying or held is not None:
             return None
-    of_it = [each for each in members if rack_faults.is_decided(record, each, now)]
-    of_it.sort(key=lambda each: not is_confirmed(each, snapshot.health.get(each.node)))
-    return of_it[0] if of_it else None
+    return min(members, key=lambda each: not is_confirmed(each, snapshot.health.get(each.node)))
 
 
 def _remedy(choice: RemedyChoice) -> RemedyChoice:
