@@ -1,7 +1,7 @@
 """Each gate: what it holds back, until when; and what passes do with holds, windows and modes."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 import pytest
@@ -13,6 +13,7 @@ from schemas.duration import Duration
 from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_events import WouldStart
 from schemas.pool_records import OPEN_UNITS_MAX, SAGA_UNITS, OpenSaga, PoolRecord
+from schemas.present_answers import Gate
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec, RackSpec, WindowSpec
 from schemas.stops import Stop
 from services.pool_manager.planner import cloud_notices
@@ -380,3 +381,26 @@ def test_passes_are_not_held_by_what_is_only_reported() -> None:
 
     assert ["stop", "observe", "breaker"] == [each.gate for each in gate_table.every(found)]
     assert gate_table.first(found) is None
+
+
+ONLY_REPORTED: Final = frozenset(
+    {
+        *(
+            "removal",
+            "quarantine",
+            "quarantine-cap",
+            "cordon",
+            "spare",
+            "on-demand",
+            "turn",
+            "idle",
+        ),
+        *("condition", "autoscaler", "drift", "fault", "gap"),
+    }
+)
+"""Names of what is reported beside the gates: test_why.py and its neighbours have their cases."""
+
+
+def test_every_name_of_a_gate_has_a_row() -> None:
+    """A name that no row and no report has would be in no answer."""
+    assert set(get_args(Gate)) == {row.name for row in gate_table.GATES} | ONLY_REPORTED

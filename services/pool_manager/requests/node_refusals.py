@@ -6,7 +6,7 @@ from typing import Final
 from schemas.enums import Refusal
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
-from services.pool_manager.planner.gates import node_gates
+from services.pool_manager.planner.gates import node_gates, pool_gates
 from services.pool_manager.planner.gates.proposal import Proposal
 from services.saga.definitions import ON_REQUEST
 
@@ -19,13 +19,14 @@ def node_refusal(
 ) -> tuple[Refusal, str] | None:
     """Return why what an operator asks of a node is refused; None where it is not."""
     requested = ON_REQUEST.get(verb)
-    if requested is not None and record.spec.mode == "observe":
+    proposed = Proposal("repair", record, now, node)
+    if requested is not None and pool_gates.observe(proposed) is not None:
         return "observing", (
             f"pool {record.name} has mode: observe, in which nothing is touched; set mode: act for "
             "the pool and the fleet, restart the pool-manager, and ask again"
         )
     disrupts = requested is not None and (requested.disrupts or requested.removes_node)
-    if disrupts and node_gates.hold(Proposal("repair", record, now, node)) is not None:
+    if disrupts and node_gates.hold(proposed) is not None:
         return "held", (
             f"{node.node} is held {_described(node)}; first: navarch release {node.node}"
         )

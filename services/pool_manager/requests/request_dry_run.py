@@ -17,6 +17,7 @@ from services.pool_manager.planner.gates import gate_table
 from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import busy, takes_out_no_more
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
+from services.pool_manager.planner.safety import stop_gate
 from services.pool_manager.planner.sizing.open_sagas import why_full
 from services.pool_manager.requests.node_refusals import node_refusal
 from services.pool_manager.requests.request_replies import QueuedRequest, RequestDecision
@@ -151,7 +152,8 @@ def _gates(
     yield Gate(name="budget", passed=not taking or allowed.unavailable < allowed.level, detail=out)
     health = snapshot.health.get(node.node)
     full = why_full(record, launches=False)
-    proposed = Proposal("repair", record, now, node, snapshot.use, health=health, full=full)
+    stop = stop_gate.any_of(snapshot.stops, record.name, record.spec, now)
+    proposed = Proposal("repair", record, now, node, health=health, full=full, stop=stop)
     for row in gate_table.rows_of("repair"):
         if row.name in ("stop", "freeze-window", "auto-replace-off", "breaker", "incident", "room"):
             block = row.block(proposed)
