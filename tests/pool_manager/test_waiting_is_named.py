@@ -18,7 +18,7 @@ from services.pool_manager.planner.node_counts import Nodes, busy
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.remediator import BUILT_IN
-from tests.pool_manager.test_gates import FREEZE, HELD, NOW, SERVICE, node, pool
+from tests.pool_manager.test_gates import FREEZE, HELD, NOW, RETIRING, SERVICE, node, pool
 
 NAMES = {row.name for row in GATES}
 SOON = NOW + timedelta(seconds=20)
@@ -28,6 +28,7 @@ CONDITIONS: list[dict[str, Any]] = [
     {"health": "unhealthy", "health_fault": "f", "health_at": NOW},
     {"health": "unhealthy", "health_fault": "f", "health_at": NOW, "health_kind": "xid"},
     {"health": "degraded", "health_action": "reset_gpu"},
+    RETIRING,
     {**LOST, "provider_state": "present"},
     {**LOST, "provider_state": "gone"},
     {**LOST, "provider_state": ""},

@@ -77,7 +77,7 @@ def _concerns(node: NodeRecord, block: Block) -> bool:
     """Return whether a gate that leaves a node alone whatever its health holds anything of it."""
     if block.gate == "hold":
         return node.state != "terminated"
-    return block.gate != "freeze-window" or node.health == "unhealthy"
+    return block.gate != "freeze-window" or bool(fault_text(node))
 
 
 def possible_actions(node: NodeRecord, pool: PoolRecord | None) -> str:
