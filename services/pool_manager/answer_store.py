@@ -15,7 +15,7 @@ from schemas.stops import Stop
 from schemas.topology import ANSWERS
 from services.bus.bucket_mirror import readable_record
 from services.bus.port import Bus
-from services.pool_manager.planner.explanation.node_explanation import blocked_node
+from services.pool_manager.planner.explanation.node_explanation import about, blocked_node
 from services.pool_manager.planner.explanation.pool_explanation import present_answer
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.safety.stop_gate import any_of
@@ -93,8 +93,11 @@ class AnswerStore:
         if record is None:
             return None
         found, now = await self._store.pool(pool), self._clock.now()
-        stop = self._stop(found[0]) if found is not None else None
-        blocked = blocked_node(record, found[0] if found else None, now, stop)
+        proposed = None
+        if found is not None:
+            nodes = Nodes(self._store.nodes_of(pool))
+            proposed = about(found[0], nodes, now, self._stop(found[0]))
+        blocked = blocked_node(record, proposed)
         named = BlockedGroup(nodes=(node,), **msgspec.structs.asdict(blocked))
         return PresentAnswer(pool=pool, at=now, replica=self._replica, groups=(named,))
 

@@ -1,12 +1,14 @@
 """Answers what a request would do: the query `dry-run`. Nothing is written."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 import msgspec
 
 from schemas import subjects
 from schemas.dry_run import DryRunRequest
+from schemas.stops import StopState
 from services.bus.port import Endpoint, Headers
 from services.pool_manager.pool_requests import PoolRequests
 from services.pool_manager.pool_store import Store
@@ -30,12 +32,14 @@ class DryRuns:
         store: Store,
         pools: PoolRequests,
         log_of: Callable[[str], Awaitable[SagaState | None]],
+        stops: Callable[[], StopState],
     ) -> None:
         """Answer from `store`; `log_of`: the log of a saga, where it has one."""
         self._clock = clock
         self._store = store
         self._pools = pools
         self._log_of = log_of
+        self._stops = stops
 
     def endpoints(self) -> Mapping[str, Endpoint]:
         """Return what answers the query, by its subject."""
@@ -48,6 +52,8 @@ class DryRuns:
         now = self._clock.now()
         asked = rehearsed(request, pool, now)
         snapshot = await self._store.snapshot(pool)
+        if snapshot is not None:
+            snapshot = replace(snapshot, stops=self._stops())
         if asked.verb in pool_apply.VERBS:
             answer = await self._pools.decide(asked, snapshot)
         else:

@@ -36,7 +36,7 @@ from services.pool_manager.planner.node_counts import Nodes, busy, size
 from services.pool_manager.planner.remediation import drift
 from services.pool_manager.planner.remediation.renewals import renewal
 from services.pool_manager.planner.sizing import on_demand_floor
-from services.pool_manager.planner.sizing.open_sagas import room_for_launches, room_for_sagas
+from services.pool_manager.planner.sizing.open_sagas import why_full
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
@@ -159,14 +159,6 @@ def _moment(value: datetime | None) -> str:
     return utc_text(value) if value else ""
 
 
-def _full(record: PoolRecord) -> tuple[str, ...]:
-    if not room_for_sagas(record):
-        return (f"{len(record.open)} sagas are open, as many as may be: others wait for their end",)
-    if not room_for_launches(record):
-        return (f"{len(record.open)} sagas are open: more launches wait for the end of some",)
-    return ()
-
-
 def _apart(record: PoolRecord, missing: int) -> tuple[str, ...]:
     """That nodes which must be together were not launched, though it was tried."""
     at, failures = record.retry_at, record.failures
@@ -237,7 +229,7 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) ->
         cordon_scope=record.spec.health.cordon_scope,
         advice=record.advice,
         warnings=(
-            *_full(record),
+            *filter(None, (why_full(record, launches=True),)),
             *_apart(record, record.desired - size(record, nodes)),
             *_on_demand(record, nodes),
             *rack_units.disagreements(nodes),

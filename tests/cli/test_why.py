@@ -49,7 +49,6 @@ from services.fleet_client.fleet_status import fleet_state
 from services.fleet_client.saga_progress import progress
 from services.fleet_client.why_answer import WhyAnswer
 from services.fleet_client.why_text import LINES_MAX, why_node, why_page, why_pool, why_saga
-from services.pool_manager.planner.explanation.node_explanation import blocked_node
 from services.pool_manager.planner.explanation.pool_explanation import present_answer
 from services.pool_manager.planner.node_counts import Nodes
 from services.primitives.clock import SystemClock
@@ -57,8 +56,10 @@ from services.primitives.errors import NavarchError
 from services.saga.saga_log import append
 from services.saga.saga_state import SagaState, fold
 from tests.cli.test_commands import navarch
+from tests.support.explained import explained_node
 
 NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
+SOON = NOW + timedelta(minutes=5)
 SAGA = "replace-n1-1"
 ABOUT: dict[str, Any] = {"time": NOW, "saga": SAGA}
 NODE: dict[str, Any] = {"time": NOW, "pool": "training", "node": "n1"}
@@ -222,7 +223,7 @@ HELD_BACK = [
     ("breaker", {"breaker": OPEN}, UNHEALTHY, "It waits for the breaker, which is open since"),
     (
         "launches",
-        {"failures": 3, "retry_at": NOW},
+        {"failures": 3, "retry_at": SOON},
         UNHEALTHY,
         "It waits for the next try: 3 tries in a row failed",
     ),
@@ -262,7 +263,7 @@ HELD_BACK = [
 def test_an_idle_node_is_explained(changes: dict[str, Any], node: NodeRecord, now: str) -> None:
     """The answer begins with what blocks its replacement, or says that there is nothing to do."""
     pool = msgspec.structs.replace(PoolRecord(name="training", spec=SPEC, desired=3), **changes)
-    answer = why_node(node, blocked_node(node, pool, NOW), stored(FAULT, VERDICT, HELD), [])
+    answer = why_node(node, explained_node(node, pool, NOW), stored(FAULT, VERDICT, HELD), [])
 
     assert answer.now[0].startswith(now)
 
@@ -275,7 +276,7 @@ def test_a_pool_names_its_breaker_its_failures_and_what_each_saga_waits_for() ->
         desired=3,
         breaker=OPEN,
         failures=2,
-        retry_at=NOW,
+        retry_at=SOON,
         open={SAGA: OpenSaga(kind="replace", node="n1", new_node="n2", since=NOW)},
     )
     other = msgspec.structs.replace(UNHEALTHY, node="n3", health_reason="XID 48")
@@ -312,7 +313,7 @@ def test_a_pool_that_is_removed_names_what_blocks_it() -> None:
         open={"s": OpenSaga(kind="scale-down", node="n2", since=NOW)},
     )
     node = NodeRecord(pool="training", node="n1", state="active", health="healthy")
-    held = msgspec.structs.replace(node, held_until=NOW, held_by="me", held_reason="mine")
+    held = msgspec.structs.replace(node, held_until=SOON, held_by="me", held_reason="mine")
     leaves = msgspec.structs.replace(held, node="n2")
     now = explained(pool, [held, leaves]).now
 

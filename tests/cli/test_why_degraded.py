@@ -9,7 +9,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.settings import HealthSpec, PluginSettings, PoolSpec, WindowSpec
 from services.fleet_client.why_text import why_node
-from services.pool_manager.planner.explanation.node_explanation import blocked_node
+from tests.support.explained import explained_node
 
 NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
 LADDER = HealthSpec(remediation=PluginSettings(type="ladder"))
@@ -19,7 +19,7 @@ NIGHTLY = WindowSpec(name="nightly", kind="service", start="0 2 * * *", duration
 @pytest.mark.parametrize(
     ("health", "windows", "at", "expected"),
     [
-        (LADDER, (NIGHTLY,), 1, ": that waits for the window nightly, at "),
+        (LADDER, (NIGHTLY,), 1, ". Remediation that can wait is done in the window nightly, at "),
         (LADDER, (NIGHTLY,), 2, ": it is done while the pool's service window is open."),
         (LADDER, (), 1, ": the pool has no service window for it; by hand: "),
         (
@@ -45,7 +45,7 @@ def test_a_degraded_node_names_when_it_is_remediated(
     )
     spec = PoolSpec(min_nodes=1, max_nodes=2, health=health, windows=windows)
     pool = PoolRecord(name="training", spec=spec, desired=1)
-    answer = blocked_node(node, pool, NOW.replace(hour=at))
+    answer = explained_node(node, pool, NOW.replace(hour=at))
 
     assert 1 == len(answer.blocked)
     assert answer.blocked[0].text.startswith(
@@ -60,7 +60,7 @@ def test_without_a_window_it_waits_for_the_work_to_leave() -> None:
     )
     spec = PoolSpec(min_nodes=1, max_nodes=2, health=LADDER)
     pool = PoolRecord(name="training", spec=spec, desired=1)
-    [said] = blocked_node(node, pool, NOW).blocked
+    [said] = explained_node(node, pool, NOW).blocked
     assert said.text.endswith(
         "it is done once it has no work and its GPUs have rested for 5 minutes"
     )
@@ -90,7 +90,7 @@ def test_a_node_with_a_faulty_gpu_names_its_repair(
     )
     spec = PoolSpec(min_nodes=1, max_nodes=2, health=health, windows=(NIGHTLY,))
     pool = PoolRecord(name="training", spec=spec, desired=1, quarantine_full=full)
-    answer = blocked_node(node, pool, NOW.replace(hour=2))
+    answer = explained_node(node, pool, NOW.replace(hour=2))
     assert expected in answer.blocked[0].text
     summary = why_node(node, answer, [], []).summary
     assert ("GPU 3 cordoned" in summary) is bool(cordoned)

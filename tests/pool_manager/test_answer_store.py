@@ -90,7 +90,7 @@ def on_virtual_time(play: Callable[[Stored], Awaitable[None]]) -> None:
 
 
 POOL = PoolRecord(name="training", spec=SPEC, desired=1)
-FAILING = msgspec.structs.replace(POOL, failures=3, retry_at=datetime(2030, 1, 1, tzinfo=UTC))
+FAILING = msgspec.structs.replace(POOL, failures=3, retry_at=datetime(2030, 2, 1, tzinfo=UTC))
 
 
 def test_an_answer_is_written_when_it_changed_and_not_before() -> None:

@@ -12,7 +12,7 @@ from schemas.settings import BudgetSpec, PoolSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
-from services.pool_manager.planner.safety.eligibility import refusal
+from services.pool_manager.requests.node_refusals import node_refusal
 from services.pool_manager.requests.request_replies import RefusedError
 from services.pool_manager.requests.requested_size import resized, smaller
 
@@ -85,13 +85,13 @@ def test_it_has_no_size() -> None:
 
 def test_a_request_to_replace_a_machine_is_refused() -> None:
     """The refusal says to drain it, or to take it out."""
-    said = refusal("replace", HEALTHY, POOL, NOW)
+    said = node_refusal("replace", HEALTHY, POOL, NOW)
 
     assert said is not None
     assert "navarch drain a" in said[1]
-    assert refusal("drain", HEALTHY, POOL, NOW) is None
+    assert node_refusal("drain", HEALTHY, POOL, NOW) is None
     adopted = msgspec.structs.replace(POOL, spec=msgspec.structs.replace(SPEC, nodes="adopted"))
-    assert refusal("replace", HEALTHY, adopted, NOW) is None
+    assert node_refusal("replace", HEALTHY, adopted, NOW) is None
 
 
 def test_in_observe_mode_it_is_only_said() -> None:

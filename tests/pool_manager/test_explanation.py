@@ -7,7 +7,7 @@ import pytest
 
 from schemas.breaker_state import ObservedAction
 from schemas.duration import Duration
-from schemas.node_records import NodeRecord
+from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec, WindowSpec
 from services.pool_manager.planner.explanation.node_explanation import possible_actions
@@ -45,8 +45,14 @@ def pool(**changes: object) -> PoolRecord:
     return msgspec.structs.replace(POOL, spec=msgspec.structs.replace(SPEC, **changes))
 
 
+NOTICE = CloudNotice(
+    kind="maintenance", effect="retire", deadline=NOW + timedelta(days=3), at=NOW, reason="old"
+)
 HELD = msgspec.structs.replace(
     UNHEALTHY, held_until=NOW + timedelta(hours=1), held_by="ada", held_reason="bisecting"
+)
+RETIRES = msgspec.structs.replace(
+    UNHEALTHY, health="degraded", health_kind="maintenance", cordoned=True, notices={"n": NOTICE}
 )
 OBSERVING = msgspec.structs.replace(
     pool(mode="observe"),
@@ -64,6 +70,7 @@ OBSERVING = msgspec.structs.replace(
         (UNHEALTHY, OBSERVING, ["in observe mode", "would begin replace"]),
         (UNHEALTHY, pool(mode="observe"), ["in observe mode, so nothing is performed"]),
         (UNHEALTHY, pool(windows=(FREEZE,)), ["window launch freezes the pool until"]),
+        (RETIRES, pool(windows=(FREEZE,)), ["window launch freezes the pool until"]),
         (msgspec.structs.replace(UNHEALTHY, lost=True), pool(windows=(FREEZE,)), []),
         (msgspec.structs.replace(UNHEALTHY, health="healthy"), pool(windows=(FREEZE,)), []),
     ],

@@ -106,4 +106,4 @@ def test_why_says_that_it_waits_for_room() -> None:
     record = decided([view(**FULL)]).record
     line = renewal_wait(OF_P, record, NOW)
     until = (NOW + launch_room.LOOK_AGAIN).astimezone()
-    assert f"not before {until:%m-%d %H:%M:%S}, as {launch_room.NO_ROOM}; at once: navarch" in line
+    assert f"Not before {until:%m-%d %H:%M:%S}, as {launch_room.NO_ROOM}. At once: navarch" in line

@@ -12,6 +12,8 @@ from schemas.node_records import CloudNotice, GpuUse, NodeRecord
 from schemas.pool_records import OpenSaga
 from schemas.settings import BudgetSpec, WindowSpec
 from services.pool_manager.planner import retirements
+from services.pool_manager.planner.explanation.pool_explanation import present_answer
+from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import NodeUse
 from tests.pool_manager.test_pool_planner import NOW, node, pool, snapshot, spec
@@ -89,9 +91,11 @@ def test_of_many_the_first_begin_earlier(count: int, rounds: int) -> None:
     """The budget takes two at a time, and all are to be done before the cloud takes them."""
     nodes = [retiring(f"a{number}") for number in range(count)]
     record = pool(10, spec=spec(budget=BudgetSpec(max_unavailable=2)))
-    latest = retirements.waits_until(nodes[0], record, retirements.retired_at(nodes), None, NOW)
-    assert latest == NOW + 48 * HOUR - rounds * NEEDED
-    assert retirements.next_moment(record, nodes, NOW) == latest
+    latest = NOW + 48 * HOUR - rounds * NEEDED
+    assert plan(snapshot(record, *nodes), NOW).wake_at == latest
+    answer = present_answer(record, Nodes(nodes), NOW)
+    named = [each for name in ("a0", f"a{count - 1}") for each in answer.of(name).blocked]
+    assert {latest} == {each.until for each in named if each.gate == "retirement"}
 
 
 def test_the_use_of_those_that_leave_first_is_asked_for() -> None:

@@ -17,7 +17,7 @@ from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.safety.removal_gates import ProposalFacts, decide_removal
 from services.pool_manager.planner.safety.stop_gate import holds, holds_step
 from services.saga.definitions import DEFINITIONS
-from tests.pool_manager.test_eligibility import NOW, node, pool, unhealthy
+from tests.pool_manager.test_gates import NOW, node, pool, unhealthy
 
 LATER = NOW + timedelta(hours=2)
 SPEC = PoolSpec(min_nodes=0, max_nodes=9, provider="aws", providers=(ProviderChoice(name="gcp"),))

@@ -16,6 +16,7 @@ from services.bus.protocol.endpoint_replies import reply_data
 from services.pool_manager.service import build
 from services.primitives.errors import AnswerError
 from tests.pool_manager.fleet import ask, events, peers, pools, settings, settled, under_way
+from tests.pool_manager.test_request_dry_run import dry_run
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
 
@@ -247,3 +248,17 @@ async def test_what_makes_no_sense_is_refused(
         with pytest.raises(AnswerError, match=words):
             await order(bus, name, request_)
         assert ["pool.training"] == [each.scope for each in (await stops(bus)).stops]
+
+
+async def test_a_dry_run_names_the_stop(server: EmbeddedServer, bus: NatsBus, peers: Peers) -> None:
+    """Operators' requests pass it, and automation does not."""
+    async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
+        [name] = await eventually(settled(bus, 1))
+        await stop(bus)
+        reply = await dry_run(bus, "replace", name)
+
+    assert reply.accepted
+    assert not peers.count("terminate")
+    [gate] = [each for each in reply.gates if not each.passed]
+    assert ("stop", True) == (gate.name, gate.automation_only)
+    assert "fleet is stopped by ada" in gate.detail

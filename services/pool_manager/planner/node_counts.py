@@ -56,6 +56,11 @@ class Nodes:
         )
 
     @cached_property
+    def active(self) -> "frozenset[str]":
+        """Names of those that have been admitted and do not leave."""
+        return frozenset(node.node for node in self._all if node.state == "active")
+
+    @cached_property
     def by_name(self) -> "dict[str, NodeRecord]":
         """Each by its name."""
         return {node.node: node for node in self._all}

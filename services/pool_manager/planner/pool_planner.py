@@ -21,7 +21,7 @@ from services.pool_manager.planner.remediation.observe_mode import apply_mode
 from services.pool_manager.planner.remediation.quarantine import quarantine
 from services.pool_manager.planner.remediation.repair import repair
 from services.pool_manager.planner.remediation.stopped_plan import stopped
-from services.pool_manager.planner.safety import breaker, eligibility
+from services.pool_manager.planner.safety import breaker, holds, maintenance_windows
 from services.pool_manager.planner.sizing import (
     failed_launches,
     gang_launches,
@@ -65,18 +65,16 @@ def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
         decided,
         record=record,
         events=(*decided.events, *short, *drifted, *found),
-        wake_at=earlier(
-            earlier(earlier(decided.wake_at, look_at), eligibility.next_change(snapshot, now)),
-            _next_cordon(decided.record, now),
-        ),
-        released=eligibility.released(snapshot, now),
+        wake_at=earlier(earlier(decided.wake_at, look_at), _next_opening(decided.record, now)),
+        released=holds.over(snapshot.nodes.needs_attention, now),
     )
     return stopped(snapshot, apply_mode(snapshot, decided, now), now)
 
 
-def _next_cordon(record: PoolRecord, now: datetime) -> datetime | None:
-    """When a cordon is tried next, after one was refused."""
-    found = to_come(record.cordon_at, now)
+def _next_opening(record: PoolRecord, now: datetime) -> datetime | None:
+    """When a window opens or closes, or a cordon is tried next, after one was refused."""
+    edge = maintenance_windows.next_edge(record.spec.windows, now)
+    found = earlier(edge, to_come(record.cordon_at, now))
     if record.cordon_refused_at is not None:
         at = record.cordon_refused_at + timedelta(seconds=HASTY_CORDON_SECONDS)
         found = earlier(found, to_come(at, now))

@@ -74,14 +74,6 @@ def asked_about(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) 
     return [name for _, name in sorted(found)[:USES_READ_MAX]]
 
 
-def next_moment(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> datetime | None:
-    """Return when the next retirement must begin at last."""
-    nodes = tuple(nodes)
-    times = retired_at(nodes)
-    waits = (waits_until(node, record, times, None, now) for node in nodes if node.notices)
-    return min((each for each in waits if each is not None), default=None)
-
-
 def _latest_at(at: datetime, record: PoolRecord, times: Sequence[datetime]) -> datetime:
     """When it must begin, where so many at a time as the budget allows are taken by then."""
     together = bisect_right(times, at)

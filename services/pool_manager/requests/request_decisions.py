@@ -29,7 +29,6 @@ from schemas.saga_log_entries import SagaEntry
 from services.pool_manager.planner.disruption_budget import with_begun
 from services.pool_manager.planner.node_counts import stays_out
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
-from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.safety.breaker_requests import change_breaker
 from services.pool_manager.planner.safety.holds import NodeHold, problem, requested_hold
 from services.pool_manager.planner.sizing.on_demand_floor import with_markets
@@ -38,6 +37,7 @@ from services.pool_manager.planner.sizing.spares import substitute
 from services.pool_manager.requests import request_ordering
 from services.pool_manager.requests.budget_refusal import check_budget
 from services.pool_manager.requests.name_requests import request_names
+from services.pool_manager.requests.node_refusals import node_refusal
 from services.pool_manager.requests.request_replies import (
     QueuedRequest,
     RefusedError,
@@ -391,7 +391,7 @@ def _in_service(node: NodeRecord) -> bool:
 def _check(verb: str, node: NodeRecord, snapshot: PoolSnapshot, now: datetime) -> None:
     if node.state != "active":
         raise RefusedError("not-active", f"{node.node} is {node.state}, not active")
-    if kept := eligibility.refusal(verb, node, snapshot.record, now):
+    if kept := node_refusal(verb, node, snapshot.record, now):
         raise RefusedError(*kept)
     check_budget(verb, node, snapshot, now)
 

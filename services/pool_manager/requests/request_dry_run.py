@@ -13,9 +13,13 @@ from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_params import SagaParams
 from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.disruption_budget import Allowance, allowance
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import busy, takes_out_no_more
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
-from services.pool_manager.planner.safety import eligibility, incidents
+from services.pool_manager.planner.safety import stop_gate
+from services.pool_manager.planner.sizing.open_sagas import why_full
+from services.pool_manager.requests.node_refusals import node_refusal
 from services.pool_manager.requests.request_replies import QueuedRequest, RequestDecision
 from services.saga.definition import Definition
 from services.saga.definitions import DEFINITIONS, ON_REQUEST
@@ -140,27 +144,21 @@ def _gates(
     yield Gate(name="in service", passed=node.state == "active", detail=f"it is {node.state}")
     saga = next((name for name in record.open if node.node in busy(_only(record, name))), "")
     yield Gate(name="no saga open", passed=not saga, detail=saga)
-    kept = eligibility.refusal(verb, node, record, now)
+    kept = node_refusal(verb, node, record, now)
     yield Gate(name="hold and mode", passed=kept is None, detail=kept[1] if kept else "")
     already = takes_out_no_more(record, snapshot.nodes, node)
     taking = verb in ON_REQUEST and ON_REQUEST[verb].disrupts and not already
     out = f"{allowed.unavailable} out of service, {allowed.level} may be"
     yield Gate(name="budget", passed=not taking or allowed.unavailable < allowed.level, detail=out)
-    why = eligibility.blocked_reason(msgspec.structs.replace(node, held_until=None), record, now)
-    yield Gate(name="windows", passed=not why, detail=why, automation_only=True)
-    held = not incidents.may_remediate(record, node, snapshot.health.get(node.node), now)
-    yield Gate(
-        name="incidents",
-        passed=not held,
-        detail="an incident holds it back" if held else "",
-        automation_only=True,
-    )
-    yield Gate(
-        name="breaker",
-        passed=record.breaker.state == "closed",
-        detail=record.breaker.reason if record.breaker.state != "closed" else "",
-        automation_only=True,
-    )
+    health = snapshot.health.get(node.node)
+    full = why_full(record, launches=False)
+    stop = stop_gate.any_of(snapshot.stops, record.name, record.spec, now)
+    proposed = Proposal("repair", record, now, node, health=health, full=full, stop=stop)
+    for row in gate_table.rows_of("repair"):
+        if row.name in ("stop", "freeze-window", "auto-replace-off", "breaker", "incident", "room"):
+            block = row.block(proposed)
+            why = block.text if block is not None else ""
+            yield Gate(name=row.name, passed=not why, detail=why, automation_only=True)
 
 
 def _only(record: PoolRecord, saga: str) -> PoolRecord:

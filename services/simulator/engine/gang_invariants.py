@@ -21,8 +21,10 @@ from schemas.topology import EVENTS, INSTANCES, SAGAS
 from services.bus.port import Stored
 from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.disruption_budget import allowance
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import Nodes, busy, is_gone, is_out, nodes_removed
-from services.pool_manager.planner.safety import eligibility, incidents
+from services.pool_manager.planner.safety import incidents
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 from services.saga.definitions import DEFINITIONS
 from services.simulator.engine.budget_invariants import GANG_TIMES, budget_count
@@ -266,7 +268,9 @@ class GangInvariants:
         barred = shut.forced or shut.ramp or not (shut.state == "closed" or spent)
         if barred or held or pool.failures or node.node in busy(pool) or is_gone(node):
             return False
-        if not remediation_reason(node, pool, now) or eligibility.blocked_reason(node, pool, now):
+        if not remediation_reason(node, pool, now):
+            return False
+        if gate_table.first(Proposal("repair", pool, now, node)) is not None:
             return False
         if self._simulation.fatal_messages.known or self._simulation.server.refusing:
             return False

@@ -7,8 +7,9 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
 from schemas.topology import NODES
 from services.bus.port import Stored
+from services.pool_manager.planner.gates import pool_gates
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import busy, is_gone
-from services.pool_manager.planner.remediation import obstacles
 from services.pool_manager.planner.safety import breaker
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.simulation_context import SimulationContext, StoredRecords
@@ -62,5 +63,6 @@ def _waits(pool: PoolRecord, node: NodeRecord, now: float) -> bool:
     spec = pool.spec
     off = not spec.health.auto_replace or spec.mode == "observe"
     off = off or spec.nodes == "adopted" or spec.health.remediation.type == "alert"
-    stopped = breaker.is_restored(pool.breaker) or obstacles.launches_fail(pool, moment(now))
+    failing = pool_gates.retry(Proposal("repair", pool, moment(now))) is not None
+    stopped = breaker.is_restored(pool.breaker) or failing
     return off or stopped or spec.rack.nodes > 1 or node.node in busy(pool)

@@ -14,6 +14,8 @@ from schemas.time_text import utc_seconds
 from services.operator_text.advice_text import advice_sentence
 from services.operator_text.quantities import first_of
 from services.pool_manager.planner.explanation import node_explanation
+from services.pool_manager.planner.gates import node_gates, pool_gates
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import Nodes, busy
 from services.pool_manager.planner.safety import maintenance_windows
 from services.pool_manager.planner.sizing import on_demand_floor
@@ -39,7 +41,7 @@ def present_answer(
 
     Nodes beyond 1,000, and beyond 64 KiB, are counted.
     """
-    taken = busy(pool)
+    taken, proposed = busy(pool), node_explanation.about(pool, nodes, now, stop)
     groups: dict[bytes, BlockedGroup] = {}
     size = 0
     waiting = nodes.needs_attention
@@ -47,7 +49,7 @@ def present_answer(
     for node in waiting[:EXPLAINED_MAX]:
         if node.node in taken or node.state == "terminated":
             continue
-        found = node_explanation.blocked_node(node, pool, now, stop)
+        found = node_explanation.blocked_node(node, proposed)
         if not found.blocked:
             continue
         key = msgspec.json.encode(found)
@@ -72,7 +74,7 @@ def present_answer(
 
 def _of_pool(pool: PoolRecord, nodes: Nodes, stop: Stop | None, now: datetime) -> Iterator[Block]:
     if stop is not None:
-        yield node_explanation.stopped(stop)
+        yield pool_gates.stopped(stop)
     yield from _removal(pool, nodes)
     yield from _observed(pool)
     yield from open_windows(pool, now)
@@ -84,15 +86,14 @@ def _of_pool(pool: PoolRecord, nodes: Nodes, stop: Stop | None, now: datetime) -
     if pool.advice is not None:
         until = pool.advice.until
         yield Block(gate="autoscaler", text=advice_sentence(pool.advice), until=until)
-    if (shut := node_explanation.breaker(pool)) is not None:
-        yield shut
+    proposed = Proposal("repair", pool, now)
+    yield from filter(None, (pool_gates.breaker(proposed), pool_gates.ramp(proposed)))
     for name, each in pool.incidents.items():
         if each.hold_ended_at is None:
             since = utc_seconds(each.since)
             text = f"The incident {name} is open since {since}: it has {each.nodes} nodes."
             yield Block(gate="incident", text=text)
-    if (again := node_explanation.retry(pool)) is not None:
-        yield again
+    yield from filter(None, (pool_gates.retry(proposed), pool_gates.workload_system(proposed)))
     if stop is None:
         yield from _gap(pool, nodes)
 
@@ -121,17 +122,14 @@ def open_windows(pool: PoolRecord, now: datetime) -> Iterator[Block]:
     """Yield the open windows of a pool, and when its next service window opens."""
     if not pool.spec.windows:
         return
-    yield from node_explanation.freeze_window(pool, now)
+    proposed = Proposal("degraded", pool, now)
+    gates = (node_gates.freeze_window(proposed), node_gates.service_window(proposed))
+    yield from filter(None, gates)
     serving = maintenance_windows.opening(pool.spec.windows, "service", now)
-    coming = maintenance_windows.next_opening(pool.spec.windows, "service", now)
     if serving is not None:
         name, end = serving.window.name, utc_seconds(serving.end)
         text = f"The window {name} is open for service until {end}."
         yield Block(gate="service-window", text=text, until=serving.end)
-    elif coming is not None:
-        name, start = coming.window.name, utc_seconds(coming.start)
-        text = f"Remediation that can wait is done in the window {name}, at {start}."
-        yield Block(gate="service-window", text=text, until=coming.start)
 
 
 def _on_demand(pool: PoolRecord, nodes: Nodes) -> Iterator[Block]:

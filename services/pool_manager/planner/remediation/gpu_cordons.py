@@ -10,7 +10,6 @@ from typing import Final
 
 from schemas.node_records import NodeRecord
 from services.pool_manager.planner.node_counts import is_gone
-from services.pool_manager.planner.safety import eligibility
 
 AGAIN_SECONDS: Final = 60.0
 """After an order that failed to lift a cordon, before it is repeated."""
@@ -27,7 +26,7 @@ def is_lifted(node: NodeRecord, now: datetime) -> bool:
     """Whether GPUs are cordoned that no verdict names any more, and may be given back now."""
     if not node.cordoned_gpus or node.faulty_gpus or node.health in ("unhealthy", "unknown"):
         return False
-    if node.state != "active" or node.lost or is_gone(node) or eligibility.is_held(node, now):
+    if node.state != "active" or node.lost or is_gone(node):
         return False
     repeat = repeat_at(node)
     return repeat is None or now >= repeat

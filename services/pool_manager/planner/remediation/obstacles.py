@@ -8,9 +8,10 @@ from datetime import datetime
 
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
+from services.pool_manager.planner.gates import pool_gates
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import (
     cordon_just_refused,
-    cordons_wait,
     is_down,
     is_gone,
 )
@@ -30,19 +31,21 @@ def find_obstacle(
     now: datetime,
 ) -> breaker.BreakerReason | None:
     """What forbids to act on any node, whatever the budget says."""
-    if not record.spec.health.auto_replace:
+    proposed = Proposal("repair", record, now)
+    if pool_gates.auto_replace_off(proposed) is not None:
         return None
     held = incidents.holding(record)
     if held:
         return breaker.BreakerReason("wave", wave_words(record, held, now))
     replaced = remedy_selection.to_be_replaced(choices, waiting)
     uncovered = len(replaced) - len(spares.covered(record, snapshot.nodes, replaced, now))
-    if uncovered and launches_fail(record, now):
+    if uncovered and pool_gates.retry(proposed) is not None:
         # A node terminated now would leave a gap, unless a spare is ready to take its place.
         # Unhealthy nodes wait in theirs.
         reason = f"new nodes do not come up: launches fail ({record.failures} in a row)"
         return breaker.BreakerReason("launches-fail", reason)
-    if cordons_wait(record, now) and not all(map(_has_no_work, waiting)):
+    refused = pool_gates.workload_system(proposed)
+    if refused is not None and not all(map(_has_no_work, waiting)):
         times = record.refused_cordons
         reason = f"{workload_system(record)} has not cordoned a node ({times} times in a row)"
         return breaker.BreakerReason("workload-system", reason)
@@ -73,11 +76,3 @@ def workload_system(record: PoolRecord) -> str:
     """What cordons the pool's nodes, as its spec names it."""
     names = ", ".join(record.spec.notifiers) or "of the fleet's `notifier`"
     return f"the workload system ({names})"
-
-
-def launches_fail(record: PoolRecord, now: datetime) -> bool:
-    """Whether the last launch failed, for more than a spend_cap, and no later one has succeeded."""
-    if not record.failures or record.over_spend_cap:
-        return False
-    trying = any(each.kind == "scale-up" for each in record.open.values())
-    return trying or (record.retry_at is not None and now < record.retry_at)

@@ -20,6 +20,8 @@ from schemas.pool_events import QuarantineFull
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices, rack_units
 from services.pool_manager.planner.disruption_budget import limit
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import (
     busy,
     is_gone,
@@ -34,7 +36,7 @@ from services.pool_manager.planner.remediation import (
     remedy_selection,
 )
 from services.pool_manager.planner.remediation.quarantine_recheck import is_unconfirmed
-from services.pool_manager.planner.safety import breaker, cordon_floor, eligibility, incidents
+from services.pool_manager.planner.safety import cordon_floor, incidents
 from services.pool_manager.planner.sizing import spares
 from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
 
@@ -109,8 +111,7 @@ def _candidates(
     snapshot: PoolSnapshot, record: PoolRecord, now: datetime
 ) -> list[tuple[NodeRecord, bool]]:
     """Unhealthy nodes that take work, those of an incident last, and whether it is one of those."""
-    restored = breaker.is_restored(record.breaker)
-    if not record.spec.health.auto_replace or restored or not pool_limit(record):
+    if not pool_limit(record):
         return []
     taken, held = busy(record), incidents.holding(record)
     found = [
@@ -125,7 +126,7 @@ def _candidates(
         and node.node not in taken
         and _takes_work(node, now)
         and not is_gone(node)
-        and not eligibility.is_held(node, now)
+        and gate_table.first(Proposal("quarantine", record, now, node)) is None
         # Where operators have reserved every decision about the node, this is one.
         and (
             node.health == "degraded"
@@ -146,7 +147,8 @@ def _takes_work(node: NodeRecord, now: datetime) -> bool:
 def _release(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPlan:
     taken = busy(decided.record)
     for node in snapshot.nodes.needs_attention:
-        if node.node in taken:
+        waits = gate_table.first(Proposal("release", decided.record, now, node))
+        if node.node in taken or waits is not None:
             continue
         if _is_released(node, now) and not flapping_nodes.flaps(node, decided.record, now):
             degraded = recovered_nodes.works_at(node) is not None
@@ -160,8 +162,8 @@ def _release(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPl
 def _reserve(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPlan:
     """Cordon the spares again that the workload system may use."""
     for at, node in spares.perhaps_in_use(decided.record, snapshot.nodes):
-        due = now >= _repeat_at(at) and not eligibility.is_held(node, now)
-        if due and room_for_sagas(decided.record):
+        waits = gate_table.first(Proposal("reserve", decided.record, now, node))
+        if now >= _repeat_at(at) and waits is None and room_for_sagas(decided.record):
             decided = _begun(snapshot, decided, "cordon", node, RESERVED_AGAIN, now)
     return decided
 
@@ -205,7 +207,6 @@ def _is_released(node: NodeRecord, now: datetime) -> bool:
         and not node.spare
         and cloud_notices.current_notice(node) is None
         and not (node.workload is not None and node.workload.cordoned)
-        and not eligibility.is_held(node, now)
         and (failed_at is None or now >= _repeat_at(failed_at))
     )
 

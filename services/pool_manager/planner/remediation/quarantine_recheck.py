@@ -16,9 +16,11 @@ from schemas.breaker_state import OpenIncident
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier, to_come
-from services.pool_manager.planner.safety import eligibility, incidents
+from services.pool_manager.planner.safety import incidents
 from services.pool_manager.planner.safety.fault_evidence import KERNEL_LOG_KINDS, is_confirmed
 from services.pool_manager.planner.safety.fault_waves import (
     UnhealthyNode,
@@ -53,16 +55,14 @@ def is_unconfirmed(
 def testable(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> list[NodeRecord]:
     """The nodes to test now."""
     held = incidents.holding(record)
-    if not held or record.breaker.forced:
-        return []
-    if any(now < incidents.until(record, each) for each in held.values()):
+    if not held or gate_table.first(Proposal("recheck", record, now)) is not None:
         return []
     taken = busy(record)
     return [
         node
         for node in snapshot.nodes.needs_attention
         if node.node not in taken
-        and _is_accused_by_its_log(node, now)
+        and _is_accused_by_its_log(record, node, now)
         and is_unconfirmed(snapshot, held, node)
         and _due(node, now) == now
     ]
@@ -73,12 +73,12 @@ def next_test(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> date
     soonest: datetime | None = None
     if incidents.holding(record):
         for node in snapshot.nodes.needs_attention:
-            if _is_accused_by_its_log(node, now) and node.tests:
+            if _is_accused_by_its_log(record, node, now) and node.tests:
                 soonest = earlier(soonest, to_come(_due(node, now), now))
     return soonest
 
 
-def _is_accused_by_its_log(node: NodeRecord, now: datetime) -> bool:
+def _is_accused_by_its_log(record: PoolRecord, node: NodeRecord, now: datetime) -> bool:
     quarantine = node.quarantine
     return (
         node.is_quarantined
@@ -92,7 +92,7 @@ def _is_accused_by_its_log(node: NodeRecord, now: datetime) -> bool:
         and not node.spare
         and cloud_notices.current_notice(node) is None
         and not (node.workload is not None and node.workload.cordoned)
-        and not eligibility.is_held(node, now)
+        and gate_table.first(Proposal("recheck", record, now, node)) is None
     )
 
 

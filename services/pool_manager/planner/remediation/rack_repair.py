@@ -15,11 +15,13 @@ from schemas.fault_signature import RACK
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices, rack_units
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import Nodes, busy, is_gone, nodes_removed
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import remedy_selection
 from services.pool_manager.planner.remediator import RemedyChoice
-from services.pool_manager.planner.safety import eligibility, rack_faults
+from services.pool_manager.planner.safety import rack_faults
 from services.pool_manager.planner.safety.fault_evidence import is_confirmed
 from services.pool_manager.planner.sizing.open_sagas import begin, with_open
 
@@ -48,7 +50,7 @@ def by_rack(
             single.append(node)
         elif _leaves_with_rack(snapshot.nodes, record, node, choices[node.node]):
             racks.setdefault(node.rack, []).append(node)
-        elif rack_faults.is_decided(record, node, now):
+        else:
             single.append(node)
     found = {
         one.node: rack
@@ -104,11 +106,7 @@ def start(
 def next_moment(record: PoolRecord, nodes: Nodes, now: datetime) -> datetime | None:
     """When it is next decided whether a fault is a rack's."""
     soonest: datetime | None = None
-    if rack_units.is_by_rack(record):
-        for node in nodes.needs_attention:
-            soonest = earlier(soonest, to_come(rack_faults.decided_at(record, node), now))
-        return soonest
-    for node in nodes.needs_attention:
+    for node in () if rack_units.is_by_rack(record) else nodes.needs_attention:
         if node.rack and node.health == "unhealthy" and node.health_at is not None:
             soonest = earlier(soonest, to_come(node.health_at + SETTLES, now))
     return soonest
@@ -150,11 +148,10 @@ def _representative(
     staying = busy(record) - nodes_removed(record)
     for each in rack_units.of_rack(snapshot.nodes, rack):
         # What is under way and keeps its node ends soon; then the whole rack can go.
-        if each.node in staying or eligibility.is_held(each, now):
+        held = gate_table.first(Proposal("rack", record, now, each))
+        if each.node in staying or held is not None:
             return None
-    of_it = [each for each in members if rack_faults.is_decided(record, each, now)]
-    of_it.sort(key=lambda each: not is_confirmed(each, snapshot.health.get(each.node)))
-    return of_it[0] if of_it else None
+    return min(members, key=lambda each: not is_confirmed(each, snapshot.health.get(each.node)))
 
 
 def _remedy(choice: RemedyChoice) -> RemedyChoice:

@@ -18,6 +18,8 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import OperatorNeeded, PoolEvent
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.idle_nodes import is_idle
 from services.pool_manager.planner.node_counts import (
     busy,
@@ -30,7 +32,6 @@ from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.remediation import recovered_nodes
 from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.retirements import USES_READ_MAX
-from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing import spares
 from services.pool_manager.planner.sizing.open_sagas import begin, lacks_room, with_open
@@ -189,7 +190,7 @@ def degraded_candidates(
 
 def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:
     """The degraded nodes whose use decides whether they are remediated."""
-    if is_served(snapshot.record) or not snapshot.record.spec.health.auto_replace:
+    if is_served(snapshot.record):
         return []
     found = _degraded(snapshot, snapshot.record, now)
     return [node.node for node, _ in found[:USES_READ_MAX]]
@@ -215,7 +216,7 @@ def _degraded(
         # An operator's cordon stays, and after a failed repair the node works again soon.
         if stays_out(node) or recovered_nodes.works_at(node) is not None:
             continue
-        if eligibility.blocked_reason(node, record, now, can_wait=True):
+        if gate_table.first(Proposal("degraded", record, now, node)):
             continue
         choice = choose(snapshot, node, now)
         # One with a cordoned GPU is repaired as an unhealthy one would be, only later.

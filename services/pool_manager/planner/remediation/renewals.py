@@ -21,19 +21,19 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices, rack_units
 from services.pool_manager.planner.disruption_budget import Allowance, allowance
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.idle_nodes import is_idle
-from services.pool_manager.planner.node_counts import Nodes, busy, cordons_wait
+from services.pool_manager.planner.node_counts import Nodes, busy
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import (
     consolidation,
     drift,
     launch_room,
-    obstacles,
     remedy_selection,
 )
 from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.retirements import USES_READ_MAX
-from services.pool_manager.planner.safety import eligibility
 
 JITTER: Final = 0.1
 """Share of `expire_after` over which nodes of one age leave."""
@@ -151,14 +151,7 @@ def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:
 
 def may_begin(record: PoolRecord, now: datetime) -> bool:
     """Return whether nothing else in the pool is in need of attention."""
-    spec, breaker = record.spec, record.breaker
-    if not is_configured(record) or not spec.health.auto_replace:
-        return False
-    if breaker.state != "closed" or breaker.ramp:
-        return False
-    if record.renew_at is not None and now < record.renew_at:
-        return False
-    return not (cordons_wait(record, now) or obstacles.launches_fail(record, now))
+    return is_configured(record) and gate_table.first(Proposal("renewal", record, now)) is None
 
 
 def rack_waits(record: PoolRecord, nodes: Nodes, node: NodeRecord, left: Allowance) -> bool:
@@ -212,7 +205,7 @@ def _due(
         for node in snapshot.nodes
         if (due := renewal(node, record, now)) is not None
         and node.node not in taken
-        and not eligibility.blocked_reason(node, record, now, can_wait=True)
+        and gate_table.first(Proposal("renewal", record, now, node)) is None
     ]
     found.sort(key=lambda each: (each[1].since, each[0].node))
     return found

@@ -18,6 +18,8 @@ from services.pool_manager.planner.disruption_budget import (
     room_at,
     with_counted,
 )
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import (
     Nodes,
     automatic,
@@ -39,7 +41,7 @@ from services.pool_manager.planner.remediation import (
     renewals,
 )
 from services.pool_manager.planner.remediator import RemedyChoice
-from services.pool_manager.planner.safety import breaker, eligibility, incidents, slow_waves
+from services.pool_manager.planner.safety import breaker, incidents, slow_waves
 from services.pool_manager.planner.safety.breaker_events import breaker_events
 from services.pool_manager.planner.safety.breaker_messages import spent_words
 from services.pool_manager.planner.sizing import spares
@@ -67,7 +69,7 @@ def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     seen = incidents.observe(begun.record, snapshot.nodes, snapshot.health, snapshot.revision, now)
     before = seen.record.breaker
     record = _with_breaker(seen.record, breaker.settled(before, now))
-    waiting = _waiting(snapshot, record, now) if record.spec.health.auto_replace else ()
+    waiting = _waiting(snapshot, record, now)
     choices = {node.node: remedy_selection.choose(snapshot, node, now) for node in waiting}
     waiting, choices = rack_repair.by_rack(snapshot, record, waiting, choices, now)
     people = remedy_selection.notify_operators(snapshot, record, choices, waiting, now)
@@ -141,8 +143,7 @@ def _waiting(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> Seque
             for node in nodes
             if node.node not in taken
             and remediation_reason(node, record, now)
-            and not eligibility.blocked_reason(node, record, now)
-            and retirements.waits_until(node, record, times, snapshot.use, now) is None
+            and gate_table.first(Proposal("repair", record, now, node, snapshot.use, times)) is None
             # Others have removed it: their maker decides whether there is another.
             and not (record.spec.nodes != "launched" and is_gone(node))
         ),
@@ -333,10 +334,6 @@ def _hold_back(
 
 def _remediate_degraded(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
     """Remediate degraded nodes with what unhealthy ones have left of the budget."""
-    record = actions.record
-    shut = record.breaker.state != "closed" or cordons_wait(record, now)
-    if shut or not record.spec.health.auto_replace:
-        return actions
     before, ramp = len(actions.start), breaker.ramp_room(actions.record)
     for node, choice in remedy_selection.degraded_candidates(snapshot, actions.record, now):
         actions = replace(actions, choices={**actions.choices, node.node: choice})
@@ -430,19 +427,19 @@ def _begin_allowed(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> 
 def _wake_at(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> datetime | None:
     """When to look again though nothing happens."""
     record = actions.record
-    at = earlier(
-        eligibility.next_loss(record, snapshot.nodes, now), incidents.next_end(record, now)
+    nodes = snapshot.nodes.needs_attention
+    times = retirements.retired_at(nodes)
+    at = gate_table.opens_at(
+        Proposal("repair", record, now, node, retiring=times) for node in nodes
     )
-    at = earlier(at, cloud_notices.next_moment(record, snapshot.nodes.needs_attention, now))
-    at = earlier(at, retirements.next_moment(record, snapshot.nodes.needs_attention, now))
+    at = earlier(at, incidents.next_end(record, now))
+    at = earlier(at, cloud_notices.next_moment(record, nodes, now))
     at = earlier(at, renewals.next_moment(snapshot, record, now))
     at = earlier(at, rack_repair.next_moment(record, snapshot.nodes, now))
     if not actions.left:
         return at
-    if record.breaker.cause == "launches-fail":
-        # While the next launch is under way its moment has passed; its end leads to a decision.
-        at = earlier(at, to_come(record.retry_at, now))
-    at = earlier(at, to_come(record.breaker.probe_at, now))
+    for block in gate_table.every(Proposal("repair", record, now)):
+        at = earlier(at, block.until)
     if actions.refused in ("rate", "reset-rate"):
         slots = record.disruptions if actions.refused == "rate" else record.resets
         due = room_at(slots, float(record.spec.budget.window), now)

@@ -37,4 +37,4 @@ def refuses(record: PoolRecord, nodes: Nodes, node: NodeRecord) -> bool:
 def _schedulable(record: PoolRecord, nodes: Nodes) -> int:
     out = {each.node for each in nodes.needs_attention if each.cordoned or each.spare or each.lost}
     out |= {each.node for each in record.open.values() if DEFINITIONS[each.kind].cordons}
-    return sum(each.state == "active" and each.node not in out for each in nodes)
+    return len(nodes.active) - len(nodes.active & out)

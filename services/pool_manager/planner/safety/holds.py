@@ -1,5 +1,6 @@
 """A person's hold on a node: how long it may last, and what it makes of the record. Pure."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -78,6 +79,12 @@ def hold_event(hold: NodeHold, cause: str, now: datetime) -> NodeEvent:
         by=hold.by,
         reason=hold.reason,
     )
+
+
+def over(nodes: Iterable[NodeRecord], now: datetime) -> tuple[NodeRecord, ...]:
+    """Return the nodes whose hold has come to its end."""
+    held = (node for node in nodes if node.held_until is not None)
+    return tuple(node for node in held if node.held_until is not None and now >= node.held_until)
 
 
 def expire(record: NodeRecord, now: datetime) -> tuple[NodeHold, NodeEvent]:

@@ -9,12 +9,17 @@ that comes twice in autumn begins once.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Final
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
 
 from schemas.settings import WindowKind, WindowSpec
 from services.pool_manager.planner.pool_snapshot import earlier
+
+KEPT_MAX: Final = 256
+"""Windows at a moment whose openings are kept: one decision asks for them for each node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ def next_edge(windows: Iterable[WindowSpec], now: datetime) -> datetime | None:
     return edge
 
 
+@lru_cache(KEPT_MAX)
 def _current(window: WindowSpec, now: datetime) -> Opening | None:
     # The clock goes back a minute at a time from just after now, because a beginning at this very
     # minute counts as well.
@@ -59,6 +65,7 @@ def _current(window: WindowSpec, now: datetime) -> Opening | None:
     return None
 
 
+@lru_cache(KEPT_MAX)
 def _next(window: WindowSpec, now: datetime) -> Opening | None:
     local = now.astimezone(ZoneInfo(window.timezone))
     for start in CronSim(window.start, local):

@@ -67,12 +67,6 @@ def decided_at(record: PoolRecord, node: NodeRecord) -> datetime | None:
     return since + timedelta(seconds=record.spec.health.incident.window)
 
 
-def is_decided(record: PoolRecord, node: NodeRecord, now: datetime) -> bool:
-    """Whether it is known whether what a node has is its rack's, or that is no question."""
-    at = decided_at(record, node)
-    return at is None or now >= at
-
-
 def find(
     record: PoolRecord,
     nodes: Nodes,

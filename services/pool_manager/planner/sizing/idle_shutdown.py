@@ -18,9 +18,10 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import Scaled
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import NodeUse, PoolPlan, PoolSnapshot, Rest
-from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.sizing import on_demand_floor
 from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
 
@@ -48,7 +49,7 @@ def candidates(record: PoolRecord, nodes: Collection[NodeRecord], now: datetime)
         and not cloud_notices.taken_reason(node)
         and node.admitted_at is not None
         and now - node.admitted_at >= whole
-        and not eligibility.blocked_reason(node, record, now)
+        and gate_table.first(Proposal("idle-shutdown", record, now, node)) is None
     ]
 
 

@@ -191,6 +191,15 @@ def room_for_launches(record: PoolRecord) -> int:
     return max(0, LAUNCH_UNITS_MAX - _open_units(record)) // each
 
 
+def why_full(record: PoolRecord, *, launches: bool) -> str:
+    """Return why no saga more, or no launch, may begin; empty: one may."""
+    if not room_for_sagas(record):
+        return f"{len(record.open)} sagas are open, as many as may be: others wait for their end"
+    if launches and not room_for_launches(record):
+        return f"{len(record.open)} sagas are open: more launches wait for the end of some"
+    return ""
+
+
 def _open_units(record: PoolRecord) -> int:
     return sum(map(_units, record.open.values()))
 

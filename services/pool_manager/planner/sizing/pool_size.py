@@ -10,11 +10,13 @@ import msgspec
 
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
+from schemas.present_answers import Block
 from services.pool_manager.planner import rack_units
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.idle_nodes import node_hours, use_of
-from services.pool_manager.planner.node_counts import busy, cordons_wait
+from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import NodeUse, PoolPlan, PoolSnapshot
-from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.sizing import (
     gang_launches,
     on_demand_floor,
@@ -49,33 +51,29 @@ def resize(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     if begun.record.spec.nodes != "launched":
         return begun
     sizing = _Sizing(snapshot, begun.record, dict(begun.start), now)
-    record = sizing.record
-    held_back = record.retry_at is not None and now < record.retry_at
-    if record.spec.workload_names:
-        return _named(begun, sizing, now, held_back=held_back)
+    waits = gate_table.first(Proposal("launch", sizing.record, now))
+    if sizing.record.spec.workload_names:
+        return _named(begun, sizing, waits)
     sizing.call_off()
     sizing.promote()
-    record = sizing.record
     if sizing.gap() > 0 or sizing.gap(spare=True) > 0:
-        if held_back:
-            begun = replace(begun, wake_at=record.retry_at)
+        if waits is not None:
+            begun = replace(begun, wake_at=waits.until)
         else:
             sizing.launch()
-    if not held_back and not cordons_wait(record, now):
-        sizing.leave()
-        sizing.leave(spare=True)
+    sizing.leave()
+    sizing.leave(spare=True)
     return replace(begun, record=sizing.record, start=sizing.start)
 
 
-def _named(begun: PoolPlan, sizing: "_Sizing", now: datetime, *, held_back: bool) -> PoolPlan:
+def _named(begun: PoolPlan, sizing: "_Sizing", waits: Block | None) -> PoolPlan:
     """The same in a pool that is sized by its workload system's names."""
     sizing.record = unwanted_launches.call_off_names(sizing.record)
-    if not held_back:
+    if waits is None:
         sizing.launch_named()
     elif workload_names.unserved(sizing.record, sizing.nodes):
-        begun = replace(begun, wake_at=sizing.record.retry_at)
-    if not cordons_wait(sizing.record, now):
-        sizing.leave_named()
+        begun = replace(begun, wake_at=waits.until)
+    sizing.leave_named()
     return replace(begun, record=sizing.record, start=sizing.start)
 
 
@@ -110,8 +108,8 @@ class _Sizing:
 
     def promote(self) -> None:
         """Put spares into service where nodes are missing."""
-        gap, at = self.gap(), self.record.promote_at
-        if at is not None and self._now < at:
+        gap = self.gap()
+        if gate_table.first(Proposal("promotion", self.record, self._now)) is not None:
             return
         found = ready(self.record, self._world.nodes, self._now)
         found = found[: min(max(0, gap), room_for_sagas(self.record))]
@@ -233,7 +231,7 @@ def _surplus(
         for node in nodes
         if node.node not in taken
         and node.state == "active"
-        and not eligibility.blocked_reason(node, record, now)
+        and gate_table.first(Proposal("surplus", record, now, node)) is None
     ]
 
     gangs = Counter(gang for node in nodes for gang in node.gangs)

@@ -14,18 +14,15 @@ from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import announced_restarts, cloud_notices, shared_ends
 from services.pool_manager.planner.disruption_budget import allowance, with_counted
-from services.pool_manager.planner.node_counts import busy, cordon_just_refused, cordons_wait
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
+from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
-from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
 
 
 def drain_ahead(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     """Begin the drains that are due."""
-    if begun.record.breaker.forced or not begun.record.spec.health.auto_replace:
-        return begun
-    if cordons_wait(begun.record, now) and cordon_just_refused(begun.record, now):
-        return begun
     for node, name, notice in _due(begun.record, snapshot, now):
         if not room_for_sagas(begun.record):
             break
@@ -57,7 +54,8 @@ def _due(
         well = node.health != "unhealthy" and not node.lost
         serves = node.state == "active" and not node.cordoned and node.node not in taken
         at = announced_restarts.drain_at(awaited[1], record.spec)
-        if serves and well and now >= at and not eligibility.is_held(node, now):
+        free = gate_table.first(Proposal("restart-drain", record, now, node)) is None
+        if serves and well and now >= at and free:
             found.append((at, node, *awaited))
     found.sort(key=lambda each: (each[0], each[1].node))
     return [(node, name, notice) for _, node, name, notice in found]

@@ -9,8 +9,9 @@ from datetime import datetime
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner.gates import gate_table
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import Nodes, busy, is_gone, nodes_removed
-from services.pool_manager.planner.safety import eligibility
 
 
 def reserve(record: PoolRecord, nodes: Nodes) -> int:
@@ -36,7 +37,7 @@ def ready(record: PoolRecord, nodes: Nodes, now: datetime) -> list[NodeRecord]:
         and not node.lost
         and cloud_notices.current_notice(node) is None
         and node.node not in taken
-        and not eligibility.is_held(node, now)
+        and gate_table.first(Proposal("spare", record, now, node)) is None
     ]
     return sorted(found, key=lambda node: (node.health != "healthy", _since(node, now), node.node))
 

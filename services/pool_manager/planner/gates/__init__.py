@@ -1,0 +1,1 @@
+"""Decides what holds back something automatic: each gate is one function, in one table."""
