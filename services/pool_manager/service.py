@@ -212,7 +212,7 @@ class PoolManager:
                     self._answers,
                 ).endpoints(),
                 **DryRuns(
-                    self._clock, self.store, self._pools, self._coordinator.state
+                    self._bus, self._clock, self.store, self._pools, self._coordinator.state
                 ).endpoints(),
                 **self._hardware.endpoints(),
                 **self._adoption.endpoints(),

@@ -255,6 +255,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "uncordon_url": "https://scheduler.example.com/uncordon",
     "cordon_gpus_url": "https://scheduler.example.com/cordon-gpus",
     "checkpoint_url": "https://scheduler.example.com/checkpoint",
+    "notify_owners_url": "https://scheduler.example.com/owners",
     "drain_url": "https://scheduler.example.com/drain",
     "drain_status_url": "https://scheduler.example.com/drain-status",
     "Grant.match": "gpu-operators",
