@@ -139,6 +139,17 @@ def urgent(node: NodeRecord, spec: PoolSpec, now: datetime) -> bool:
     return found[1].deadline is None or now >= found[1].deadline - needed(spec)
 
 
+def urgency(node: NodeRecord, otherwise: datetime) -> tuple[bool, datetime, str]:
+    """Return the order in which nodes leave: those that still run first, by when they are taken.
+
+    `otherwise`: in place of the moment of one that no notice takes, or that is taken at any moment.
+    """
+    found = current_notice(node)
+    if found is None:
+        return False, otherwise, node.node
+    return is_gone(node), found[1].deadline or otherwise, node.node
+
+
 def needed(spec: PoolSpec) -> timedelta:
     """How long before the deadline a replacement must begin to be done by then."""
     return timedelta(seconds=spec.drain_timeout + spec.launch_timeout + DRAINED_BEFORE_SECONDS)

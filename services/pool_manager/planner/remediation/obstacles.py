@@ -8,6 +8,7 @@ from datetime import datetime
 
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
+from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.node_counts import (
     cordon_just_refused,
     cordons_wait,
@@ -20,6 +21,8 @@ from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.safety import breaker, incidents
 from services.pool_manager.planner.safety.breaker_messages import wave_words
 from services.pool_manager.planner.sizing import spares
+from services.pool_manager.planner.sizing.open_sagas import room_for_announced, units_of
+from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 
 
 def find_obstacle(
@@ -50,10 +53,28 @@ def find_obstacle(
 
 
 def put_off(record: PoolRecord, waiting: Sequence[NodeRecord], now: datetime) -> frozenset[str]:
-    """Names of the nodes without work that wait a moment, as a cordon has just been refused."""
-    if not cordon_just_refused(record, now):
-        return frozenset()
-    return frozenset(node.node for node in waiting if _has_no_work(node))
+    """Names of the nodes that wait for no budget, but for a moment or for room in the record.
+
+    Those without work wait where a cordon has just been refused, and those that the cloud takes
+    where as many are leaving as may be.
+    """
+    refused = cordon_just_refused(record, now)
+    without_work = (node.node for node in waiting if refused and _has_no_work(node))
+    return frozenset(without_work) | _beyond_room(record, waiting, now)
+
+
+def _beyond_room(
+    record: PoolRecord, waiting: Sequence[NodeRecord], now: datetime
+) -> frozenset[str]:
+    """Names of the nodes that the cloud takes for which the record has no room, the last ones."""
+    taken = [node for node in waiting if cloud_notices.current_notice(node) is not None]
+    left, beyond = room_for_announced(record) if taken else 0, set[str]()
+    for node in sorted(taken, key=lambda each: cloud_notices.urgency(each, now)):
+        notice, _ = cloud_notices.current_notice(node) or ("", None)
+        left -= units_of(remediation_reason(node, record, now), notice)
+        if left < 0:
+            beyond.add(node.node)
+    return frozenset(beyond)
 
 
 def gaps_wait(record: PoolRecord, obstacle: breaker.BreakerReason | None) -> bool:

@@ -148,8 +148,7 @@ def _waiting(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> Seque
         ),
         key=lambda node: (
             not cloud_notices.urgent(node, record.spec, now),
-            node.health_at or node.lost_at or now,
-            node.node,
+            *cloud_notices.urgency(node, node.health_at or node.lost_at or now),
         ),
     )
 

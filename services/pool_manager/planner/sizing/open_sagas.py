@@ -8,9 +8,11 @@ from typing import Literal
 import msgspec
 
 from schemas.enums import SagaKind
+from schemas.fault_signature import RENEWALS
 from schemas.names import node_serial
 from schemas.node_records import NodeRecord
 from schemas.pool_records import (
+    ANNOUNCED_UNITS_MAX,
     LAUNCH_UNITS,
     LAUNCH_UNITS_MAX,
     NAMED_LAUNCH_UNITS,
@@ -185,6 +187,23 @@ def room_for_sagas(record: PoolRecord) -> int:
     return max(0, OPEN_UNITS_MAX - _open_units(record)) // SAGA_UNITS
 
 
+def room_for_announced(record: PoolRecord) -> int:
+    """Return how many units a pool may begin for notices and renewals, of nodes without a fault."""
+    taken = sum(_units(each) for each in record.open.values() if is_announced(each))
+    return max(0, min(ANNOUNCED_UNITS_MAX - taken, OPEN_UNITS_MAX - _open_units(record)))
+
+
+def is_announced(opened: OpenSaga) -> bool:
+    """Return whether a saga is open for a notice or a renewal, and for no fault of its node."""
+    noticed = opened.notice and opened.action == "none"
+    return bool(noticed) or opened.fault_signature in RENEWALS
+
+
+def units_of(reason: str, notice: str = "") -> int:
+    """Return the units of a saga about a node, by the texts that its opening has."""
+    return SAGA_UNITS + (len(reason) + len(notice)) // REASON_CHARS
+
+
 def room_for_launches(record: PoolRecord) -> int:
     """How many more launches a pool may begin."""
     each = NAMED_LAUNCH_UNITS if record.spec.workload_names else LAUNCH_UNITS
@@ -197,7 +216,7 @@ def _open_units(record: PoolRecord) -> int:
 
 def _units(opened: OpenSaga) -> int:
     if opened.kind != "scale-up":
-        return SAGA_UNITS + len(opened.reason) // REASON_CHARS
+        return units_of(opened.reason, opened.notice)
     return NAMED_LAUNCH_UNITS if opened.workload_name else LAUNCH_UNITS
 
 

@@ -17,7 +17,12 @@ from services.pool_manager.planner.disruption_budget import allowance, with_coun
 from services.pool_manager.planner.node_counts import busy, cordon_just_refused, cordons_wait
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.safety import eligibility
-from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
+from services.pool_manager.planner.sizing.open_sagas import (
+    begin,
+    room_for_announced,
+    units_of,
+    with_open,
+)
 
 
 def drain_ahead(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
@@ -27,7 +32,7 @@ def drain_ahead(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolP
     if cordons_wait(begun.record, now) and cordon_just_refused(begun.record, now):
         return begun
     for node, name, notice in _due(begun.record, snapshot, now):
-        if not room_for_sagas(begun.record):
+        if room_for_announced(begun.record) < units_of(notice.reason, name):
             break
         if (cloud_notices.doubted_until(node) or now) > now:
             left = allowance(begun.record, snapshot.nodes, snapshot.others, now)
