@@ -167,6 +167,10 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """GPU resets and reboots started, by slots of the budget's window."""
     fleet_resets: dict[Slot, Int] = {}
     """The same by slots of the fleet's window."""
+    voluntary: dict[Slot, Int] = {}
+    """Removals of nodes without a fault started, by slots of the budget's window."""
+    fleet_voluntary: dict[Slot, Int] = {}
+    """The same by slots of the fleet's window."""
     quarantine_full: bool = False
     """Unhealthy nodes are left in service, because as many as may be are quarantined."""
     operator_notified: dict[str, str] = {}

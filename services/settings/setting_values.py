@@ -39,6 +39,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "labels": {"team": "research"},
     "max_price": 60.0,
     "max_resets": "30%",
+    "max_voluntary": "10%",
     "password": "${SERVICE_PASSWORD}",
     "password_file": "secrets/bmc-password",
     "placement_group": "training-group",

@@ -1,4 +1,4 @@
-"""How many sagas a pool has open at once, and how large its record is then."""
+"""Counts how many sagas a pool has open at once, and how large its record is then."""
 
 import random
 import string
@@ -104,7 +104,7 @@ def with_repairs(record: PoolRecord, count: int) -> PoolRecord:
 def test_a_pool_that_launches_as_many_as_it_may_repairs_its_nodes(
     named: bool, launches: int, failed: int, repairs: int
 ) -> None:
-    """With long names and texts its record leaves requests room, as with the most repairs."""
+    """A record with long names and texts leaves requests room, as with the most repairs."""
     well = [node(f"{LONG_NAME}-{number}-0000", pool=LONG_NAME) for number in range(LARGE // 5)]
     record = pool(
         LARGE,
@@ -129,7 +129,7 @@ def test_a_pool_that_launches_as_many_as_it_may_repairs_its_nodes(
 
 
 def test_the_most_repairs_leave_requests_room() -> None:
-    """Each with the longest text of a fault."""
+    """Each repair has the longest text of a fault."""
     record = pool(LARGE, name=LONG_NAME, spec=spec(max_nodes=LARGE, budget=BUDGET))
     record = with_repairs(record, LARGE)
     assert len(record.open) == OPEN_UNITS_MAX // LONG_SAGA_UNITS

@@ -1,4 +1,4 @@
-"""What forbids to act on any unhealthy node of a pool, whatever its budget says. Pure.
+"""Finds what forbids to act on any unhealthy node of a pool, whatever its budget says. Pure.
 
 Nodes without work are no reason to wait for the workload system: nothing on them can be disturbed.
 """
@@ -9,11 +9,13 @@ from datetime import datetime
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner.disruption_budget import allowance
 from services.pool_manager.planner.node_counts import (
     cordon_just_refused,
     cordons_wait,
     is_down,
     is_gone,
+    takes_out_no_more,
 )
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.remediation import remedy_selection
@@ -32,7 +34,7 @@ def find_obstacle(
     choices: Mapping[str, RemedyChoice],
     now: datetime,
 ) -> breaker.BreakerReason | None:
-    """What forbids to act on any node, whatever the budget says."""
+    """Return what forbids to act on any node, whatever the budget says."""
     if not record.spec.health.auto_replace:
         return None
     held = incidents.holding(record)
@@ -52,15 +54,19 @@ def find_obstacle(
     return None
 
 
-def put_off(record: PoolRecord, waiting: Sequence[NodeRecord], now: datetime) -> frozenset[str]:
-    """Names of the nodes that wait for no budget, but for a moment or for room in the record.
+def put_off(
+    snapshot: PoolSnapshot, record: PoolRecord, waiting: Sequence[NodeRecord], now: datetime
+) -> frozenset[str]:
+    """Names of the nodes that wait for no budget of faults.
 
     Those without work wait where a cordon has just been refused, and those that the cloud takes
-    where as many are leaving as may be.
+    where as many are leaving as may be: by the record's room, and by the budget of what has no
+    fault where there is time.
     """
     refused = cordon_just_refused(record, now)
     without_work = (node.node for node in waiting if refused and _has_no_work(node))
-    return frozenset(without_work) | _beyond_room(record, waiting, now)
+    beyond = _beyond_room(record, waiting, now) | _beyond_budget(snapshot, record, waiting, now)
+    return frozenset(without_work) | beyond
 
 
 def _beyond_room(
@@ -77,8 +83,31 @@ def _beyond_room(
     return frozenset(beyond)
 
 
+def _beyond_budget(
+    snapshot: PoolSnapshot, record: PoolRecord, waiting: Sequence[NodeRecord], now: datetime
+) -> frozenset[str]:
+    """Names of the nodes without a fault that the cloud takes later, and that the budget holds."""
+    announced = [
+        node
+        for node in waiting
+        if cloud_notices.is_only_taken(node)
+        and not (is_gone(node) or cloud_notices.urgent(node, record.spec, now))
+    ]
+    if not announced:
+        return frozenset()
+    beyond = set[str]()
+    left = allowance(record, snapshot.nodes, snapshot.others, now).for_no_fault()
+    for node in sorted(announced, key=lambda each: cloud_notices.urgency(each, now)):
+        out = takes_out_no_more(record, snapshot.nodes, node)
+        if left.refusal(cordoned=out):
+            beyond.add(node.node)
+        else:
+            left = left.took(cordoned=out)
+    return frozenset(beyond)
+
+
 def gaps_wait(record: PoolRecord, obstacle: breaker.BreakerReason | None) -> bool:
-    """Whether nodes whose instances are gone are not replaced: it would fail, or may be outdated.
+    """Return whether nodes whose instances are gone are not replaced, as it would fail.
 
     A breaker that an operator opened holds unhealthy nodes, and a gap is none.
     """
@@ -91,13 +120,13 @@ def _has_no_work(node: NodeRecord) -> bool:
 
 
 def workload_system(record: PoolRecord) -> str:
-    """What cordons the pool's nodes, as its spec names it."""
+    """Return what cordons the pool's nodes, as its spec names it."""
     names = ", ".join(record.spec.notifiers) or "of the fleet's `notifier`"
     return f"the workload system ({names})"
 
 
 def launches_fail(record: PoolRecord, now: datetime) -> bool:
-    """Whether the last launch failed, for more than a spend_cap, and no later one has succeeded."""
+    """Return whether the last launch failed, for more than a spend_cap, and no later succeeded."""
     if not record.failures or record.over_spend_cap:
         return False
     trying = any(each.kind == "scale-up" for each in record.open.values())

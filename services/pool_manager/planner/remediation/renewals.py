@@ -139,7 +139,7 @@ def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:
     """Return those whose use decides when they leave: of very many, others each minute."""
     if not may_begin(snapshot.record, now):
         return []
-    left = allowance(snapshot.record, snapshot.nodes, snapshot.others, now).halved()
+    left = allowance(snapshot.record, snapshot.nodes, snapshot.others, now).for_no_fault()
     if left.refusal(cordoned=False):
         return []
     due = [node.node for node, _ in _due(snapshot, snapshot.record, now) if not node.spare]

@@ -71,7 +71,7 @@ def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     choices = {node.node: remedy_selection.choose(snapshot, node, now) for node in waiting}
     waiting, choices = rack_repair.by_rack(snapshot, record, waiting, choices, now)
     people = remedy_selection.notify_operators(snapshot, record, choices, waiting, now)
-    record, put_off = people.record, obstacles.put_off(people.record, people.others, now)
+    record, put_off = people.record, obstacles.put_off(snapshot, people.record, people.others, now)
     waiting = [node for node in people.others if node.node not in put_off]
     obstacle = obstacles.find_obstacle(snapshot, record, waiting, choices, now)
     actions = _Actions(
@@ -180,8 +180,9 @@ def _rack(actions: _Actions, node: NodeRecord) -> str:
 def _refusal(actions: _Actions, node: NodeRecord) -> BreakerCause:
     """What of the budget forbids the node's remedy."""
     resets = remedy_selection.is_in_place(actions.choices[node.node].remedy)
-    out = takes_out_no_more(actions.record, actions.nodes, node)
-    return actions.allowance.refusal(cordoned=out, resets=resets, silent=node.lost)
+    out, allowed = takes_out_no_more(actions.record, actions.nodes, node), actions.allowance
+    allowed = allowed.for_no_fault() if cloud_notices.is_only_taken(node) else allowed
+    return allowed.refusal(cordoned=out, resets=resets, silent=node.lost)
 
 
 def _begin(
@@ -191,12 +192,12 @@ def _begin(
     out = takes_out_no_more(actions.record, actions.nodes, node)
     started, record = rack_repair.start(snapshot, actions.record, node, choice, now)
     record = slow_waves.with_remediated(record, node, snapshot.health.get(node.node), now)
-    resets = remedy_selection.is_in_place(choice.remedy)
-    return next(iter(started)), replace(
+    saga, opened = next(iter(started.items()))
+    return saga, replace(
         actions,
         record=record,
         start={**actions.start, **started},
-        allowance=actions.allowance.took(cordoned=out, resets=resets),
+        allowance=actions.allowance.after(opened, cordoned=out),
     )
 
 
@@ -353,7 +354,7 @@ def _renew(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions
         return actions
     before, whole = len(actions.start), actions.allowance
     record, found = renewals.with_room(snapshot, actions.record, now)
-    actions = replace(actions, allowance=whole.halved(), record=record)
+    actions = replace(actions, allowance=whole.for_no_fault(), record=record)
     for node, choice, what in found:
         if renewals.rack_waits(actions.record, actions.nodes, node, actions.allowance):
             continue

@@ -8,7 +8,6 @@ from typing import Literal
 import msgspec
 
 from schemas.enums import SagaKind
-from schemas.fault_signature import RENEWALS
 from schemas.names import node_serial
 from schemas.node_records import NodeRecord
 from schemas.pool_records import (
@@ -24,6 +23,7 @@ from schemas.pool_records import (
 )
 from schemas.settings import PoolSpec
 from services.pool_manager.planner import cloud_notices, rack_units
+from services.pool_manager.planner.disruption_budget import for_no_fault
 from services.pool_manager.planner.node_counts import is_down, is_gone
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing.workload_names import name_of
@@ -189,14 +189,8 @@ def room_for_sagas(record: PoolRecord) -> int:
 
 def room_for_announced(record: PoolRecord) -> int:
     """Return how many units a pool may begin for notices and renewals, of nodes without a fault."""
-    taken = sum(_units(each) for each in record.open.values() if is_announced(each))
+    taken = sum(_units(each) for each in record.open.values() if for_no_fault(each))
     return max(0, min(ANNOUNCED_UNITS_MAX - taken, OPEN_UNITS_MAX - _open_units(record)))
-
-
-def is_announced(opened: OpenSaga) -> bool:
-    """Return whether a saga is open for a notice or a renewal, and for no fault of its node."""
-    noticed = opened.notice and opened.action == "none"
-    return bool(noticed) or opened.fault_signature in RENEWALS
 
 
 def units_of(reason: str, notice: str = "") -> int:

@@ -36,7 +36,7 @@ def drain_ahead(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolP
             break
         if (cloud_notices.doubted_until(node) or now) > now:
             left = allowance(begun.record, snapshot.nodes, snapshot.others, now)
-            if left.refusal(cordoned=False):
+            if left.for_no_fault().refusal(cordoned=False):
                 continue
         saga, opened, record = begin(snapshot.fleet, begun.record, "drain", now, node=node)
         opened = msgspec.structs.replace(
