@@ -109,6 +109,21 @@ def test_retirements_have_a_budget_and_open_no_breaker(
     assert decided.record.disruptions == changes.get("disruptions", {})
 
 
+@pytest.mark.parametrize("beside", ["fault", "urgent"])
+def test_a_retirement_that_is_left_behind_opens_no_breaker(beside: str) -> None:
+    """A fault, or what the cloud takes at once, goes first in the same decision."""
+    record = pool(SIZE, spec=spec(budget=BUDGET, health=CALM, drain_timeout=Duration(20 * 3600)))
+    first = {
+        "fault": node("a", health="unhealthy", health_at=NOW, health_code=79),
+        "urgent": node("a", notices={"a": CloudNotice(at=NOW, deadline=NOW)}),
+    }[beside]
+    retired = node("b", notices={"b": RETIRED})
+    rest = [node(f"n{number}") for number in range(SIZE - 2)]
+    decided = plan(snapshot(record, first, retired, *rest), NOW)
+    assert [each.node for each in decided.start.values() if each.node] == ["a"]
+    assert decided.record.breaker.state == "closed"
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

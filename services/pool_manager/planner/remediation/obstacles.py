@@ -87,19 +87,16 @@ def _beyond_budget(
     snapshot: PoolSnapshot, record: PoolRecord, waiting: Sequence[NodeRecord], now: datetime
 ) -> frozenset[str]:
     """Names of the nodes without a fault that the cloud takes later, and that the budget holds."""
-    announced = [
-        node
-        for node in waiting
-        if cloud_notices.is_only_taken(node)
-        and not (is_gone(node) or cloud_notices.urgent(node, record.spec, now))
-    ]
-    if not announced:
+    found = (node for node in waiting if cloud_notices.is_only_taken(node) and not is_gone(node))
+    taken = [(not cloud_notices.urgent(node, record.spec, now), node) for node in found]
+    if not any(can_wait for can_wait, _ in taken):
         return frozenset()
     beyond = set[str]()
     left = allowance(record, snapshot.nodes, snapshot.others, now).for_no_fault()
-    for node in sorted(announced, key=lambda each: cloud_notices.urgency(each, now)):
+    taken.sort(key=lambda each: (each[0], cloud_notices.urgency(each[1], now)))
+    for can_wait, node in taken:
         out = takes_out_no_more(record, snapshot.nodes, node)
-        if left.refusal(cordoned=out):
+        if can_wait and left.refusal(cordoned=out):
             beyond.add(node.node)
         else:
             left = left.took(cordoned=out)

@@ -408,7 +408,7 @@ def _begin_allowed(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> 
             break
         if why := _refusal(actions, node):
             left.append(node)
-            refused.append(why)
+            refused += [] if cloud_notices.is_only_taken(node) else [why]
         elif ramp is not None and len(actions.start) - before >= ramp:
             left.append(node)
         else:
