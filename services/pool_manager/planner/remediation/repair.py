@@ -349,7 +349,7 @@ def _remediate_degraded(snapshot: PoolSnapshot, actions: _Actions, now: datetime
 
 
 def _renew(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
-    """Replace healthy nodes that are due, after degraded ones, with half of the budget."""
+    """Replace healthy nodes that are due, after degraded ones, within a budget of their own."""
     if not renewals.may_begin(actions.record, now):
         return actions
     before, whole = len(actions.start), actions.allowance

@@ -1,8 +1,9 @@
 """Begins to drain nodes that the cloud is about to restart, or that end with their capacity. Pure.
 
-The cloud does not wait for the budget, so neither does the drain, which counts in it all the same.
-The notices of a node whose notices come and go wait for it. The node is not replaced: once it has
-restarted and its boot checks have passed, `withdrawn_notices.py` gives it back.
+The cloud does not wait for the budget, so neither does the drain, which counts in that of nodes
+without a fault. The notices of a node whose notices come and go wait for that one. The node is not
+replaced: once it has restarted and its boot checks have passed, `withdrawn_notices.py` gives it
+back.
 """
 
 from dataclasses import replace
