@@ -3,6 +3,7 @@
 import msgspec
 
 from schemas.enums import Refusal
+from schemas.node_work import OwnedWork
 
 
 class DryRunRequest(
@@ -84,6 +85,10 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
     disruptions: int = 0
     disruptions_limit: int = -1
     """-1: no limit."""
+    owners: tuple[OwnedWork, ...] = ()
+    """Whose work it would end, as the workload system says now."""
+    owners_unknown: str = ""
+    """Why it is not known whose work it would end; empty: `owners` are those that are listed."""
     desired: int = 0
     counted: str = "nodes"
     """What the budget counts: `nodes`, or `racks` where they are units."""

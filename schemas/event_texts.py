@@ -108,6 +108,11 @@ EVENT_TEXTS: Final[Mapping[type[Message], Sequence[EventWording]]] = {
     n.Released: [_text("released", "{reason}[ by {by}]")],
     n.WorkRemains: [_text("drain", "=work")],
     n.CheckpointRequested: [_text("checkpoint", "=checkpoint")],
+    n.OwnersNotified: [_text("owners notified", "=owners")],
+    n.OwnerNoticeFailed: [
+        _text("owner not notified", "{owner}: {reason}; the drain goes on", "bad", owner=True),
+        _text("owners not notified", "{reason}; the drain goes on", "bad"),
+    ],
     n.WorkLeft: [_text("work left", "the workload system called back[ by {by}]")],
     n.WorkloadState: [
         _text("workload system", "=state", "plain", ready=True),

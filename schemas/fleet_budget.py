@@ -17,6 +17,8 @@ class BudgetClaim(Record, frozen=True, kw_only=True):
     """Disruptions by slots of the fleet's window, as in the pool's record."""
     resets: dict[Slot, Int] = {}
     """GPU resets and reboots by the same slots."""
+    voluntary: dict[Slot, Int] = {}
+    """Removals of nodes without a fault by the same slots."""
     revision: Int = 0
     """Revision of the pool's record that the claim was decided on. While the record still has it,
     a replica may be about to write what it claimed, so the claim may only grow."""

@@ -256,6 +256,29 @@ class CheckpointRequested(NodeEvent, frozen=True, kw_only=True, tag=NOTIFIER):
     has announced its checkpoint, it is evicted at once."""
 
 
+class OwnersNotified(NodeEvent, frozen=True, kw_only=True, tag=NOTIFIER):
+    """The owners of work on a node are sent a message: a drain with a deadline has begun.
+
+    It is published before the first message, so that no owner gets two about one drain.
+    """
+
+    saga: str
+    work: tuple[RemainingWork, ...] = ()
+    """The first twenty, with their owners."""
+    total: Int
+    until: UtcTime
+    """When the work that is left is ended."""
+
+
+class OwnerNoticeFailed(NodeEvent, frozen=True, kw_only=True, tag=NOTIFIER):
+    """An owner of work was not reached before the work is ended; the drain goes on."""
+
+    saga: str
+    owner: Name = ""
+    """Empty: no owner was reached."""
+    reason: Name = ""
+
+
 class WorkLeft(NodeEvent, frozen=True, kw_only=True, tag=NOTIFIER):
     """A workload system called back: the work that a saga's drain waits for has left the node."""
 

@@ -11,6 +11,10 @@ NODES_MAX: Final = 500
 """Nodes of one question."""
 JOB_NODES: Final = "job-nodes"
 POOLS_MAX: Final = 1_000
+OWNERS_MAX: Final = 20
+"""Owners named in one answer."""
+WORK_NAMED_MAX: Final = 5
+"""Jobs named of each owner."""
 JobName = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 
 
@@ -24,6 +28,17 @@ class RemainingWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """When the workload system ends it, by its time limit."""
     checkpoint_at: UtcTime | None = None
     """When its next checkpoint is written, as it announces."""
+
+
+class OwnedWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Says what one owner runs on nodes: whose work an order would end."""
+
+    owner: Name = ""
+    """Empty: the workload system does not say whose it is."""
+    work: tuple[Name, ...] = ()
+    """The first WORK_NAMED_MAX jobs, pods or actors."""
+    total: int = 0
+    """How many there are, as far as they are listed."""
 
 
 class NodeWorkQuery(
@@ -46,6 +61,8 @@ class NodeWorkAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Others on which a system says that something runs."""
     unknown: str = ""
     """Why nothing is known of the others; empty: they have work, named as busy or not."""
+    owners: tuple[OwnedWork, ...] = ()
+    """Whose work runs on any of them: the first OWNERS_MAX, those with the most work first."""
 
 
 class JobNodesQuery(

@@ -167,6 +167,10 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """GPU resets and reboots started, by slots of the budget's window."""
     fleet_resets: dict[Slot, Int] = {}
     """The same by slots of the fleet's window."""
+    voluntary: dict[Slot, Int] = {}
+    """Removals of nodes without a fault started, by slots of the budget's window."""
+    fleet_voluntary: dict[Slot, Int] = {}
+    """The same by slots of the fleet's window."""
     quarantine_full: bool = False
     """Unhealthy nodes are left in service, because as many as may be are quarantined."""
     operator_notified: dict[str, str] = {}
@@ -251,6 +255,10 @@ NAMED_LAUNCH_UNITS: Final = 2
 """Of a launch whose node has a name of the workload system's."""
 SAGA_UNITS: Final = 2
 """Of any other saga, with a reason of up to `REASON_CHARS`."""
+ANNOUNCED_UNITS_MAX: Final = 4_000
+"""Of the sagas that are open for a notice of the cloud or because a node is renewed: 2,000 with a
+short reason. At this nothing more is begun for these, those of the earliest deadline first, so that
+a cloud that takes thousands of nodes at once leaves faults and launches their room."""
 REASON_CHARS: Final = 100
 """A longer reason costs a unit more for each so many characters."""
 RECORD_BYTES_MAX: Final = 832 * 1024

@@ -140,17 +140,17 @@ class BudgetSpec(Setting, frozen=True, kw_only=True):
     max_replacements: int | str = "50%"
     """Started within `window`: a count, a percentage (rounded up, at least 3), or `unlimited`."""
     max_resets: int | str | None = None
-    """GPU resets and reboots started within `window`, in the same form. None: three for each
-    allowed replacement, the number of attempts that the ladder makes before it."""
+    """The same of GPU resets and reboots. None: three for each allowed replacement."""
+    max_voluntary: int | str | None = None
+    """The same for no fault: age, drift, price, notices. None: half of `max_replacements`."""
     max_quarantined: int | str | None = None
-    """Unhealthy nodes quarantined at once while their repair waits, beyond `max_unavailable`: a
-    count (0: none), or a percentage of the desired size, rounded up: at least one. None: only
-    `cordon_floor` bounds them."""
+    """Unhealthy nodes quarantined at once, beyond `max_unavailable`: a count (0: none), or a share
+    of the desired size, rounded up: at least one. None: only `cordon_floor` bounds them."""
     cordon_floor: int | str | None = None
     """Nodes that stay schedulable whatever is quarantined: a count, or a percentage of the desired
     size, rounded down. None: 0 for faults that the kernel or NVML calls fatal, else 50%."""
     window: Duration = Duration(3600)
-    """Time over which `max_replacements` and `max_resets` count."""
+    """Time over which `max_replacements`, `max_resets` and `max_voluntary` count."""
 
 
 class FleetBudgetSpec(Setting, frozen=True, kw_only=True):
@@ -159,14 +159,15 @@ class FleetBudgetSpec(Setting, frozen=True, kw_only=True):
     max_unavailable: int | str = "25%"
     """A count, or a percentage of all desired sizes, rounded up: at least five."""
     max_replacements: int | str = "50%"
-    """Started within `window`: a count, a percentage of all desired sizes, at least ten, or
-    `unlimited`."""
+    """Started within `window`: a count, `unlimited`, or a share of all sizes, at least ten."""
     max_resets: int | str | None = None
+    """As in a pool."""
+    max_voluntary: int | str | None = None
     """As in a pool."""
     max_quarantined: int | str | None = None
     """As in a pool, of all desired sizes: at least five."""
     window: Duration = Duration(3600)
-    """Time over which `max_replacements` and `max_resets` count."""
+    """Time over which `max_replacements`, `max_resets` and `max_voluntary` count."""
 
 
 Mode = Literal["act", "observe"]

@@ -31,12 +31,16 @@ async def dry_runs(
         console.write("\n\n".join(map(page, results)))
 
 
-async def rehearse(fleet: FleetAccess, pool: str, verb: str, request: Request) -> None:
-    """Raise AnswerError where a request would be refused, as the request itself would be."""
+async def rehearse(fleet: FleetAccess, pool: str, verb: str, request: Request) -> DryRun:
+    """Raise AnswerError where a request would be refused, as the request itself would be.
+
+    The dry run says whose work the request would end, which belongs to its confirmation.
+    """
     found = await fleet.dry_run(pool, verb, request)
     if not found.accepted:
         text = f"refused ({found.refusal}): {escape_line(found.reason)}"
         raise AnswerError(text, found.refusal or "")
+    return found
 
 
 def page(result: DryRun) -> str:
@@ -62,6 +66,8 @@ def page(result: DryRun) -> str:
     ]
     if rows:
         lines += ["", columns(("gate", "", "applies to", "why"), rows, colour=False)]
+    if owners := owner_lines(result):
+        lines += ["", *owners]
     if result.promotes:
         lines += ["", escape_line(f"The spare {result.promotes} would take its place at once.")]
     if offering := result.offering:
@@ -84,6 +90,22 @@ def page(result: DryRun) -> str:
             leaves = escape_line(result.leaves)
             lines.append(f"It can be cancelled until {final} begins; that leaves {leaves}.")
     return "\n".join(lines)
+
+
+def owner_lines(result: DryRun) -> list[str]:
+    """Return whose work would end, a line for each owner; nothing where none would."""
+    lines = [
+        escape_line(
+            f"  {each.owner or 'an unnamed owner'}: {', '.join(each.work)}"
+            + (f" and {each.total - len(each.work)} more" if each.total > len(each.work) else "")
+        )
+        for each in result.owners
+    ]
+    if lines:
+        lines.insert(0, "It would end the work of:")
+    if result.owners_unknown:
+        lines.append(escape_line(f"Whose work it would end is unknown: {result.owners_unknown}."))
+    return lines
 
 
 def _budget(result: DryRun) -> str:

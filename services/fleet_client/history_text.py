@@ -31,6 +31,8 @@ TOPICS: Final[dict[type, Topic]] = {
     n.IdentityChanged: "refused",
     n.ProviderNotice: "observed",
     n.CheckpointRequested: "done",
+    n.OwnersNotified: "done",
+    n.OwnerNoticeFailed: "done",
     n.WorkLeft: "observed",
     n.WorkloadState: "observed",
     n.WorkFailed: "observed",

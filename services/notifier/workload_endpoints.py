@@ -21,10 +21,13 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.node_work import (
     JOB_NODES,
     NODE_WORK,
+    OWNERS_MAX,
+    WORK_NAMED_MAX,
     JobNodes,
     JobNodesQuery,
     NodeWorkAnswer,
     NodeWorkQuery,
+    OwnedWork,
 )
 from schemas.topology import INSTANCES, NODES
 from schemas.workload_checks import (
@@ -66,6 +69,8 @@ STAGE_SECONDS_MAX: Final = 15.0
 NODES_MAX: Final = 50
 """Nodes of the pool that the workload system is asked about."""
 JOBS_SHOWN_MAX: Final = 3
+LABEL_CHARS_MAX: Final = 80
+"""Of an owner or a job, in the list of whose work runs on nodes."""
 
 _nodes = decoder(NodeRecord)
 
@@ -89,7 +94,7 @@ class NodeWorkEndpoint:
     async def idle(self, query: NodeWorkQuery) -> NodeWorkAnswer:
         """The nodes on which every workload system of the pool says that nothing runs."""
         idle, free, busy = set(query.nodes), set(query.nodes), set[str]()
-        unknown: list[str] = []
+        unknown, running = list[str](), list[RunningWork]()
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 systems = [
@@ -105,6 +110,7 @@ class NodeWorkEndpoint:
                     idle &= found.idle
                     free &= found.idle | found.drained
                     busy |= found.busy
+                    running += found.running
                     unknown += [found.unknown] if found.unknown else []
         except Exception as error:  # noqa: BLE001 - a notifier may be a third party's code
             idle = free = set()
@@ -114,6 +120,7 @@ class NodeWorkEndpoint:
             absent=tuple(sorted(free - idle)),
             busy=tuple(sorted(busy)),
             unknown="; ".join(unknown),
+            owners=owned_work(running),
         )
 
     async def _read(self, pool: str, node: str) -> NodeReference:
@@ -131,6 +138,7 @@ class _Said:
     busy: frozenset[str] = frozenset()
     unknown: str = ""
     """Why nothing is known of some."""
+    running: tuple[RunningWork, ...] = ()
 
 
 async def _ask(notifier: Notifier, nodes: Sequence[NodeReference]) -> _Said:
@@ -151,6 +159,27 @@ async def _ask(notifier: Notifier, nodes: Sequence[NodeReference]) -> _Said:
         drained=frozenset(sorted_out["drained"]),
         busy=frozenset(sorted_out["busy"]),
         unknown=f"{notifier.name} does not know what runs on {named}" if named else "",
+        running=tuple(
+            work
+            for each in answers.values()
+            if isinstance(each, NodeWorkload)
+            for work in each.running
+        ),
+    )
+
+
+def owned_work(running: Sequence[RunningWork]) -> tuple[OwnedWork, ...]:
+    """Return the work by its owners, those with the most first. Pure.
+
+    A job that runs on several nodes counts once.
+    """
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for each in running:
+        found[each.owner[:LABEL_CHARS_MAX]][each.id[:LABEL_CHARS_MAX]] = None
+    owners = sorted(found, key=lambda owner: (-len(found[owner]), owner))[:OWNERS_MAX]
+    return tuple(
+        OwnedWork(owner=owner, work=tuple(found[owner])[:WORK_NAMED_MAX], total=len(found[owner]))
+        for owner in owners
     )
 
 

@@ -25,6 +25,7 @@ from services.notifier.node_references import (
     reference_of,
     taken_at,
 )
+from services.notifier.owner_notices import OwnerNotices
 from services.notifier.work_report import WorkReport
 from services.notifier.workload.drain_watch import DrainWatch
 from services.notifier.workload.pool_notifiers import PoolNotifiers
@@ -86,6 +87,7 @@ class WorkloadSteps:
         self._watches: dict[Notifier, DrainWatch] = {}
         self._cut_short: set[str] = set()
         """Keys of the orders whose call was ended before it was answered."""
+        self._owners = OwnerNotices(bus, clock)
         self.callbacks = DrainCallbacks(bus, clock, self._watches.values())
 
     async def cordon(self, command: Command) -> None:
@@ -179,9 +181,11 @@ class WorkloadSteps:
         ends = eviction_time(self._clock.now(), command.deadline, None)
         order = msgspec.structs.replace(order, deadline=ends)
         # Also where one of several workload systems has not taken the order by then.
-        drained, _ = await race(
+        waits = command.inputs_as(NodeInputs).wait
+        drained, *_ = await race(
             self._drain(command, notifier, order),
             self._evict_in_time(notifier, order, command.deadline),
+            self._owners.run(notifier, order, waits=waits),
         )
         outputs: DrainOutputs = drained.result()
         return outputs

@@ -22,6 +22,7 @@ from services.operator_text.safe_text import escape_line
 from services.operator_text.workload_words import (
     checkpoint_words,
     failed_work_words,
+    owners_words,
     state_words,
     work_words,
 )
@@ -244,6 +245,7 @@ DETAILS: Final[Mapping[str, Callable[[Any], str]]] = {
     "outputs": _outputs,
     "work": lambda event: work_words(event, event.time),
     "checkpoint": checkpoint_words,
+    "owners": owners_words,
     "state": state_words,
     "failed_work": failed_work_words,
 }

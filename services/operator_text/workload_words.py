@@ -6,6 +6,7 @@ from typing import Final
 
 from schemas.node_events import (
     CheckpointRequested,
+    OwnersNotified,
     WorkFailed,
     WorkloadState,
     WorkRemains,
@@ -38,6 +39,12 @@ def checkpoint_words(event: CheckpointRequested) -> str:
     if event.work and all(each.checkpoint_at is not None for each in event.work):
         return f"waits for the next checkpoint of {named}, until {until}"
     return f"asked {named} for a checkpoint; it has until {until}"
+
+
+def owners_words(event: OwnersNotified) -> str:
+    """Return whose work is ended, and when."""
+    named = _named(event.work, event.total, event.time) or "the work on it"
+    return f"{named} has until {local_time(event.until)}"
 
 
 def _named(work: Sequence[RemainingWork], total: int, at: datetime) -> str:

@@ -2,25 +2,33 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Final
 
 import msgspec
 
 from schemas import subjects
-from schemas.dry_run import DryRunRequest
+from schemas.dry_run import DryRun, DryRunRequest
 from schemas.stops import StopState
-from services.bus.port import Endpoint, Headers
+from services.bus.port import Bus, Endpoint, Headers
+from services.pool_manager.heartbeat_reader import HeartbeatReader
+from services.pool_manager.node_use_reader import NodeUseReader
+from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
+from services.pool_manager.planner.sizing.pool_size import removable, resize
 from services.pool_manager.pool_requests import PoolRequests
 from services.pool_manager.pool_store import Store
 from services.pool_manager.queries import UnknownNameError
 from services.pool_manager.reconciler import saga_params
 from services.pool_manager.requests import pool_apply
 from services.pool_manager.requests.request_decisions import decide, saga_asked_about
-from services.pool_manager.requests.request_dry_run import dry_run, rehearsed
+from services.pool_manager.requests.request_dry_run import dry_run, ends_work, rehearsed
+from services.pool_manager.requests.request_replies import RequestDecision
 from services.primitives.clock import Clock
 from services.saga.saga_state import SagaState
 
 QUERY: Final = "dry-run"
+OWNERS_SECONDS_MAX: Final = 5.0
+"""For the workload system's answer about whose work would end: an operator waits for it."""
 
 
 class DryRuns:
@@ -28,13 +36,18 @@ class DryRuns:
 
     def __init__(
         self,
+        bus: Bus,
         clock: Clock,
         store: Store,
         pools: PoolRequests,
         log_of: Callable[[str], Awaitable[SagaState | None]],
         stops: Callable[[], StopState],
     ) -> None:
-        """Answer from `store`; `log_of`: the log of a saga, where it has one."""
+        """Answer from `store`; `log_of`: the log of a saga, where it has one.
+
+        `bus`: by it the workload system is asked whose work an order would end.
+        """
+        self._use = NodeUseReader(bus, clock, HeartbeatReader(bus))
         self._clock = clock
         self._store = store
         self._pools = pools
@@ -60,7 +73,30 @@ class DryRuns:
             saga = saga_asked_about(asked, snapshot) if snapshot is not None else ""
             log = await self._log_of(saga) if saga else None
             answer = decide(asked, snapshot, now, log)
-        return msgspec.json.encode(dry_run(request, asked, answer, snapshot, saga_params, now))
+        result = dry_run(request, asked, answer, snapshot, saga_params, now)
+        nodes = await self._ended(result, answer, snapshot, now)
+        return msgspec.json.encode(await self._with_owners(result, nodes))
+
+    async def _ended(
+        self, result: DryRun, answer: RequestDecision, snapshot: PoolSnapshot | None, now: datetime
+    ) -> list[str]:
+        """Return the nodes whose work would end, as far as it is decided now."""
+        if not result.accepted or snapshot is None or answer.record is None:
+            return []
+        if result.node:
+            return [result.node] if ends_work(result) else []
+        snapshot = replace(snapshot, record=answer.record)
+        decided = resize(snapshot, PoolPlan(record=answer.record), now)
+        if free := removable(snapshot, decided, now):
+            use = await self._use.read_with_work(result.pool, free)
+            decided = resize(replace(snapshot, use=use), PoolPlan(record=answer.record), now)
+        return [each.node for each in decided.start.values() if each.kind == "scale-down"]
+
+    async def _with_owners(self, result: DryRun, nodes: list[str]) -> DryRun:
+        if not nodes:
+            return result
+        found = await self._use.work(result.pool, nodes, OWNERS_SECONDS_MAX)
+        return msgspec.structs.replace(result, owners=found.owners, owners_unknown=found.unknown)
 
     def _pool_of(self, node: str) -> str:
         for record in self._store.nodes.records.values():

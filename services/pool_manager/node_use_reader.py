@@ -12,7 +12,7 @@ from schemas import subjects
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder, encode
 from schemas.node_records import node_key
-from schemas.node_work import NODE_WORK, NODES_MAX, NodeWorkAnswer, NodeWorkQuery
+from schemas.node_work import NODE_WORK, NODES_MAX, NodeWorkAnswer, NodeWorkQuery, OwnedWork
 from schemas.topology import INSTANCES
 from services.bus.bucket_mirror import readable_record
 from services.bus.port import Bus
@@ -50,6 +50,8 @@ class FoundWork:
     """Nothing runs there, or is placed there."""
     unanswered: bool = False
     """The notifier did not answer for some of them."""
+    owners: tuple[OwnedWork, ...] = ()
+    """Whose work runs there, of the first NODES_MAX nodes."""
 
 
 class NodeUseReader:
@@ -101,6 +103,7 @@ class NodeUseReader:
     async def work(self, pool: str, nodes: Sequence[str], seconds: float) -> FoundWork:
         """Say on which of the nodes something runs, as far as it is answered within `seconds`."""
         idle, busy, absent, unknown = set[str](), set[str](), set[str](), ""
+        owners: tuple[OwnedWork, ...] = ()
         end = self._clock.monotonic() + seconds
         for first in range(0, len(nodes), NODES_MAX):
             some = tuple(nodes[first : first + NODES_MAX])
@@ -115,8 +118,10 @@ class NodeUseReader:
             # A notifier of the release before names none that are busy.
             named = answer.busy if answer.unknown else set(some).difference(answer.idle)
             busy.update(set(named).intersection(some))
-            unknown = unknown or answer.unknown
-        return FoundWork(frozenset(idle), frozenset(busy), unknown, frozenset(absent))
+            unknown, owners = unknown or answer.unknown, owners or answer.owners
+        return FoundWork(
+            frozenset(idle), frozenset(busy), unknown, frozenset(absent), owners=owners
+        )
 
     async def _ask(self, pool: str, nodes: tuple[str, ...], seconds: float) -> NodeWorkAnswer:
         reply = await self._bus.request(

@@ -214,7 +214,7 @@ class PoolManager:
                     self._answers,
                 ).endpoints(),
                 **DryRuns(
-                    self._clock, self.store, self._pools, self._coordinator.state, self._stops.state
+                    *about, self._pools, self._coordinator.state, self._stops.state
                 ).endpoints(),
                 **self._hardware.endpoints(),
                 **IdentityOrders(*about).endpoints(),

@@ -151,6 +151,10 @@ def budget_problems(budget: BudgetSpec | FleetBudgetSpec) -> Iterator[Problem]:
         ("max_unavailable", level_problem(budget.max_unavailable)),
         ("max_replacements", rate_problem(budget.max_replacements)),
         ("max_resets", "" if budget.max_resets is None else rate_problem(budget.max_resets)),
+        (
+            "max_voluntary",
+            "" if budget.max_voluntary is None else rate_problem(budget.max_voluntary),
+        ),
         *(
             (key, quarantine_problem(value))
             for key in ("max_quarantined", "cordon_floor")

@@ -39,6 +39,8 @@ class OwnerReference(_Part, frozen=True):
     kind: str = ""
     name: str = ""
     controller: bool = False
+    api_version: str = ""
+    uid: str = ""
 
 
 class OwnedSpec(_Part, frozen=True, rename={"unschedulable": "f:unschedulable"}):

@@ -23,10 +23,12 @@ from services.workload_systems.slurm_output import (
     PendingJob,
     SlurmJob,
     SlurmNode,
+    admin_comment_format,
     comment_format,
     job_format,
     node_format,
     queue_format,
+    read_admin_comments,
     read_comments,
     read_jobs,
     read_nodes,
@@ -113,6 +115,24 @@ class SlurmCommands:
     async def signal(self, number: str, signal_: str) -> None:
         """Send a signal to a job's batch script."""
         await self.run("scancel", f"--signal={signal_}", "--batch", number)
+
+    async def sends_messages(self) -> bool:
+        """Return that a job can be sent a message, by `scontrol notify`."""
+        return True
+
+    async def send_message(self, number: str, text: str) -> None:
+        """Write a line into a job's output."""
+        await self.run("scontrol", "notify", number, text)
+
+    async def set_admin_comment(self, number: str, text: str) -> None:
+        """Write the comment beside the user's own."""
+        await self.run("scontrol", "update", f"JobId={number}", f"AdminComment={text}")
+
+    async def admin_comments(self, node: str) -> Mapping[str, str]:
+        """Return the administrators' comments of the jobs on a node, by the jobs' numbers."""
+        mark = self._new_mark()
+        arguments = ("-ah", "-t", JOB_STATES, "-w", node, "-O", admin_comment_format(mark))
+        return read_admin_comments(await self.run("squeue", *arguments), mark)
 
     async def close(self) -> None:
         """Nothing is held."""

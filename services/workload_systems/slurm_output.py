@@ -219,6 +219,17 @@ def read_comments(output: str, mark: str) -> Mapping[str, frozenset[str]]:
     }
 
 
+def admin_comment_format(mark: str) -> str:
+    """`squeue -O`: the fields that `read_admin_comments` reads."""
+    return "JobID:|,admin_comment:|" + mark
+
+
+def read_admin_comments(output: str, mark: str) -> Mapping[str, str]:
+    """Return each job's comment by an administrator, by its number; one without has none."""
+    found = marked_records(output, mark, 2)
+    return {number: text for number, text in found if text not in ("", "(null)")}
+
+
 def marked_records(output: str, mark: str, fields: int) -> Iterator[Sequence[str]]:
     """The fields of each record that ends with the mark."""
     for record in output.split("|" + mark):

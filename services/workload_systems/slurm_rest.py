@@ -43,6 +43,7 @@ from services.workload_systems.slurm_rest_answers import (
     is_denied,
     is_unreachable,
     node_message,
+    rest_admin_comments,
     rest_comments,
     rest_jobs,
     rest_nodes,
@@ -199,6 +200,25 @@ class SlurmRest:
             raise SlurmRefusedError(f"slurmrestd {api.name} signals no batch script alone")
         else:
             await self._ordered(self._commands.signal(number, signal_))
+
+    async def sends_messages(self) -> bool:
+        """No API sends a job a message: where commands give no orders, its comment has the text."""
+        return not (await self.api()).changes_nodes
+
+    async def send_message(self, number: str, text: str) -> None:
+        """Write a line into a job's output by `scontrol notify`."""
+        await self._ordered(self._commands.send_message(number, text))
+
+    async def set_admin_comment(self, number: str, text: str) -> None:
+        """Write the comment beside the user's own."""
+        if (await self.api()).changes_nodes:
+            await self._slurm("POST", f"job/{quote(number)}", body={"admin_comment": text})
+        else:
+            await self._ordered(self._commands.set_admin_comment(number, text))
+
+    async def admin_comments(self, node: str) -> Mapping[str, str]:
+        """Return the administrators' comments of the jobs on a node, by the jobs' numbers."""
+        return rest_admin_comments(await self._get("jobs"), node)
 
     def token_end(self) -> datetime | None:
         """Return when the token ends; None: it does not say."""

@@ -86,6 +86,7 @@ class _Job(msgspec.Struct, frozen=True):
     node_count: Number = None
     name: str | None = ""
     comment: str | None = ""
+    admin_comment: str | None = ""
     partition: str | None = ""
     state_reason: str | None = ""
     tres_per_node: str | None = ""
@@ -203,6 +204,15 @@ def rest_comments(answer: RestAnswer, node: str) -> Mapping[str, frozenset[str]]
         str(each.job_id): frozenset((each.comment or "").split())
         for each in answer.jobs or ()
         if "RUNNING" in _words(each.job_state) and node in expand_hosts(each.nodes or "")
+    }
+
+
+def rest_admin_comments(answer: RestAnswer, node: str) -> Mapping[str, str]:
+    """Return the administrators' comments of the jobs on a node, by the jobs' numbers."""
+    return {
+        str(each.job_id): each.admin_comment
+        for each in answer.jobs or ()
+        if each.admin_comment and node in expand_hosts(each.nodes or "")
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from schemas.messages import encode
 from schemas.node_records import NodeRecord, node_key
-from schemas.node_work import NodeWorkAnswer, NodeWorkQuery
+from schemas.node_work import OWNERS_MAX, NodeWorkAnswer, NodeWorkQuery
 from schemas.settings import PoolSpec
 from schemas.topology import NODES
 from services.bus.memory.memory_bus import MemoryBus
@@ -27,7 +27,7 @@ from services.notifier.workload.workload_notifier import (
     StepFailure,
     WorkloadAnswer,
 )
-from services.notifier.workload_endpoints import NodeWorkEndpoint
+from services.notifier.workload_endpoints import NodeWorkEndpoint, owned_work
 from services.primitives.clock import SystemClock
 
 JOB = NodeWorkload(drained=False, running=(RunningWork(id="4711"),), total=1)
@@ -156,3 +156,40 @@ async def test_every_workload_system_of_a_pool_must_say_so(bus: Bus) -> None:
         "silent does not say what runs on a node in service",
     )
     assert not hasattr(WebhookNotifier, "reports_running")
+
+
+@pytest.mark.parametrize(
+    ("running", "expected"),
+    [
+        ((), []),
+        # a job on two nodes is one; those with the most work come first
+        (
+            (("4711", "bob"), ("1", "alice"), ("4711", "bob"), ("4712", "bob")),
+            [("bob", ("4711", "4712"), 2), ("alice", ("1",), 1)],
+        ),
+        ((("worker", ""),), [("", ("worker",), 1)]),
+        ([(str(each), "alice") for each in range(9)], [("alice", tuple("01234"), 9)]),
+    ],
+)
+def test_work_is_named_by_its_owners(
+    running: Sequence[tuple[str, str]], expected: list[tuple[str, tuple[str, ...], int]]
+) -> None:
+    """A confirmation says whose work it would end, in a few lines."""
+    found = owned_work([RunningWork(id=name, owner=owner) for name, owner in running])
+    assert [(each.owner, each.work, each.total) for each in found] == expected
+
+
+async def test_owners_on_all_nodes_are_in_the_answer(bus: Bus) -> None:
+    """Owners on one node are named also where another node is not known."""
+    mine = NodeWorkload(drained=False, running=(RunningWork(id="1", owner="alice"),), total=1)
+    found = await asked(bus, Systems({"a": mine, "b": UNKNOWN}))
+    assert [each.owner for each in found.owners] == ["alice"]
+    assert found.unknown
+
+
+def test_owners_are_bounded() -> None:
+    """A reply of the notifier has room for it, whatever a workload system names."""
+    running = [RunningWork(id="x" * 1000, owner=f"{each} " + "y" * 1000) for each in range(99)]
+    found = owned_work(running)
+    assert len(found) == OWNERS_MAX
+    assert len(encode(NodeWorkAnswer(owners=found))) < 20_000

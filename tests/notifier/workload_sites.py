@@ -118,6 +118,7 @@ class WebhookSite(HttpSite):
             for each in (
                 *("cordon", "uncordon", "cordon_gpus"),
                 "checkpoint",
+                "notify_owners",
                 "drain",
                 "drain_status",
             )
@@ -140,6 +141,9 @@ class WebhookSite(HttpSite):
         elif event == "cordon_gpus":
             assert all(each["uuid"] for each in order["gpus"])
             self.gpus[order["node_id"]] = {each["index"] for each in order["gpus"]}
+        elif event == "notify_owners":
+            assert order["deadline"]
+            assert order["reason"]
         elif event == "uncordon":
             self.cordons.pop(order["node_id"], None)
         else:
@@ -285,7 +289,9 @@ class ExecSite(FolderSite):
 
     def make(self) -> Notifier:
         program = self.program("scheduler", f"exec {sys.executable} -S -c '{EXEC}'")
-        options = ExecNotifier.Options(command=(program,), timeout=Duration(2), cordons_gpus=True)
+        options = ExecNotifier.Options(
+            command=(program,), timeout=Duration(2), cordons_gpus=True, notifies_owners=True
+        )
         return ExecNotifier(options=options, clock=CLOCK)
 
     def cordoned_gpus(self, node: str) -> set[int]:

@@ -61,11 +61,12 @@ def test_a_node_is_drained_just_before_its_restart_and_kept(
     assert begun(found) == expected
 
 
-def test_restarts_bypass_the_budget_but_count_in_it() -> None:
-    """An unhealthy node beside them waits; doubted notices wait, too, and an operator's breaker."""
+def test_restarts_bypass_the_budget_and_hold_no_fault() -> None:
+    """An unhealthy node beside them is replaced; doubted notices wait for their own budget."""
     nodes = [node(f"n{i}", notices=restart(60), **WELL) for i in range(3)]
     unhealthy = node("n9", health="unhealthy", health_at=NOW, health_reason="xid 79")
-    assert begun(*nodes, unhealthy) == dict.fromkeys(["n0", "n1", "n2"], "drain")
+    drained = dict.fromkeys(["n0", "n1", "n2"], "drain")
+    assert begun(*nodes, unhealthy) == {**drained, "n9": "replace"}
     doubted = [node(f"n{i}", notices=restart(60), withdrawals=(NOW, NOW)) for i in range(3)]
     assert len(begun(*doubted)) == 1
 

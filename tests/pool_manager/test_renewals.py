@@ -280,5 +280,6 @@ def test_never_more_at_once_than_half_of_the_budget(
         record = plan(found, NOW).record
         out = unavailable(record, found.nodes)
         assert out <= -(-level // 2)
-        assert sum(record.disruptions.values()) <= -(-rate // 2)
+        assert sum(record.voluntary.values()) <= -(-rate // 2)
+        assert not record.disruptions
         assert all(each.fault_signature == EXPIRED for each in record.open.values())

@@ -7,9 +7,12 @@ import pytest
 
 from schemas import subjects
 from schemas.dry_run import DryRun
+from schemas.messages import encode
+from schemas.node_work import NODE_WORK, NodeWorkAnswer, NodeWorkQuery, OwnedWork
 from schemas.settings import AdmissionSpec
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
+from services.bus.port import Headers
 from services.cli.dry_run_output import page
 from services.pool_manager.service import build
 from tests.pool_manager.fleet import ask, events, nodes, peers, settings, settled
@@ -99,3 +102,49 @@ async def test_dry_run_reports_each_gate_separately(
     assert ("bisecting" in reply.reason) == held
     assert page(reply).startswith(f"{verb} {name} would be ")
     assert [] == peers.calls
+
+
+async def test_a_dry_run_says_whose_work_would_end(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """A saga and a smaller size name owners; a cordon, and what would be refused, name none."""
+    owners = (OwnedWork(owner="alice", work=("job 1",), total=2),)
+    asked: list[tuple[str, ...]] = []
+
+    async def work(data: bytes, _: Headers) -> bytes:
+        asked.append(msgspec.json.decode(data, type=NodeWorkQuery).nodes)
+        return encode(NodeWorkAnswer(busy=asked[-1], owners=owners))
+
+    async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
+        await eventually(settled(bus, 1))
+        await ask(bus, "scale", nodes=2)
+        await eventually(settled(bus, 2))
+        peers.calls.clear()
+        names = [view.id for view in await nodes(bus)]
+        unanswered = await dry_run(bus, "replace", names[0])
+        await bus.serve("notifier", "", {subjects.query(NODE_WORK): work})
+        replies = {
+            verb: await dry_run(bus, verb, names[0])
+            for verb in ("replace", "drain", "terminate", "cordon")
+        }
+        refused = await dry_run_of_pool(bus, "remove")
+        shrunk = await dry_run_of_pool(bus, "scale", nodes=1)
+        grown = await dry_run_of_pool(bus, "scale", nodes=3)
+
+    assert unanswered.accepted
+    assert "the notifier does not answer" in unanswered.owners_unknown
+    assert "Whose work it would end is unknown: the notifier does not" in page(unanswered)
+    for verb, reply in replies.items():
+        assert reply.owners == (() if verb == "cordon" else owners), verb
+    assert "It would end the work of:\n  alice: job 1 and 1 more" in page(replies["replace"])
+    assert [refused.accepted, shrunk.accepted, grown.accepted] == [False, True, True]
+    assert [refused.owners, shrunk.owners, grown.owners] == [(), owners, ()]
+    assert len(asked[-1]) == 1, "one node leaves"
+
+
+async def dry_run_of_pool(bus: NatsBus, verb: str, **fields: Any) -> DryRun:
+    """Ask what a request about the pool would do."""
+    asked = {"verb": verb, "pool": "training", "request": fields}
+    subject = subjects.query("dry-run")
+    reply = await bus.request(subject, msgspec.json.encode(asked), timeout_seconds=30)
+    return msgspec.json.decode(reply.data, type=DryRun)

@@ -88,9 +88,9 @@ def test_a_notice_without_a_time_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize(("count", "rounds"), [(1, 1), (2, 1), (3, 2), (10, 5)])
 def test_of_many_the_first_begin_earlier(count: int, rounds: int) -> None:
-    """The budget takes two at a time, and all are to be done before the cloud takes them."""
+    """Half of the level is two at a time, and all are to be done before the cloud takes them."""
     nodes = [retiring(f"a{number}") for number in range(count)]
-    record = pool(10, spec=spec(budget=BudgetSpec(max_unavailable=2)))
+    record = pool(10, spec=spec(budget=BudgetSpec(max_unavailable=4)))
     latest = NOW + 48 * HOUR - rounds * NEEDED
     assert plan(snapshot(record, *nodes), NOW).wake_at == latest
     answer = present_answer(record, Nodes(nodes), NOW)

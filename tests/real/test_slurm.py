@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ async def site() -> AsyncIterator[SlurmSite]:
 
 
 def notifier(site: SlurmSite, **options: Any) -> SlurmNotifier:
-    """The notifier of this site."""
+    """Return the notifier of this site."""
     chosen = SlurmNotifier.Options(conf=str(site.conf), poll=0.2, **options)
     return SlurmNotifier(options=chosen, clock=SystemClock())
 
@@ -55,13 +55,13 @@ def node(name: str, *, lost: bool = False) -> NodeReference:
 
 
 def order(name: str, step: str = "drain", *, lost: bool = False) -> WorkloadOrder:
-    """One step of a replacement."""
+    """Return one step of a replacement."""
     about = node(name, lost=lost)
     return WorkloadOrder(node=about, reason="xid-79 on GPU 3", key=f"replace-1/{step}")
 
 
 async def workload(slurm: SlurmNotifier, name: str) -> NodeWorkload:
-    """What runs on a node."""
+    """Return what runs on a node."""
     answer = (await slurm.workloads([node(name)]))[f"training-{name}"]
     assert isinstance(answer, NodeWorkload)
     return answer
@@ -74,7 +74,7 @@ async def drained(slurm: SlurmNotifier, about: NodeReference) -> None:
 
 
 async def test_jobs_are_reported_then_requeued_at_the_deadline(site: SlurmSite) -> None:
-    """Its two-node job runs until the deadline, and then again on the nodes that are left."""
+    """A two-node job runs until the deadline, and then again on the nodes that are left."""
     slurm = notifier(site)
     job = await site.submit("-N2", "--gres=gpu:8", "--time=10", "--job-name=a\nb|4|root|x")
     await slurm.cordon(order("gpu1", "cordon"))
@@ -96,6 +96,40 @@ async def test_jobs_are_reported_then_requeued_at_the_deadline(site: SlurmSite) 
     assert site.job_nodes(job) == "gpu[2-3]"
 
 
+async def test_the_user_of_jobs_hears_once_of_a_drain_that_will_end_them(site: SlurmSite) -> None:
+    """One job's output has the message, and the comments of all say it; a site's comment stays."""
+    slurm = notifier(site)
+    outputs = [site.folder / f"job-{each}.txt" for each in range(2)]
+    jobs = [
+        await site.submit("-w", "gpu1", "--mem=100", "--comment=mine", "-o", str(each))
+        for each in outputs
+    ]
+    other = await site.submit("-w", "gpu1", "--mem=100")
+    site.run("scontrol", "update", f"jobid={other}", "admincomment=billing|12")
+    about = msgspec.structs.replace(order("gpu1"), deadline=datetime(2030, 1, 2, 3, 4, tzinfo=UTC))
+    [notice] = await slurm.notify_owners(about)
+    assert (notice.owner, notice.failure) == ("root", "")
+    assert set(notice.work) == {f"job {each}" for each in (*jobs, other)}
+
+    def comments(job: str) -> list[str]:
+        shown = site.run("squeue", "-h", "-j", job, "-O", "Comment:20,admin_comment:500")
+        return [each.strip() for each in (shown[:20], shown[20:])]
+
+    text = (
+        "Navarch drains gpu1: xid-79 on GPU 3. Work that still runs at 2030-01-02 03:04:00 UTC is "
+        "requeued, or cancelled where it cannot be. (replace-1)"
+    )
+    for each in jobs:
+        assert comments(each) == ["mine", text]
+    assert comments(other)[1] == "billing|12"
+
+    async def heard() -> bool:
+        return sum(text in each.read_text() for each in outputs) == 1
+
+    await eventually(heard, within_seconds=DRAINED_SECONDS_MAX, every=0.1)
+    assert [site.job_state(each) for each in (*jobs, other)] == ["RUNNING"] * 3
+
+
 async def test_what_an_administrator_drained_is_never_resumed(site: SlurmSite) -> None:
     """Navarch resumes its own nodes only, and keeps an administrator's reason and state."""
     slurm = notifier(site)
@@ -113,7 +147,7 @@ async def test_what_an_administrator_drained_is_never_resumed(site: SlurmSite) -
 async def test_a_node_that_an_administrator_takes_over_during_its_drain_stays_so(
     site: SlurmSite,
 ) -> None:
-    """Who changes the reason has the node: it is drained to its end, and not resumed."""
+    """A node whose reason an administrator changes is drained to its end, and not resumed."""
     slurm = notifier(site)
     job = await site.submit("-w", "gpu1", "--time=10")
     await slurm.cordon(order("gpu1", "cordon"))
@@ -156,7 +190,7 @@ async def test_job_of_a_node_that_only_navarch_lost_runs_on(site: SlurmSite) -> 
 
 @pytest.mark.parametrize("setting", ["cancel", "leave"])
 async def test_jobs_that_cannot_be_requeued(site: SlurmSite, setting: str) -> None:
-    """They are cancelled at the deadline, or left if the site says so."""
+    """Such jobs are cancelled at the deadline, or left if the site says so."""
     slurm = notifier(site, not_requeueable=setting)
     job = await site.submit("-N1", "-w", "gpu1", "--no-requeue")
     await slurm.drain(order("gpu1"))

@@ -312,7 +312,13 @@ def stops_are_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pool_planner, "stopped", lambda _, decided, __: decided)
 
 
+def what_has_no_fault_spends(patch: pytest.MonkeyPatch) -> None:
+    """A notice and a renewal count in the rate of faults, as they did."""
+    patch.setattr(disruption_budget, "for_no_fault", lambda _: False)
+
+
 BUGS: dict[str, Plant] = {
+    "what has no fault spends": what_has_no_fault_spends,
     "stops are ignored": stops_are_ignored,
     "acknowledges first": acknowledges_first,
     "timers are not stored": timers_are_not_stored,

@@ -60,6 +60,7 @@ def test_another_seed_has_another_history():
 FOUND_AT = {
     "acknowledges first": 0,
     "stops are ignored": 52,
+    "what has no fault spends": 3,
     "timers are not stored": 0,
     "fence is not confirmed": 15,
     "writes over anything": 0,

@@ -121,6 +121,7 @@ class StrictSlurm:
                 "node_count": self.number_of(2),
                 "name": "train",
                 "comment": each.get("comment", ""),
+                "admin_comment": each.get("admin_comment", ""),
                 **{key: each.get(key, "") for key in QUEUE_FIELDS},
             }
             for number, each in self.jobs.items()
@@ -184,6 +185,16 @@ class StrictSlurm:
             self.answer() if self.nodes.pop(name, None) else self.answer(500, "Invalid node name")
         )
 
+    async def update_job(self, request: Request) -> Response:
+        """Take the one field of a job that the notifier writes."""
+        number, body = int(request.path_params["job"]), await request.json()
+        if body.keys() != {"admin_comment"} or not isinstance(body["admin_comment"], str):
+            return self.answer(400, f"unknown fields {sorted(body)}")
+        if number not in self.jobs:
+            return self.answer(500, "Invalid job id specified")
+        self.jobs[number]["admin_comment"] = body["admin_comment"]
+        return self.answer()
+
     def delete_job(self, request: Request) -> Response:
         number, query = int(request.path_params["job"]), dict(request.query_params)
         allowed = {"signal", "flags"} if self.number >= FLAGS_SINCE else {"signal"}
@@ -207,6 +218,7 @@ class StrictSlurm:
             ("GET", "/ping", self.ping),
             ("POST", "/node/{name}", self.update),
             ("DELETE", "/node/{name}", self.delete_node),
+            ("POST", "/job/{job}", self.update_job),
             ("DELETE", "/job/{job}", self.delete_job),
         )
         return [

@@ -129,6 +129,24 @@ async def test_a_checkpoint_is_a_signal_to_the_batch_script_alone(number: int) -
 
 
 @pytest.mark.parametrize("number", VERSIONS)
+async def test_users_hear_of_a_drain_by_a_comment_beside_their_own(number: int) -> None:
+    """Slurmrestd sends no messages; a comment of the site stays, and jobs elsewhere get none."""
+    async with notifier(number) as (slurm, cluster):
+        running = {"state": ["RUNNING"], "nodes": "gpu1", "end": 0}
+        cluster.jobs = {
+            1: {**running, "comment": "mine"},
+            2: {**running, "admin_comment": "billing 12"},
+            3: {**running, "nodes": "gpu2"},
+        }
+        [notice] = await slurm.notify_owners(order("gpu1"))
+        assert (notice.owner, notice.work, notice.failure) == ("alice", ("job 1", "job 2"), "")
+        comments = [each.get("admin_comment", "") for each in cluster.jobs.values()]
+        assert comments[0].startswith("Navarch drains gpu1: xid-79 on GPU 3. Work that still runs ")
+        assert comments[1:] == ["billing 12", ""]
+        assert cluster.jobs[1]["comment"] == "mine"
+
+
+@pytest.mark.parametrize("number", VERSIONS)
 async def test_entries_are_changed_and_deleted(number: int) -> None:
     """A cloud node gets its machine's address, and is powered down; a dynamic one is deleted."""
     async with notifier(number) as (made, slurm):

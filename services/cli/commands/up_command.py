@@ -98,8 +98,8 @@ async def up(
         await dry_run_output.dry_runs(fleet, "apply", [(name, applied)], console.Format.TABLE)
         return
     # No plan is shown that is refused then.
-    await dry_run_output.rehearse(fleet, name, "apply", applied)
-    console.write(plan_text(planned, there))
+    found = await dry_run_output.rehearse(fleet, name, "apply", applied)
+    console.write("\n".join([plan_text(planned, there), *dry_run_output.owner_lines(found)]))
     confirm("Launch it?", yes=yes, instead="--dry-run")
     console.write_message(
         fleet_client.require_accepted(await fleet.request(name, "apply", applied)),
@@ -122,8 +122,11 @@ async def down(
 ) -> None:
     """Drain and terminate all nodes of a pool, and remove it."""
     request = drain_options(RemoveRequest, mode, drain_timeout)
+    owners = list[str]()
     if not dry_run:
-        await dry_run_output.rehearse(fleet, name, "remove", request)
+        owners = dry_run_output.owner_lines(
+            await dry_run_output.rehearse(fleet, name, "remove", request)
+        )
     there = await _nodes(fleet, name)
     for node, status in there.items():
         console.write(f"  {node:<24} {status}")
@@ -132,6 +135,7 @@ async def down(
     if dry_run:
         await dry_run_output.dry_runs(fleet, "remove", [(name, request)], console.Format.TABLE)
         return
+    console.write("\n".join(owners)) if owners else None
     confirm(f"Take {name} down?", yes=yes, instead="--dry-run")
     answer = fleet_client.require_accepted(await fleet.request(name, "remove", request))
     console.write_message(answer, console.Format.TABLE)

@@ -28,6 +28,11 @@ function gateRow(gate) {
   return h("li", {}, h("span", { class: `is-${kind}` }, word), h("span", {}, gate.name, gate.detail ? h("span", { class: "quiet" }, `: ${gate.detail}`) : null, kind === "plain" ? h("span", { class: "quiet" }, " (it limits automation alone)") : null));
 }
 
+function ownerRow({ owner = "", work = [], total = 0 }) {
+  const more = total > work.length ? ` and ${number(total - work.length)} more` : "";
+  return h("li", {}, `${owner || "an unnamed owner"}: ${work.join(", ")}${more}`);
+}
+
 function planOf(run) {
   const offering = run.offering && [run.offering.instance_type, run.offering.provider, run.offering.region, ...(run.offering.zones ?? [])].join(" ");
   const pivot = run.steps.find((each) => each.final);
@@ -37,6 +42,8 @@ function planOf(run) {
     run.steps.length ? [h("h3", {}, `Steps of the saga ${run.saga}`), h("ol", { class: "steps" }, run.steps.map((each) =>
       h("li", { title: each.deadline_seconds === null ? "no deadline" : `at most ${span(each.deadline_seconds * 1000)}` }, each.step, each === pivot ? " (no way back from here)" : "")))] : null,
     run.drain ? h("p", { class: "quiet" }, `Drain: ${run.drain}`) : null,
+    run.owners?.length ? [h("h3", {}, "Ends the work of"), h("ul", {}, run.owners.map(ownerRow))] : null,
+    run.owners_unknown ? h("p", { class: "quiet" }, `Whose work it would end is unknown: ${run.owners_unknown}`) : null,
     run.promotes ? h("p", {}, "The spare ", h("code", {}, run.promotes), " replaces it.") : null,
     offering ? h("p", {}, `Would launch: ${offering}`) : null,
     run.leaves ? h("p", { class: "quiet" }, `If it is unwound: ${run.leaves}`) : null,

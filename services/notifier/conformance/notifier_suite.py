@@ -19,6 +19,7 @@ from services.notifier.workload.workload_notifier import (
     NodeReference,
     NodeWorkload,
     Notifier,
+    OwnerNotifier,
     WorkloadAnswer,
     WorkloadOrder,
 )
@@ -195,6 +196,21 @@ class NotifierConformance:
                 (work,) = await _bounded(notifier.checkpoint(order(node, "checkpoint")))
                 assert work.checkpoint_at == expected
 
+    async def test_notifying_owners_ends_nothing(self, site: WorkloadSite) -> None:
+        """Work goes on, the node takes as much new work as before, and no owner is named twice."""
+        async with _closing(site.make()) as [notifier]:
+            if not isinstance(notifier, OwnerNotifier) or not notifier.notifies_owners:
+                pytest.skip("it sends owners no messages")
+            site.place("n1")
+            notices = await _bounded(notifier.notify_owners(order("n1", "drain")))
+            owners = [each.owner for each in notices]
+            assert len(set(owners)) == len(owners)
+            assert not [each.failure for each in notices if each.failure]
+            assert not site.is_cordoned("n1")
+            assert not await _drained(notifier, "n1")
+            gone = order("never-was", "drain", gone=True)
+            await _bounded(notifier.notify_owners(gone))
+
     async def test_single_gpus_get_no_new_work(self, site: WorkloadSite) -> None:
         """Each order names all of them, is repeated, and neither ends nor makes a node's cordon."""
         async with _closing(site.make(), site.make()) as both:
@@ -264,7 +280,8 @@ class NotifierConformance:
             assert not await _drained(notifier, "n1")
 
     @pytest.mark.parametrize(
-        "step", ["cordon", "cordon_gpus", "checkpoint", "drain", "uncordon", "evict"]
+        "step",
+        ["cordon", "cordon_gpus", "checkpoint", "notify_owners", "drain", "uncordon", "evict"],
     )
     async def test_an_order_can_be_cancelled_and_repeated(
         self, site: WorkloadSite, step: str

@@ -21,6 +21,7 @@ from services.notifier.workload.workload_notifier import (
     GpuReference,
     NodeReference,
     NodeWorkload,
+    OwnerNotice,
     RunningWork,
     StepFailure,
     WorkloadAnswer,
@@ -43,7 +44,7 @@ COMMANDS_MAX: Final = 8
 """At once: a wave of cordons must not start a process for each of its nodes."""
 
 ExecOrderName = Literal[
-    "cordon", "uncordon", "cordon_gpus", "checkpoint", "drain", "evict", "status"
+    "cordon", "uncordon", "cordon_gpus", "checkpoint", "notify_owners", "drain", "evict", "status"
 ]
 
 
@@ -108,6 +109,9 @@ class ExecNotifier:
         """Interval of `status`, once for all nodes, while drains are open."""
         cordons_gpus: bool = False
         """Whether the command knows `cordon_gpus`; otherwise nodes are cordoned whole."""
+        notifies_owners: bool = False
+        """Whether the command knows `notify_owners`, by which the owners of a node's work hear of
+        a drain with a deadline at its beginning."""
 
         def __post_init__(self) -> None:
             """Refuse what cannot be run."""
@@ -124,6 +128,7 @@ class ExecNotifier:
         del clock
         self._options = options
         self.poll_seconds: float = options.poll
+        self.notifies_owners: bool = options.notifies_owners
         self._running = asyncio.Semaphore(COMMANDS_MAX)
 
     async def cordon(self, order: WorkloadOrder) -> None:
@@ -152,6 +157,11 @@ class ExecNotifier:
             return ()
         found = self._statuses(ended).get(order.node.node)
         return found.running[:RUNNING_MAX] if found else ()
+
+    async def notify_owners(self, order: WorkloadOrder) -> Sequence[OwnerNotice]:
+        """Run it with `notify_owners`."""
+        await self._order("notify_owners", order)
+        return ()
 
     async def evict(self, order: WorkloadOrder) -> None:
         """Run it with `evict`."""

@@ -15,6 +15,7 @@ from services.notifier.workload.workload_notifier import (
     NodeWorkload,
     Notifier,
     OrderCheckingNotifier,
+    OwnerNotifier,
     PartlyAnsweredError,
     RunningWorkReporter,
     SelfCheckingNotifier,
@@ -27,6 +28,7 @@ from services.saga.participant import StepFailure
 PROTOCOLS: Final = (
     *(Notifier, NodeStateReporter, RunningWorkReporter, CheckpointingNotifier),
     *(GpuCordoningNotifier, SelfCheckingNotifier, NodeListNotifier, OrderCheckingNotifier),
+    OwnerNotifier,
 )
 
 

@@ -43,10 +43,12 @@ from services.notifier.workload.kubernetes.kubernetes_rights import (
 )
 from services.notifier.workload.kubernetes.missing_rights import RefusedOrders, missing_rights
 from services.notifier.workload.kubernetes.pod_evictor import PodEvictor, ask_pods
+from services.notifier.workload.kubernetes.pod_notices import PodTexts, notify_owners
 from services.notifier.workload.node_name import check_template, node_name
 from services.notifier.workload.workload_notifier import (
     NodeReference,
     NodeWorkload,
+    OwnerNotice,
     RunningWork,
     StepFailure,
     WorkloadAnswer,
@@ -119,6 +121,8 @@ class KubernetesNotifier:
         at_deadline: Literal["delete", "leave"] = "delete"
         """Pods that are left at the drain's deadline: deleted, so that their controllers recreate
         them elsewhere while the node still exists, or left to end with the node."""
+        notify_owners: bool = True
+        """Whether pods and their controllers get an event when a drain with a deadline begins."""
         checkpoint_pods: bool = False
         """Whether pods with `pod.navarch.io/checkpoint: "true"` are asked for a checkpoint before a
         drain, in pools with a `checkpoint_timeout`."""
@@ -151,6 +155,8 @@ class KubernetesNotifier:
         self._evictor = PodEvictor(self._client, self._state, clock, options.batch_pods)
         self._rights = RefusedOrders(clock)
         self._gpus = GpuCordons(self._client, options.gpu_cordon)
+        self._texts = PodTexts(options.batch_pods, deletes=options.at_deadline == "delete")
+        self.notifies_owners: bool = options.notify_owners
         self._seen: set[str] = set()
         """Navarch's names of the nodes that this process has seen in Kubernetes."""
         self._slots = asyncio.Semaphore(AT_ONCE_MAX)
@@ -178,6 +184,14 @@ class KubernetesNotifier:
                 until=order.deadline or now,
             )
         return [running_work(each, self._state.spans_nodes) for each in pods]
+
+    async def notify_owners(self, order: WorkloadOrder) -> Sequence[OwnerNotice]:
+        """Write events on the pods on the node, and on what controls them."""
+        node = await self._find(order.node)
+        if node is None:
+            return ()
+        pods, now = await self._list_pods(node.key), self._clock.now()
+        return await notify_owners(self._client, self._slots, order, pods, self._texts, now)
 
     async def uncordon(self, order: WorkloadOrder) -> None:
         """Remove what Navarch set; a cordon by another stays."""

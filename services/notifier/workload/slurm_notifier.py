@@ -19,6 +19,7 @@ from schemas.duration import Duration
 from schemas.settings import Setting
 from services.notifier.workload.node_name import check_template, node_name
 from services.notifier.workload.slurm_entries import SlurmEntries
+from services.notifier.workload.slurm_owners import notify_owners
 from services.notifier.workload.slurm_workload import (
     FAILED_STATES,
     announced_checkpoint,
@@ -33,6 +34,7 @@ from services.notifier.workload.slurm_workload import (
 from services.notifier.workload.workload_notifier import (
     NodeReference,
     NodeWorkload,
+    OwnerNotice,
     RunningWork,
     StepFailure,
     WorkloadAnswer,
@@ -95,6 +97,9 @@ class SlurmNotifier:
         another name; ignore: it has no work."""
         checkpoint_signal: Literal["USR1", "USR2", "HUP", "URG", "CONT"] = "USR1"
         """Sent to the batch script of a job that is asked for a checkpoint."""
+        notify_owners: bool = True
+        """Whether users hear of a drain with a deadline at its beginning, by their jobs'
+        AdminComment and `scontrol notify`."""
         checkpoint_comment: str = "navarch-checkpoint"
         """Only jobs whose comment has this word are asked, because the signal ends a script that
         does not catch it; empty: all jobs are, but those that announce a checkpoint."""
@@ -109,6 +114,7 @@ class SlurmNotifier:
     def __init__(self, *, options: Options, clock: Clock) -> None:
         self._options = options
         self.poll_seconds: float = options.poll
+        self.notifies_owners: bool = options.notify_owners
         self._clock = clock
         commands = SlurmCommands(
             folder=options.commands, conf=options.conf, seconds_max=options.timeout
@@ -158,6 +164,16 @@ class SlurmNotifier:
             self._drains[order.node.node] = order
         if _is_dead(order.node, node):
             await self._set_down(node, order)
+
+    async def notify_owners(self, order: WorkloadOrder) -> Sequence[OwnerNotice]:
+        """Comment the jobs on the node, and send each of their users one message."""
+        node = await self._find(order.node)
+        if node is None:
+            return ()
+        jobs = jobs_by_node(await self._slurm.jobs()).get(node.name, ())
+        cancels = self._options.not_requeueable == "cancel"
+        then = "is requeued" + (", or cancelled where it cannot be" if cancels else "")
+        return await notify_owners(self._slurm, order, node.name, jobs, then)
 
     async def evict(self, order: WorkloadOrder) -> None:
         """Requeue the jobs that are left; set the node DOWN if they do not end."""

@@ -27,6 +27,7 @@ from services.notifier.workload.workload_notifier import (
     GpuReference,
     NodeReference,
     NodeWorkload,
+    OwnerNotice,
     RunningWork,
     StepFailure,
     WorkloadAnswer,
@@ -45,7 +46,7 @@ BACKOFF_MAX_SECONDS: Final = 10.0
 LOGIN_REMEDY: Final = (
     "give `secret` and `headers` the values that the receiver checks, and set both clocks right"
 )
-EVENTS: Final = ("cordon", "uncordon", "cordon_gpus", "checkpoint", "drain")
+EVENTS: Final = ("cordon", "uncordon", "cordon_gpus", "checkpoint", "notify_owners", "drain")
 """What is posted, each to its own URL."""
 
 
@@ -62,7 +63,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which a callback names."""
     reason: str = ""
     deadline: str = ""
-    """checkpoint, drain: when work that is left ends; empty: it may take as long as it needs."""
+    """checkpoint, notify_owners, drain: when work that is left ends; empty: it may take as long as
+    it needs."""
     urgency: DrainMode | Literal[""] = ""
     """drain: whether the node waits for its work: `deadline`, `wait` or `immediate`."""
     timestamp: str
@@ -118,6 +120,9 @@ class WebhookNotifier:
         """Is sent which GPUs of a node get no new work; empty: nodes are cordoned whole."""
         checkpoint_url: SecretText = ""
         """Is sent the request to save the state of a node's work; empty: it is skipped."""
+        notify_owners_url: SecretText = ""
+        """Is sent, when a drain with a deadline begins, that the owners of a node's work should
+        hear of it; empty: it is skipped."""
         drain_url: SecretText = ""
         """Is sent the order to move work off a node; empty: it is skipped."""
         drain_status_url: SecretText = ""
@@ -198,6 +203,16 @@ class WebhookNotifier:
             except (msgspec.DecodeError, RecursionError) as error:
                 log.info("the answer announces no checkpoint", extra={"reason": str(error)})
         return [RunningWork(id=f"the work on {order.node.node}", checkpoint_at=at)]
+
+    @property
+    def notifies_owners(self) -> bool:
+        """Return whether there is a URL for it."""
+        return bool(self._options.notify_owners_url)
+
+    async def notify_owners(self, order: WorkloadOrder) -> Sequence[OwnerNotice]:
+        """POST `notify_owners`; who the owners are the receiver alone knows."""
+        await self._order("notify_owners", self._options.notify_owners_url, order)
+        return ()
 
     async def evict(self, order: WorkloadOrder) -> None:
         """Nothing: the contract has no such event."""

@@ -248,6 +248,32 @@ class CheckpointingNotifier(Protocol):
         """
 
 
+class OwnerNotice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Says whether one owner of work heard of a drain."""
+
+    owner: str
+    work: tuple[str, ...] = ()
+    """The IDs of the owner's jobs or pods that the message names."""
+    failure: str = ""
+    """Why the owner did not hear of it; empty: the workload system took the message."""
+
+
+@runtime_checkable
+class OwnerNotifier(Protocol):
+    """Declares what a notifier has besides if it can send a message to the owners of work."""
+
+    @property
+    def notifies_owners(self) -> bool:
+        """Return whether it is configured to; else `notify_owners` is never called."""
+
+    async def notify_owners(self, order: WorkloadOrder) -> Sequence[OwnerNotice]:
+        """Send each owner of work on the node one message: why, by when, and what happens then.
+
+        It is called once for each drain with a deadline, at its beginning, and is not repeated.
+        The drain waits neither for it nor for its success. `disruption_text` is the message.
+        """
+
+
 @runtime_checkable
 class GpuCordoningNotifier(Protocol):
     """Declares what a notifier has besides if its system can keep work off single GPUs.
@@ -330,6 +356,8 @@ __all__ = [
     "NodeWorkload",
     "Notifier",
     "OrderCheckingNotifier",
+    "OwnerNotice",
+    "OwnerNotifier",
     "PartlyAnsweredError",
     "RunningWork",
     "SelfCheckingNotifier",

@@ -3,7 +3,8 @@
 Notices of restarts and pauses, after which a node is back, are in `announced_restarts.py`.
 
 A notice is no fault of the node: the hardware is sound, and the cloud takes it whatever we decide.
-So its replacement passes the budget, which counts it all the same, and no incident holds it back.
+So its replacement passes the budget and counts in that of nodes without a fault, for which no fault
+waits, and no incident holds it back.
 The new node is launched at once and the work is notified at once; the drain ends before the cloud
 does. A node whose notices come and go is no longer taken at its word: its next ones wait for the
 budget as a fault does.
@@ -137,6 +138,23 @@ def urgent(node: NodeRecord, spec: PoolSpec, now: datetime) -> bool:
     if found is None or (doubted_until(node) or now) > now:
         return False
     return found[1].deadline is None or now >= found[1].deadline - needed(spec)
+
+
+def is_only_taken(node: NodeRecord) -> bool:
+    """Return whether a node has no fault, and leaves because the cloud takes it."""
+    well = node.health != "unhealthy" or node.health_kind in ANNOUNCED
+    return well and current_notice(node) is not None
+
+
+def urgency(node: NodeRecord, otherwise: datetime) -> tuple[bool, datetime, str]:
+    """Return the order in which nodes leave: those that still run first, by when they are taken.
+
+    `otherwise`: in place of the moment of one that no notice takes, or that is taken at any moment.
+    """
+    found = current_notice(node)
+    if found is None:
+        return False, otherwise, node.node
+    return is_gone(node), found[1].deadline or otherwise, node.node
 
 
 def needed(spec: PoolSpec) -> timedelta:

@@ -1,4 +1,4 @@
-"""How many nodes may be out of service at once, and how many be taken out in a time. Pure.
+"""Counts how many nodes may be out of service at once, and how many be taken out in a time. Pure.
 
 The level is a count of nodes; the rate a count of sagas begun within a sliding window. Resets and
 reboots, which leave a node in its place, have a rate of their own, so that a node that climbs the
@@ -8,20 +8,21 @@ moment of it has left the window.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from schemas.enums import BreakerCause, SagaKind
-from schemas.fault_signature import RACK
+from schemas.fault_signature import RACK, RENEWALS
 from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import UNLIMITED, BudgetSpec, FleetBudgetSpec
 from services.pool_manager.planner import rack_units
-from services.pool_manager.planner.node_counts import Nodes, unavailable
+from services.pool_manager.planner.node_counts import Nodes, unavailable, units_out
 from services.saga.definitions import DEFINITIONS
 
 LEVEL_MIN: Final = 1
@@ -36,6 +37,8 @@ many as the ladder tries on a node before it is replaced."""
 SLOTS: Final = 60
 SLOT_SECONDS_MIN: Final = 1
 ALL: Final = "100%"
+Rate = Literal["disruptions", "resets", "voluntary"]
+"""What a saga counts as: the names of the slots in a pool's record."""
 
 
 def limit(max_unavailable: int | str, desired: int, *, least: int = LEVEL_MIN) -> int:
@@ -68,13 +71,27 @@ def reset_rate(
     return None if replacements is None else replacements * RESETS_EACH
 
 
+def voluntary_rate(
+    spec: BudgetSpec | FleetBudgetSpec, desired: int, *, least: int = RATE_MIN
+) -> int | None:
+    """Return how many removals of nodes without a fault may be begun; None: any number."""
+    if spec.max_voluntary is not None:
+        return rate(spec.max_voluntary, desired, least=least)
+    most = rate(spec.max_replacements, desired, least=least)
+    return None if most is None else _half(most)
+
+
+def _half(most: int) -> int:
+    return math.ceil(most / 2)
+
+
 def _share(percentage: str, of: int) -> int:
     return math.ceil(of * float(percentage.removesuffix("%")) / 100 - 1e-9)
 
 
 def lifted(spec: FleetBudgetSpec) -> bool:
-    """Whether the fleet's budget cannot bind, so that nothing need be counted for it."""
-    resets = spec.max_resets in (None, UNLIMITED)
+    """Return whether the fleet's budget cannot bind, so that nothing need be counted for it."""
+    resets = spec.max_resets in (None, UNLIMITED) and spec.max_voluntary in (None, UNLIMITED)
     if spec.max_quarantined not in (None, ALL):
         return False
     return spec.max_unavailable == ALL and spec.max_replacements == UNLIMITED and resets
@@ -84,7 +101,7 @@ def lifted(spec: FleetBudgetSpec) -> bool:
 
 
 def slot_seconds(window: float) -> int:
-    """How long a slot of a window is."""
+    """Return how long a slot of a window is."""
     return max(SLOT_SECONDS_MIN, math.ceil(window / SLOTS))
 
 
@@ -97,12 +114,12 @@ def noted(begun: Mapping[str, int], window: float, now: datetime, count: int = 1
 
 
 def counted(begun: Mapping[str, int], window: float, now: datetime) -> int:
-    """How many sagas were begun within the window."""
+    """Return how many sagas were begun within the window."""
     return sum(count for slot, count in begun.items() if _counts(slot, window, now))
 
 
 def room_at(begun: Mapping[str, int], window: float, now: datetime) -> datetime | None:
-    """When the first slot leaves the window; None where none is in it."""
+    """Return when the first slot leaves the window; None where none is in it."""
     slots = [int(slot) for slot in begun if _counts(slot, window, now)]
     if not slots:
         return None
@@ -113,21 +130,31 @@ def _counts(slot: str, window: float, now: datetime) -> bool:
     return int(slot) + slot_seconds(window) + window > now.timestamp()
 
 
+def for_no_fault(opened: OpenSaga) -> bool:
+    """Return whether a saga is open for a notice or a renewal, and for no fault of its node."""
+    noticed = opened.notice and opened.action == "none"
+    return bool(noticed) or opened.fault_signature in RENEWALS
+
+
+def rate_of(kind: SagaKind, *, voluntary: bool = False) -> Rate:
+    """Return in which rate a saga counts: each has its own slots in a pool's record."""
+    if DEFINITIONS[kind].in_place:
+        return "resets"
+    return "voluntary" if voluntary else "disruptions"
+
+
 def with_begun(
-    record: PoolRecord, fleet_window: float, now: datetime, kinds: Sequence[SagaKind]
+    record: PoolRecord, fleet_window: float, now: datetime, rates: Sequence[Rate]
 ) -> PoolRecord:
-    """The pool's record with more sagas begun; `fleet_window` 0: not counted there."""
+    """Return the pool's record with more sagas begun; `fleet_window` 0: not counted there."""
     window = float(record.spec.budget.window)
-    resets = sum(1 for kind in kinds if DEFINITIONS[kind].in_place)
-    others = len(kinds) - resets
-    if others:
-        fleet = noted(record.fleet_disruptions, fleet_window, now, others) if fleet_window else {}
-        begun = noted(record.disruptions, window, now, others)
-        record = msgspec.structs.replace(record, disruptions=begun, fleet_disruptions=fleet)
-    if resets:
-        fleet = noted(record.fleet_resets, fleet_window, now, resets) if fleet_window else {}
-        begun = noted(record.resets, window, now, resets)
-        record = msgspec.structs.replace(record, resets=begun, fleet_resets=fleet)
+    for name, count in Counter(rates).items():
+        own, fleet = getattr(record, name), getattr(record, f"fleet_{name}")
+        changed = {
+            name: noted(own, window, now, count),
+            f"fleet_{name}": noted(fleet, fleet_window, now, count) if fleet_window else {},
+        }
+        record = msgspec.structs.replace(record, **changed)
     return record
 
 
@@ -136,7 +163,8 @@ def with_counted(
 ) -> PoolRecord:
     """The pool's record whose rates count these sagas, which are open in it."""
     begun = _each_decision(begun)
-    record = with_begun(record, fleet_window, now, [each.kind for each in begun.values()])
+    rates = [rate_of(each.kind, voluntary=for_no_fault(each)) for each in begun.values()]
+    record = with_begun(record, fleet_window, now, rates)
     counted_sagas = {
         name: msgspec.structs.replace(record.open[name], counted=True) for name in begun
     }
@@ -158,15 +186,9 @@ def without_counted(record: PoolRecord, ended: OpenSaga) -> PoolRecord:
     """
     if not ended.counted:
         return record
-    if DEFINITIONS[ended.kind].in_place:
-        resets, fleet = record.resets, record.fleet_resets
-        return msgspec.structs.replace(
-            record, resets=_less(resets, ended.since), fleet_resets=_less(fleet, ended.since)
-        )
-    begun, fleet = record.disruptions, record.fleet_disruptions
-    return msgspec.structs.replace(
-        record, disruptions=_less(begun, ended.since), fleet_disruptions=_less(fleet, ended.since)
-    )
+    name = rate_of(ended.kind, voluntary=for_no_fault(ended))
+    slots = {each: _less(getattr(record, each), ended.since) for each in (name, f"fleet_{name}")}
+    return msgspec.structs.replace(record, **slots)
 
 
 def _less(begun: Mapping[str, int], at: datetime) -> dict[str, int]:
@@ -187,7 +209,7 @@ def recounted(
         record, disruptions={}, fleet_disruptions={}, resets={}, fleet_resets={}
     )
     for at, kind in sorted(began):
-        found = with_begun(found, fleet_window, at, (kind,))
+        found = with_begun(found, fleet_window, at, (rate_of(kind),))
     window = float(record.spec.budget.window)
     more = {
         name: getattr(found, name)
@@ -205,7 +227,7 @@ def recounted(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Others:
-    """What the other pools take of the fleet's budget, and what the fleet may."""
+    """Holds what the other pools take of the fleet's budget, and what the fleet may."""
 
     spec: FleetBudgetSpec
     desired: int = 0
@@ -230,6 +252,10 @@ class Others:
         """Sagas that the other pools began within the fleet's window."""
         return sum(counted(each.disruptions, float(self.spec.window), now) for each in self.claims)
 
+    def voluntary(self, now: datetime) -> int:
+        """Removals of nodes without a fault that the other pools began in the fleet's window."""
+        return sum(counted(each.voluntary, float(self.spec.window), now) for each in self.claims)
+
     def reset_rate(self, desired: int) -> int | None:
         """GPU resets and reboots that may be begun in the fleet within its window."""
         wanted, spec = self.desired + desired, self.spec
@@ -241,7 +267,7 @@ class Others:
 
 
 def others(spec: FleetBudgetSpec, fleet: FleetBudgetRecord, pool: str) -> Others | None:
-    """What the pools beside `pool` claim; None where the fleet's budget cannot bind."""
+    """Return what the pools beside `pool` claim; None where the fleet's budget cannot bind."""
     if lifted(spec):
         return None
     claims = tuple(claim for name, claim in fleet.claims.items() if name != pool)
@@ -259,7 +285,7 @@ def others(spec: FleetBudgetSpec, fleet: FleetBudgetRecord, pool: str) -> Others
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """What one decision may still begin."""
+    """Holds what one decision may still begin."""
 
     unavailable: int
     level: int
@@ -275,39 +301,71 @@ class Allowance:
     fleet_reset_rate: int | None = None
     overdue: int = 0
     """Of those out of service, how many wait for work that does not leave."""
+    voluntary: int = 0
+    """Removals of nodes without a fault that were begun within the window."""
+    voluntary_rate: int | None = None
+    fleet_voluntary: int = 0
+    fleet_voluntary_rate: int | None = None
+    voluntary_out: int = 0
+    """Of those out of service, how many have no fault: no fault waits for them."""
 
     def refusal(
         self, *, cordoned: bool, resets: bool = False, silent: bool = False
     ) -> BreakerCause:
-        """What forbids to act on one more node, by a reset or reboot or otherwise; empty: nothing.
+        """Return what forbids to act on one more node, in place or otherwise; empty: nothing.
 
         A node that is cordoned already counts as out of service; acting on it takes out no more.
         """
         # What is silent has no work to lose, and does not queue behind work that does not leave.
-        if not cordoned and self.unavailable - silent * self.overdue >= self.level:
+        spared = self.voluntary_out + silent * self.overdue
+        if not cordoned and self.unavailable - spared >= self.level:
             return "level"
         if resets and self.reset_rate is not None and self.resets >= self.reset_rate:
             return "reset-rate"
         if not resets and self.rate is not None and self.disruptions >= self.rate:
             return "rate"
         level = None if cordoned else self.fleet_level
-        if level is not None and self.fleet_unavailable - silent * self.overdue >= level:
+        if level is not None and self.fleet_unavailable - spared >= level:
             return "fleet-level"
         most = self.fleet_reset_rate if resets else self.fleet_rate
         if most is not None and (self.fleet_resets if resets else self.fleet_disruptions) >= most:
             return "fleet-reset-rate" if resets else "fleet-rate"
         return ""
 
-    def halved(self) -> "Allowance":
-        """Half of each limit, rounded up: what may be begun that can wait."""
-        names = ("level", "rate", "fleet_level", "fleet_rate")
-        limits = {name: getattr(self, name) for name in names}
+    def for_no_fault(self) -> "Allowance":
+        """Return what may be begun with nodes that have no fault, beside all that is out.
+
+        They have half of each level, rounded up, and a rate of their own.
+        """
         return replace(
-            self, **{name: math.ceil(each / 2) for name, each in limits.items() if each is not None}
+            self,
+            level=_half(self.level),
+            fleet_level=None if self.fleet_level is None else _half(self.fleet_level),
+            voluntary_out=0,
+            overdue=0,
+            disruptions=self.voluntary,
+            rate=self.voluntary_rate,
+            fleet_disruptions=self.fleet_voluntary,
+            fleet_rate=self.fleet_voluntary_rate,
         )
 
+    def after(self, opened: OpenSaga, *, cordoned: bool) -> "Allowance":
+        """Return what is left when a saga has begun."""
+        if for_no_fault(opened):
+            more = 0 if cordoned else 1
+            left = self.took(cordoned=cordoned)
+            return replace(
+                left,
+                disruptions=self.disruptions,
+                fleet_disruptions=self.fleet_disruptions,
+                voluntary=self.voluntary + 1,
+                fleet_voluntary=self.fleet_voluntary + 1,
+                voluntary_out=self.voluntary_out + more,
+            )
+        return self.took(cordoned=cordoned, resets=DEFINITIONS[opened.kind].in_place)
+
     def took(self, *, cordoned: bool, resets: bool = False) -> "Allowance":
-        """What is left when one more has begun."""
+        """Return what is left when one more has begun."""
         more = 0 if cordoned else 1
         return replace(
             self,
@@ -318,6 +376,17 @@ class Allowance:
             resets=self.resets + resets,
             fleet_resets=self.fleet_resets + resets,
         )
+
+
+def voluntary_out(record: PoolRecord, nodes: Nodes) -> int:
+    """Return how many units are out of service for no fault of any of their nodes."""
+    there = nodes.racks if rack_units.is_by_rack(record) else {}
+    units: dict[bool, set[str]] = {True: set(), False: set()}
+    for each in record.open.values():
+        if DEFINITIONS[each.kind].out_of_service:
+            units[for_no_fault(each)].add(rack_units.unit_of_saga(record, each, there))
+    found = units[True] - units[False]
+    return len(found & units_out(record, nodes)) if found else 0
 
 
 def _waits(record: PoolRecord, opened: OpenSaga, now: datetime) -> bool:
@@ -331,13 +400,18 @@ def _waits(record: PoolRecord, opened: OpenSaga, now: datetime) -> bool:
 
 
 def allowance(record: PoolRecord, nodes: Nodes, fleet: Others | None, now: datetime) -> Allowance:
-    """What may be begun in a pool now."""
+    """Return what may be begun in a pool now."""
     spec: BudgetSpec = record.spec.budget
     out, desired = unavailable(record, nodes), rack_units.units(record, record.desired)
     own = Allowance(
         unavailable=out,
         level=limit(spec.max_unavailable, desired),
-        overdue=sum(_waits(record, each, now) for each in record.open.values()),
+        overdue=sum(
+            _waits(record, each, now) for each in record.open.values() if not for_no_fault(each)
+        ),
+        voluntary=counted(record.voluntary, float(spec.window), now),
+        voluntary_rate=voluntary_rate(spec, desired),
+        voluntary_out=voluntary_out(record, nodes),
         disruptions=counted(record.disruptions, float(spec.window), now),
         rate=rate(spec.max_replacements, desired),
         resets=counted(record.resets, float(spec.window), now),
@@ -352,6 +426,10 @@ def allowance(record: PoolRecord, nodes: Nodes, fleet: Others | None, now: datet
         fleet_level=fleet.level(desired),
         fleet_disruptions=fleet.begun(now) + counted(record.fleet_disruptions, window, now),
         fleet_rate=fleet.rate(desired),
+        fleet_voluntary=fleet.voluntary(now) + counted(record.fleet_voluntary, window, now),
+        fleet_voluntary_rate=voluntary_rate(
+            fleet.spec, fleet.desired + desired, least=FLEET_RATE_MIN
+        ),
         fleet_resets=fleet.resets(now) + counted(record.fleet_resets, window, now),
         fleet_reset_rate=fleet.reset_rate(desired),
     )

@@ -78,6 +78,6 @@ def _latest_at(at: datetime, record: PoolRecord, times: Sequence[datetime]) -> d
     """When it must begin, where so many at a time as the budget allows are taken by then."""
     together = bisect_right(times, at)
     desired = rack_units.units(record, record.desired)
-    at_once = max(1, limit(record.spec.budget.max_unavailable, desired))
+    at_once = max(1, math.ceil(limit(record.spec.budget.max_unavailable, desired) / 2))
     rounds = max(1, math.ceil(together / at_once))
     return at - rounds * cloud_notices.needed(record.spec)

@@ -25,6 +25,8 @@ from services.saga.definition import Definition
 from services.saga.definitions import DEFINITIONS, ON_REQUEST
 
 Params = Callable[[str, PoolRecord, OpenSaga], SagaParams]
+ENDING_STEPS: Final = frozenset({"drain", "terminate", "reboot", "reset-gpu"})
+"""Steps before or by which the work on a node ends."""
 ASKED: Final = "dry-run"
 """In place of the request's id: nothing that carries it is ever written."""
 
@@ -78,6 +80,11 @@ def dry_run(
             reason = f"{saga} is under way already"
         return msgspec.structs.replace(result, reason=reason)
     return _with_saga(result, saga, opened, params_of(snapshot.fleet, answer.record, opened))
+
+
+def ends_work(result: DryRun) -> bool:
+    """Return whether the saga that would begin ends what runs on its node."""
+    return any(each.step in ENDING_STEPS for each in result.steps)
 
 
 def _with_budget(result: DryRun, snapshot: PoolSnapshot, now: datetime) -> DryRun:

@@ -23,6 +23,7 @@ from services.simulator.engine.invariants import CLOCK_SECONDS, STORED_WITHIN_SE
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulation_context import SimulationContext, StoredRecords
 from services.simulator.engine.virtual_time import moment
+from services.simulator.engine.write_invariants import rate_that_counts
 
 _pools = decoder(PoolRecord)
 RESETS_EACH: Final = 3
@@ -117,11 +118,13 @@ class BudgetInvariants:
         """Whether a node has run a job with one of these, about which a saga began at the time."""
         self._disrupting: dict[str, dict[str, None]] = {}
         """Pool -> its sagas that count against the budget."""
-        self._begun: dict[tuple[str, bool], dict[str, tuple[float, bool]]] = {}
-        """Pool, and whether it is a reset or reboot -> when its sagas were decided on, and whether
-        the cloud takes their nodes."""
+        self._begun: dict[tuple[str, str], dict[str, tuple[float, bool]]] = {}
+        """Pool and rate -> when its sagas were decided on, and whether the cloud takes their
+        nodes."""
         self._decisions: dict[str, str] = {}
         """Saga of a node that leaves with its rack -> the decision about the rack."""
+        self._without_fault: set[str] = set()
+        """Sagas of nodes that have no fault."""
         self._restores = 0
         """Of the whole store, so far."""
         simulation.watchers.append(self._on_stored)
@@ -134,6 +137,10 @@ class BudgetInvariants:
         if not isinstance(entry, SagaStarted) or entry.params.by:
             return
         if DEFINITIONS[entry.kind].remediates:
+            pool = self._records.pool(entry.params.pool)
+            opened = pool.open.get(entry.saga) if pool is not None else None
+            if opened is not None and rate_that_counts(opened) == "voluntary":
+                self._without_fault.add(entry.saga)
             self._disrupts(entry)
 
     def _disrupts(self, entry: SagaStarted) -> None:
@@ -174,10 +181,14 @@ class BudgetInvariants:
             return after and known.sagas.started(saga).params.node in known.preempted
 
         silent = record is not None and record.lost
+        opened = pool.open.get(entry.saga)
+        is_fault = opened is None or rate_that_counts(opened) != "voluntary"
         out = [
             each
             for each in disrupting
             if each in known.sagas.open
+            # What has no fault spends nothing that faults need.
+            and not (is_fault and each in self._without_fault)
             and not (self._is_gap(known.sagas.started(each).params) or later(each))
             and not (silent and self._is_overdue(known.sagas.started(each)))
         ]
@@ -237,13 +248,14 @@ class BudgetInvariants:
     def _rate(self, entry: SagaStarted, pool: PoolRecord, times: int) -> None:
         budget, resets = pool.spec.budget, DEFINITIONS[entry.kind].in_place
         opened = pool.open.get(entry.saga)
+        rate = rate_that_counts(opened) if opened else "resets" if resets else "disruptions"
         decided = (opened.since if opened else entry.time).timestamp()
         window = float(budget.window) - STORED_WITHIN_SECONDS
         if self._invariants.restores != self._restores:
             # The alert about a restored store says so: what began since the backup is not counted.
             self._restores = self._invariants.restores
             self._begun.clear()
-        begun = self._begun.setdefault((pool.name, resets), {})
+        begun = self._begun.setdefault((pool.name, rate), {})
         name = entry.saga
         if entry.params.fault_signature == RACK:  # one decision for all nodes of the rack
             name = f"{self._unit(pool, entry.params)} at {decided}"
@@ -261,11 +273,15 @@ class BudgetInvariants:
         limit: int | str = budget.max_replacements
         if resets and budget.max_resets is not None:
             limit = budget.max_resets
+        if rate == "voluntary" and budget.max_voluntary is not None:
+            limit = budget.max_voluntary
         if limit == "unlimited" or preempted:
             return
         wanted = rack_units.units(pool, pool.desired)
         most = times * budget_count(limit, wanted, least=3)
         most *= RESETS_EACH if resets and budget.max_resets is None else 1
+        if rate == "voluntary" and budget.max_voluntary is None:
+            most = math.ceil(most / 2)
         if len(recent) >= most:
             self._invariants.fail(
                 f"{len(recent) + 1} nodes were {'reset or rebooted' if resets else 'taken out'} "

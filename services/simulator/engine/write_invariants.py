@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from schemas import subjects
+from schemas.fault_signature import RENEWALS
 from schemas.headers import EXPECTED_LAST_SUBJECT_SEQ
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
@@ -26,7 +27,7 @@ from schemas.node_events import (
 )
 from schemas.node_records import NodeRecord, node_key
 from schemas.offering_records import prices_key
-from schemas.pool_records import PoolRecord, removed_key
+from schemas.pool_records import OpenSaga, PoolRecord, removed_key
 from schemas.saga_log_entries import (
     WHOLE,
     SagaUnwinding,
@@ -263,8 +264,8 @@ class RateInvariants:
 
     def __init__(self, simulation: SimulationContext, invariants: Invariants) -> None:
         self._invariants = invariants
-        self._begun: dict[str, dict[str, tuple[bool, str]]] = {}
-        """Pool -> saga -> whether it leaves the node in its place, and its slot."""
+        self._begun: dict[str, dict[str, tuple[str, str]]] = {}
+        """Pool -> saga -> the rate in which it counts, and its slot."""
         self._counted: set[str] = set()
         """Sagas that give back what they have not used; an operator's are counted for good."""
         self._undone: set[str] = set()
@@ -291,20 +292,28 @@ class RateInvariants:
                 self._counted.add(saga)
             if saga not in known:
                 slot = str(math.floor(opened.since.timestamp() / width) * width)
-                known[saga] = DEFINITIONS[opened.kind].in_place, slot
+                known[saga] = rate_that_counts(opened), slot
         if self._invariants.destroyed or self._invariants.restored:
             return
         for saga in (self._undone & self._counted & known.keys()) - record.open.keys():
             del known[saga]
-        for in_place, slots in ((False, record.disruptions), (True, record.resets)):
-            for slot, count in slots.items():
-                begun = [name for name, each in known.items() if each == (in_place, slot)]
+        for name in ("disruptions", "resets", "voluntary"):
+            for slot, count in getattr(record, name).items():
+                begun = [saga for saga, each in known.items() if each == (name, slot)]
                 if count > len(begun):
                     self._invariants.fail(
-                        f"the rate of {record.name} counts {count} sagas where {len(begun)} "
-                        f"have disrupted a node: {', '.join(begun)}",
+                        f"the {name} of {record.name} count {count} sagas where {len(begun)} "
+                        f"have disrupted a node so: {', '.join(begun)}",
                         *begun,
                     )
+
+
+def rate_that_counts(opened: OpenSaga) -> str:
+    """Return in which rate a saga counts: what has no fault spends nothing that faults need."""
+    if DEFINITIONS[opened.kind].in_place:
+        return "resets"
+    announced = bool(opened.notice) and opened.action == "none"
+    return "voluntary" if announced or opened.fault_signature in RENEWALS else "disruptions"
 
 
 class WriteInvariants:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from services.notifier.workload.kubernetes.kubernetes_pods import MIRROR, job_name
 from services.notifier.workload.workload_notifier import (
@@ -262,17 +262,31 @@ def node_event(
     node: KubernetesNode, name: str, *, reason: str, message: str, now: str
 ) -> dict[str, Any]:
     """The event that `kubectl describe node` shows."""
+    about = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": node.metadata.name,
+        "uid": node.metadata.uid,
+    }
+    return object_event(about, name, reason=reason, message=message, now=now)
+
+
+def object_event(
+    about: Mapping[str, str],
+    name: str,
+    *,
+    reason: str,
+    message: str,
+    now: str,
+    kind: Literal["Normal", "Warning"] = "Normal",
+) -> dict[str, Any]:
+    """Return an event about an object, in its namespace; a node's are in `default`."""
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": name, "namespace": "default"},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "name": node.metadata.name,
-            "uid": node.metadata.uid,
-        },
-        "type": "Normal",
+        "metadata": {"name": name, "namespace": about.get("namespace", "default")},
+        "involvedObject": dict(about),
+        "type": kind,
         "reason": reason,
         "message": message[:REASON_CHARS_MAX],
         "source": {"component": "navarch"},

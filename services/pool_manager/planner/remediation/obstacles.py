@@ -1,4 +1,4 @@
-"""What forbids to act on any unhealthy node of a pool, whatever its budget says. Pure.
+"""Finds what forbids to act on any unhealthy node of a pool, whatever its budget says. Pure.
 
 Nodes without work are no reason to wait for the workload system: nothing on them can be disturbed.
 """
@@ -8,12 +8,15 @@ from datetime import datetime
 
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
+from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner.disruption_budget import allowance
 from services.pool_manager.planner.gates import pool_gates
 from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import (
     cordon_just_refused,
     is_down,
     is_gone,
+    takes_out_no_more,
 )
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.remediation import remedy_selection
@@ -21,6 +24,8 @@ from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.safety import breaker, incidents
 from services.pool_manager.planner.safety.breaker_messages import wave_words
 from services.pool_manager.planner.sizing import spares
+from services.pool_manager.planner.sizing.open_sagas import room_for_announced, units_of
+from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 
 
 def find_obstacle(
@@ -30,7 +35,7 @@ def find_obstacle(
     choices: Mapping[str, RemedyChoice],
     now: datetime,
 ) -> breaker.BreakerReason | None:
-    """What forbids to act on any node, whatever the budget says."""
+    """Return what forbids to act on any node, whatever the budget says."""
     proposed = Proposal("repair", record, now)
     if pool_gates.auto_replace_off(proposed) is not None:
         return None
@@ -52,15 +57,57 @@ def find_obstacle(
     return None
 
 
-def put_off(record: PoolRecord, waiting: Sequence[NodeRecord], now: datetime) -> frozenset[str]:
-    """Names of the nodes without work that wait a moment, as a cordon has just been refused."""
-    if not cordon_just_refused(record, now):
+def put_off(
+    snapshot: PoolSnapshot, record: PoolRecord, waiting: Sequence[NodeRecord], now: datetime
+) -> frozenset[str]:
+    """Names of the nodes that wait for no budget of faults.
+
+    Those without work wait where a cordon has just been refused, and those that the cloud takes
+    where as many are leaving as may be: by the record's room, and by the budget of what has no
+    fault where there is time.
+    """
+    refused = cordon_just_refused(record, now)
+    without_work = (node.node for node in waiting if refused and _has_no_work(node))
+    beyond = _beyond_room(record, waiting, now) | _beyond_budget(snapshot, record, waiting, now)
+    return frozenset(without_work) | beyond
+
+
+def _beyond_room(
+    record: PoolRecord, waiting: Sequence[NodeRecord], now: datetime
+) -> frozenset[str]:
+    """Names of the nodes that the cloud takes for which the record has no room, the last ones."""
+    taken = [node for node in waiting if cloud_notices.current_notice(node) is not None]
+    left, beyond = room_for_announced(record) if taken else 0, set[str]()
+    for node in sorted(taken, key=lambda each: cloud_notices.urgency(each, now)):
+        notice, _ = cloud_notices.current_notice(node) or ("", None)
+        left -= units_of(remediation_reason(node, record, now), notice)
+        if left < 0:
+            beyond.add(node.node)
+    return frozenset(beyond)
+
+
+def _beyond_budget(
+    snapshot: PoolSnapshot, record: PoolRecord, waiting: Sequence[NodeRecord], now: datetime
+) -> frozenset[str]:
+    """Names of the nodes without a fault that the cloud takes later, and that the budget holds."""
+    found = (node for node in waiting if cloud_notices.is_only_taken(node) and not is_gone(node))
+    taken = [(not cloud_notices.urgent(node, record.spec, now), node) for node in found]
+    if not any(can_wait for can_wait, _ in taken):
         return frozenset()
-    return frozenset(node.node for node in waiting if _has_no_work(node))
+    beyond = set[str]()
+    left = allowance(record, snapshot.nodes, snapshot.others, now).for_no_fault()
+    taken.sort(key=lambda each: (each[0], cloud_notices.urgency(each[1], now)))
+    for can_wait, node in taken:
+        out = takes_out_no_more(record, snapshot.nodes, node)
+        if can_wait and left.refusal(cordoned=out):
+            beyond.add(node.node)
+        else:
+            left = left.took(cordoned=out)
+    return frozenset(beyond)
 
 
 def gaps_wait(record: PoolRecord, obstacle: breaker.BreakerReason | None) -> bool:
-    """Whether nodes whose instances are gone are not replaced: it would fail, or may be outdated.
+    """Return whether nodes whose instances are gone are not replaced, as it would fail.
 
     A breaker that an operator opened holds unhealthy nodes, and a gap is none.
     """
@@ -73,6 +120,6 @@ def _has_no_work(node: NodeRecord) -> bool:
 
 
 def workload_system(record: PoolRecord) -> str:
-    """What cordons the pool's nodes, as its spec names it."""
+    """Return what cordons the pool's nodes, as its spec names it."""
     names = ", ".join(record.spec.notifiers) or "of the fleet's `notifier`"
     return f"the workload system ({names})"

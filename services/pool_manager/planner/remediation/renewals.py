@@ -1,7 +1,7 @@
 """Decides which healthy nodes are replaced at leisure: too old, drifted, or too dear. Pure.
 
 Nothing is wrong with them, so everything else goes first: they leave in a service window or, in a
-pool without any, once they have no work, and half of the budget is kept for unhealthy nodes. From
+pool without any, once they have no work, within a budget of their own. From
 nine tenths of `expire_after` on a node may leave, at a moment of its own, so that nodes that were
 launched together do not leave together; when all of it is over its work is waited for no longer
 than any drain does. A drifted node was launched with other settings than its pool has now. None
@@ -139,7 +139,7 @@ def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:
     """Return those whose use decides when they leave: of very many, others each minute."""
     if not may_begin(snapshot.record, now):
         return []
-    left = allowance(snapshot.record, snapshot.nodes, snapshot.others, now).halved()
+    left = allowance(snapshot.record, snapshot.nodes, snapshot.others, now).for_no_fault()
     if left.refusal(cordoned=False):
         return []
     due = [node.node for node, _ in _due(snapshot, snapshot.record, now) if not node.spare]

@@ -73,7 +73,7 @@ def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     choices = {node.node: remedy_selection.choose(snapshot, node, now) for node in waiting}
     waiting, choices = rack_repair.by_rack(snapshot, record, waiting, choices, now)
     people = remedy_selection.notify_operators(snapshot, record, choices, waiting, now)
-    record, put_off = people.record, obstacles.put_off(people.record, people.others, now)
+    record, put_off = people.record, obstacles.put_off(snapshot, people.record, people.others, now)
     waiting = [node for node in people.others if node.node not in put_off]
     obstacle = obstacles.find_obstacle(snapshot, record, waiting, choices, now)
     actions = _Actions(
@@ -149,8 +149,7 @@ def _waiting(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> Seque
         ),
         key=lambda node: (
             not cloud_notices.urgent(node, record.spec, now),
-            node.health_at or node.lost_at or now,
-            node.node,
+            *cloud_notices.urgency(node, node.health_at or node.lost_at or now),
         ),
     )
 
@@ -182,8 +181,9 @@ def _rack(actions: _Actions, node: NodeRecord) -> str:
 def _refusal(actions: _Actions, node: NodeRecord) -> BreakerCause:
     """What of the budget forbids the node's remedy."""
     resets = remedy_selection.is_in_place(actions.choices[node.node].remedy)
-    out = takes_out_no_more(actions.record, actions.nodes, node)
-    return actions.allowance.refusal(cordoned=out, resets=resets, silent=node.lost)
+    out, allowed = takes_out_no_more(actions.record, actions.nodes, node), actions.allowance
+    allowed = allowed.for_no_fault() if cloud_notices.is_only_taken(node) else allowed
+    return allowed.refusal(cordoned=out, resets=resets, silent=node.lost)
 
 
 def _begin(
@@ -193,12 +193,12 @@ def _begin(
     out = takes_out_no_more(actions.record, actions.nodes, node)
     started, record = rack_repair.start(snapshot, actions.record, node, choice, now)
     record = slow_waves.with_remediated(record, node, snapshot.health.get(node.node), now)
-    resets = remedy_selection.is_in_place(choice.remedy)
-    return next(iter(started)), replace(
+    saga, opened = next(iter(started.items()))
+    return saga, replace(
         actions,
         record=record,
         start={**actions.start, **started},
-        allowance=actions.allowance.took(cordoned=out, resets=resets),
+        allowance=actions.allowance.after(opened, cordoned=out),
     )
 
 
@@ -346,12 +346,12 @@ def _remediate_degraded(snapshot: PoolSnapshot, actions: _Actions, now: datetime
 
 
 def _renew(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
-    """Replace healthy nodes that are due, after degraded ones, with half of the budget."""
+    """Replace healthy nodes that are due, after degraded ones, within a budget of their own."""
     if not renewals.may_begin(actions.record, now):
         return actions
     before, whole = len(actions.start), actions.allowance
     record, found = renewals.with_room(snapshot, actions.record, now)
-    actions = replace(actions, allowance=whole.halved(), record=record)
+    actions = replace(actions, allowance=whole.for_no_fault(), record=record)
     for node, choice, what in found:
         if renewals.rack_waits(actions.record, actions.nodes, node, actions.allowance):
             continue
@@ -405,7 +405,7 @@ def _begin_allowed(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> 
             break
         if why := _refusal(actions, node):
             left.append(node)
-            refused.append(why)
+            refused += [] if cloud_notices.is_only_taken(node) else [why]
         elif ramp is not None and len(actions.start) - before >= ramp:
             left.append(node)
         else:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -10,6 +11,9 @@ from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.node_counts import Nodes, unavailable, units_quarantined
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
+
+RATES: Final = ("disruptions", "resets", "voluntary")
+"""What a claim counts by slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ def claim_of(record: PoolRecord, nodes: Nodes, revision: int) -> BudgetClaim:
         quarantined=len(units_quarantined(record, nodes)),
         disruptions=record.fleet_disruptions,
         resets=record.fleet_resets,
+        voluntary=record.fleet_voluntary,
         revision=revision,
     )
 
@@ -64,6 +69,7 @@ def claimed(old: BudgetClaim | None, wanted: BudgetClaim) -> BudgetClaim:
         quarantined=max(old.quarantined, wanted.quarantined),
         disruptions=_greater(old.disruptions, wanted.disruptions),
         resets=_greater(old.resets, wanted.resets),
+        voluntary=_greater(old.voluntary, wanted.voluntary),
         revision=old.revision,
     )
 
@@ -79,7 +85,8 @@ def says_less(wanted: BudgetClaim, written: BudgetClaim) -> bool:
         written.unavailable > wanted.unavailable
         or written.quarantined > wanted.quarantined
         or any(
-            count > wanted.disruptions.get(slot, 0) for slot, count in written.disruptions.items()
+            count > getattr(wanted, name).get(slot, 0)
+            for name in RATES
+            for slot, count in getattr(written, name).items()
         )
-        or any(count > wanted.resets.get(slot, 0) for slot, count in written.resets.items())
     )

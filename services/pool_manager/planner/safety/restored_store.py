@@ -8,12 +8,16 @@ from datetime import datetime
 
 import msgspec
 
-from schemas.enums import SagaKind
 from schemas.names import saga_number
 from schemas.node_records import HeartbeatRecord, NodeRecord
 from schemas.pool_events import BreakerOpened
 from schemas.pool_records import PoolRecord
-from services.pool_manager.planner.disruption_budget import Allowance, allowance, with_begun
+from services.pool_manager.planner.disruption_budget import (
+    Allowance,
+    Rate,
+    allowance,
+    with_begun,
+)
 from services.pool_manager.planner.event_outbox import pending_events
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety.breaker import restored
@@ -65,12 +69,12 @@ def _used_up(
     record: PoolRecord, allowed: Allowance, fleet_window: float, now: datetime
 ) -> PoolRecord:
     """As many sagas begun as may be: those that began since the backup are not known."""
-    if allowed.rate is not None:
-        replaced: SagaKind = "replace"
-        more = max(allowed.rate - allowed.disruptions, 0)
-        record = with_begun(record, fleet_window, now, (replaced,) * more)
-    if allowed.reset_rate is not None:
-        reset: SagaKind = "reset-gpu"
-        more = max(allowed.reset_rate - allowed.resets, 0)
-        record = with_begun(record, fleet_window, now, (reset,) * more)
+    begun: dict[Rate, tuple[int | None, int]] = {
+        "disruptions": (allowed.rate, allowed.disruptions),
+        "resets": (allowed.reset_rate, allowed.resets),
+        "voluntary": (allowed.voluntary_rate, allowed.voluntary),
+    }
+    for name, (most, known) in begun.items():
+        if most is not None:
+            record = with_begun(record, fleet_window, now, (name,) * max(most - known, 0))
     return record

@@ -11,6 +11,7 @@ from schemas.enums import SagaKind
 from schemas.names import node_serial
 from schemas.node_records import NodeRecord
 from schemas.pool_records import (
+    ANNOUNCED_UNITS_MAX,
     LAUNCH_UNITS,
     LAUNCH_UNITS_MAX,
     NAMED_LAUNCH_UNITS,
@@ -22,6 +23,7 @@ from schemas.pool_records import (
 )
 from schemas.settings import PoolSpec
 from services.pool_manager.planner import cloud_notices, rack_units
+from services.pool_manager.planner.disruption_budget import for_no_fault
 from services.pool_manager.planner.node_counts import is_down, is_gone
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing.workload_names import name_of
@@ -185,6 +187,17 @@ def room_for_sagas(record: PoolRecord) -> int:
     return max(0, OPEN_UNITS_MAX - _open_units(record)) // SAGA_UNITS
 
 
+def room_for_announced(record: PoolRecord) -> int:
+    """Return how many units a pool may begin for notices and renewals, of nodes without a fault."""
+    taken = sum(_units(each) for each in record.open.values() if for_no_fault(each))
+    return max(0, min(ANNOUNCED_UNITS_MAX - taken, OPEN_UNITS_MAX - _open_units(record)))
+
+
+def units_of(reason: str, notice: str = "") -> int:
+    """Return the units of a saga about a node, by the texts that its opening has."""
+    return SAGA_UNITS + (len(reason) + len(notice)) // REASON_CHARS
+
+
 def room_for_launches(record: PoolRecord) -> int:
     """How many more launches a pool may begin."""
     each = NAMED_LAUNCH_UNITS if record.spec.workload_names else LAUNCH_UNITS
@@ -206,7 +219,7 @@ def _open_units(record: PoolRecord) -> int:
 
 def _units(opened: OpenSaga) -> int:
     if opened.kind != "scale-up":
-        return SAGA_UNITS + len(opened.reason) // REASON_CHARS
+        return units_of(opened.reason, opened.notice)
     return NAMED_LAUNCH_UNITS if opened.workload_name else LAUNCH_UNITS
 
 

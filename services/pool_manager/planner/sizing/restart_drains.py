@@ -1,8 +1,9 @@
 """Begins to drain nodes that the cloud is about to restart, or that end with their capacity. Pure.
 
-The cloud does not wait for the budget, so neither does the drain, which counts in it all the same.
-The notices of a node whose notices come and go wait for it. The node is not replaced: once it has
-restarted and its boot checks have passed, `withdrawn_notices.py` gives it back.
+The cloud does not wait for the budget, so neither does the drain, which counts in that of nodes
+without a fault. The notices of a node whose notices come and go wait for that one. The node is not
+replaced: once it has restarted and its boot checks have passed, `withdrawn_notices.py` gives it
+back.
 """
 
 from dataclasses import replace
@@ -18,17 +19,22 @@ from services.pool_manager.planner.gates import gate_table
 from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
-from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
+from services.pool_manager.planner.sizing.open_sagas import (
+    begin,
+    room_for_announced,
+    units_of,
+    with_open,
+)
 
 
 def drain_ahead(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     """Begin the drains that are due."""
     for node, name, notice in _due(begun.record, snapshot, now):
-        if not room_for_sagas(begun.record):
+        if room_for_announced(begun.record) < units_of(notice.reason, name):
             break
         if (cloud_notices.doubted_until(node) or now) > now:
             left = allowance(begun.record, snapshot.nodes, snapshot.others, now)
-            if left.refusal(cordoned=False):
+            if left.for_no_fault().refusal(cordoned=False):
                 continue
         saga, opened, record = begin(snapshot.fleet, begun.record, "drain", now, node=node)
         opened = msgspec.structs.replace(
