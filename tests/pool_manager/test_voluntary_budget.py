@@ -17,10 +17,13 @@ from services.pool_manager.planner.disruption_budget import (
     allowance,
     noted,
     others,
+    room_at,
     voluntary_rate,
     with_counted,
     without_counted,
 )
+from services.pool_manager.planner.gates import pool_gates
+from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.safety.budget_claims import claim_of
@@ -191,3 +194,25 @@ def test_thousands_of_notices_leave_room_for_a_fault() -> None:
     assert sum(bool(each.notice) for each in leaving.open.values()) == count
     world = replace(world, record=leaving, nodes=Nodes([*taken, *rest, broken]))
     assert [each.node for each in plan(world, NOW).start.values() if each.node] == ["broken"]
+
+
+@pytest.mark.parametrize(
+    ("budget", "setting"),
+    [
+        (BUDGET, "half of budget.max_replacements: 4"),
+        (msgspec.structs.replace(BUDGET, max_voluntary=2), "budget.max_voluntary: 2"),
+    ],
+)
+def test_what_waits_for_it_names_its_setting_and_when_there_is_room(
+    budget: BudgetSpec, setting: str
+) -> None:
+    """The gate of a renewal knows the rate of nodes without a fault, and not that of faults."""
+    record = pool(SIZE, spec=spec(budget=budget, health=CALM), voluntary=FULL)
+    nodes = Nodes([node(f"n{number}") for number in range(SIZE)])
+    allowed = allowance(record, nodes, None, NOW)
+    shut = pool_gates.budget(Proposal("renewal", record, NOW, nodes.by_name["n0"], allowed=allowed))
+    assert shut is not None
+    assert shut.text.startswith("4 removals of nodes without a fault began within 1h and 2 may be")
+    assert setting in shut.text
+    assert shut.until == room_at(FULL, WINDOW, NOW)
+    assert pool_gates.budget(Proposal("repair", record, NOW, allowed=allowed)) is None

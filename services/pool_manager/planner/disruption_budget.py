@@ -308,6 +308,8 @@ class Allowance:
     fleet_voluntary_rate: int | None = None
     voluntary_out: int = 0
     """Of those out of service, how many have no fault: no fault waits for them."""
+    no_fault: bool = False
+    """It is what may be begun with nodes that have none: `disruptions` are theirs."""
 
     def refusal(
         self, *, cordoned: bool, resets: bool = False, silent: bool = False
@@ -347,6 +349,7 @@ class Allowance:
             rate=self.voluntary_rate,
             fleet_disruptions=self.fleet_voluntary,
             fleet_rate=self.fleet_voluntary_rate,
+            no_fault=True,
         )
 
     def after(self, opened: OpenSaga, *, cordoned: bool) -> "Allowance":

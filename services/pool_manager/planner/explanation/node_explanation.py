@@ -173,7 +173,7 @@ def renewal(node: NodeRecord, proposed: Proposal) -> Block | None:
     if (shut := _first(replace(proposed, kind="renewal"))) is not None:
         text = f"{begin}. {shut.text}" + (f" At once: {remedy}" if not shut.remedy else "")
         return msgspec.structs.replace(shut, text=text, remedy=shut.remedy or remedy)
-    turn = "when its turn comes within half of the budget, and unhealthy nodes go first"
+    turn = "when its turn comes within its budget (max_voluntary), and unhealthy nodes go first"
     begin = f"It is well, and replaced ({due.reason})"
     past = due.latest is not None and now >= due.latest
     if remedy_selection.is_served(pool) or node.spare or past:

@@ -178,7 +178,7 @@ def budget(proposal: Proposal) -> Block | None:
     allowed, record, now = proposal.allowed, proposal.record, proposal.now
     if allowed is None:
         return None
-    allowed = allowed.halved() if proposal.kind == "renewal" else allowed
+    allowed = allowed.for_no_fault() if proposal.kind == "renewal" else allowed
     node = proposal.node
     cause = allowed.refusal(
         cordoned=node is not None and node.cordoned, silent=node is not None and node.lost
@@ -186,6 +186,7 @@ def budget(proposal: Proposal) -> Block | None:
     if not cause:
         return None
     window = float(record.spec.budget.window)
-    until = room_at(record.disruptions, window, now) if cause == "rate" else None
+    begun = record.voluntary if allowed.no_fault else record.disruptions
+    until = room_at(begun, window, now) if cause == "rate" else None
     text = f"{spent_words(record, allowed, cause, now)}."
     return Block(gate="budget", text=text, until=until)

@@ -25,11 +25,12 @@ def spent_words(record: PoolRecord, allowed: Allowance, cause: BreakerCause, now
             )
         case "rate":
             window = format_duration(float(spec.window))
-            at = room_at(record.disruptions, float(spec.window), now)
+            begun = record.voluntary if allowed.no_fault else record.disruptions
+            at = room_at(begun, float(spec.window), now)
             then = f"; the next may begin at {clock(at)}" if at else ""
             return (
-                f"{allowed.disruptions} repairs began within {window} and {allowed.rate} may be "
-                f"(budget.max_replacements: {spec.max_replacements}){then}"
+                f"{allowed.disruptions} {_what(allowed)} began within {window} and {allowed.rate} "
+                f"may be ({_rate_setting(spec, allowed)}){then}"
             )
         case "fleet-level":
             return (
@@ -37,10 +38,10 @@ def spent_words(record: PoolRecord, allowed: Allowance, cause: BreakerCause, now
                 f"{allowed.fleet_level} may be (the fleet's budget.max_unavailable)"
             )
         case "fleet-rate":
+            key = "max_voluntary" if allowed.no_fault else "max_replacements"
             return (
-                f"{allowed.fleet_disruptions} repairs began in the whole fleet and "
-                f"{allowed.fleet_rate} may be within its window (the fleet's "
-                "budget.max_replacements)"
+                f"{allowed.fleet_disruptions} {_what(allowed)} began in the whole fleet and "
+                f"{allowed.fleet_rate} may be within its window (the fleet's budget.{key})"
             )
         case "reset-rate":
             window = format_duration(float(spec.window))
@@ -58,6 +59,18 @@ def spent_words(record: PoolRecord, allowed: Allowance, cause: BreakerCause, now
             )
         case _:
             return cause
+
+
+def _what(allowed: Allowance) -> str:
+    return "removals of nodes without a fault" if allowed.no_fault else "repairs"
+
+
+def _rate_setting(spec: BudgetSpec, allowed: Allowance) -> str:
+    if not allowed.no_fault:
+        return f"budget.max_replacements: {spec.max_replacements}"
+    if spec.max_voluntary is not None:
+        return f"budget.max_voluntary: {spec.max_voluntary}"
+    return f"half of budget.max_replacements: {spec.max_replacements}"
 
 
 def _resets_setting(spec: BudgetSpec) -> str:
