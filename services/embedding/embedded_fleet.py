@@ -77,13 +77,16 @@ class EmbeddedFleet:
         self._stack = AsyncExitStack()
         self._stopping = asyncio.Event()
         self._client: FleetClient | None = None
+        self._url = ""
 
     def register(self, kind: str, name: str, plugin: type[Any]) -> None:
         """Have the configuration's `type: NAME` mean this class, in this fleet.
 
-        `kind` is a name of the table in docs/plugins.md, as `provider`. Raise ConfigurationError
-        for a kind that no service here calls; a taken name is refused as the fleet starts.
+        `kind` is a name of the table in docs/plugins.md, with dashes or without, as `provider`.
+        Raise ConfigurationError for a kind that no service here calls; a taken name is refused as
+        the fleet starts.
         """
+        kind = kind.replace("-", " ")
         if kind not in GROUPS:
             known = ", ".join(GROUPS)
             raise ConfigurationError(f"no service here calls a plugin of kind {kind!r}: {known}")
@@ -95,6 +98,11 @@ class EmbeddedFleet:
         if self._client is None:
             raise NavarchError("the fleet does not run: use `async with fleet`")
         return self._client
+
+    @property
+    def url(self) -> str:
+        """The address of the bus, for `navarch --nats-url`; empty: the fleet does not run."""
+        return self._url
 
     async def __aenter__(self) -> Self:
         """Start everything; ConfigurationError has all that is wrong in the configuration."""
@@ -109,7 +117,7 @@ class EmbeddedFleet:
             options = ConnectOptions(settings=settings.nats, name=NAME)
             bus = await NatsBus.connect(options)
             stack.push_async_callback(bus.close)
-            self._client = FleetClient(bus)
+            self._client, self._url = FleetClient(bus), url
             self._stack = stack.pop_all()
         return self
 
@@ -120,7 +128,7 @@ class EmbeddedFleet:
         trace: TracebackType | None,
     ) -> bool | None:
         """Have every service finish what it holds, then stop the server."""
-        self._client = None
+        self._client, self._url = None, ""
         return await self._stack.__aexit__(kind, error, trace)
 
     def _checked(self) -> Settings:

@@ -1,7 +1,7 @@
 """Tests the contract of a remediator: the author of a plugin runs them with pytest.
 
     import pytest
-    from services.pool_manager.remediator_conformance import RemediatorConformance
+    from navarch.services.pool_manager.remediator_conformance import RemediatorConformance
 
     class TestRebootFirst(RemediatorConformance):
         @pytest.fixture

@@ -69,7 +69,7 @@ READS = [
     *("list --pool training -o wide", "list -l a=b", "list -l nothing"),
     *("list --job 4711", "list --job 4711 --pool training -o json", "list --job gone"),
     *("list --all --health unhealthy -o json", "get training-2"),
-    *("get gone", "get ../pools", "pool list"),
+    *("get gone", "get ../pools", "pool list", "policy test nowhere.yaml"),
     *("pool status training", "pool status training -o json"),
     *("pool history training", "pool history training -o json", "offerings"),
     *("offerings --pool training -o json", "why training-"),
@@ -91,10 +91,9 @@ READS = [
     *("cost --label team", "cost --pool gone", "cost --since yesterday", "sweep --dry-run"),
     *("sweep --dry-run -o json", "sweep --dry-run --adopt training-2", "sweep --terminate gone"),
     *("logs training-1", "logs training-1 --kernel -n 3 -o json", "logs gone", "logs training-"),
-    *("logs notifier", "logs notifier -o json", "logs notifier/gone"),
+    *("logs notifier", "logs notifier -o json", "logs notifier/gone", "logs notifier --kernel"),
     *(f"policy test {POLICY}", f"policy test {POLICY} --since 3d --pool training -o json"),
-    *("policy test nowhere.yaml", f"policy test {POLICY} --since yesterday"),
-    *("logs notifyer", "logs notifier --kernel", "logs training-1 -n 0"),
+    *(f"policy test {POLICY} --since yesterday", "logs notifyer", "logs training-1 -n 0"),
 ]
 """Commands that read."""
 REFUSED = [

@@ -2,9 +2,9 @@
 
 A class of tests in a package of yours inherits from the one here and says how the check is made:
 
-    from agent.maintenance.diagnostics.health_check_conformance import HealthCheckConformance
+    from navarch.agent.maintenance.diagnostics import health_check_conformance
 
-    class TestScratchDisk(HealthCheckConformance):
+    class TestScratchDisk(health_check_conformance.HealthCheckConformance):
         make = ScratchDisk
 
 Nothing of pytest is needed here, so that it is no burden on a GPU host.

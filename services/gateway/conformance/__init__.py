@@ -3,7 +3,7 @@
 A test class in your package inherits from the one here and gives it credentials to present:
 
     import pytest
-    from services.gateway.conformance import AuthenticatorConformance
+    from navarch.services.gateway.conformance import AuthenticatorConformance
 
     class TestAcme(AuthenticatorConformance):
         @pytest.fixture

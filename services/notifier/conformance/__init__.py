@@ -3,7 +3,7 @@
 A test class in your package inherits from the one here and gives it a workload system to drive:
 
     import pytest
-    from services.notifier.conformance import NotifierConformance
+    from navarch.services.notifier.conformance import NotifierConformance
 
     class TestAcme(NotifierConformance):
         @pytest.fixture

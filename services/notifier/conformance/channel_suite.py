@@ -1,7 +1,7 @@
 """Tests the contract of an alert channel: the author of a plugin runs them with pytest.
 
     import pytest
-    from services.notifier.conformance import ChannelConformance
+    from navarch.services.notifier.conformance import ChannelConformance
 
     class TestPager(ChannelConformance):
         @pytest.fixture

@@ -3,9 +3,9 @@
 A class of tests in a package of yours inherits from the one here and makes the autoscaler:
 
     import pytest
-    from services.pool_manager.autoscaling.autoscaler_conformance import AutoscalerConformance
+    from navarch.services.pool_manager.autoscaling import autoscaler_conformance
 
-    class TestOfficeHours(AutoscalerConformance):
+    class TestOfficeHours(autoscaler_conformance.AutoscalerConformance):
         @pytest.fixture
         def make(self):
             return lambda: OfficeHours(options=OfficeHours.Options(begin=9, end=18))
@@ -46,6 +46,7 @@ METRICS: Final = (
     PoolMetrics(waiting=(WaitingJobs(nodes=8, count=2), WaitingJobs(gpus=1, count=9))),
     PoolMetrics(waiting=(WaitingJobs(nodes=5_000),), busy_nodes=2, not_for_nodes=1),
     PoolMetrics(waiting=(), busy_nodes=0),
+    PoolMetrics(source_problem="no answer for 20 s"),
 )
 SIZES: Final = ((0, 0), (1, 0), (4, 4), (1_000, 900))
 """Nodes wanted, and those of them that serve."""
@@ -87,7 +88,7 @@ class AutoscalerConformance:
             found = make().recommend(state)
             assert isinstance(found, Recommendation), f"{found!r} is no Recommendation: {state}"
             assert type(found.target_nodes) is int, f"{found.target_nodes!r} is no int: {state}"
-            assert abs(found.target_nodes) <= NODES_MAX, f"{found.target_nodes} nodes: {state}"
+            assert 0 <= found.target_nodes <= NODES_MAX, f"{found.target_nodes} nodes: {state}"
             assert found.reason.strip(), f"it says no reason: {state}"
 
     def test_the_same_state_has_the_same_answer(self, make: Make) -> None:

@@ -4,9 +4,9 @@ A class of tests in a package of yours inherits from the one here, and makes the
 system that answers and with one that does not:
 
     import pytest
-    from services.pool_manager.autoscaling.metrics_source_conformance import SourceConformance
+    from navarch.services.pool_manager.autoscaling import metrics_source_conformance
 
-    class TestLsfSource(SourceConformance):
+    class TestLsfSource(metrics_source_conformance.SourceConformance):
         @pytest.fixture
         def answered(self, lsf):
             return LsfSource(options=LsfSource.Options(url=lsf.url))

@@ -3,7 +3,7 @@
 A test class in your package inherits from the one here and constructs the provider:
 
     import pytest
-    from services.provisioner.conformance import ProviderConformance, environment
+    from navarch.services.provisioner.conformance import ProviderConformance, environment
 
     class TestAcme(ProviderConformance):
         @pytest.fixture

@@ -1,4 +1,4 @@
-"""The contract of a provider, one test for each rule."""
+"""Tests the contract of a provider, with one test for each rule."""
 
 import asyncio
 from contextlib import suppress
@@ -49,7 +49,7 @@ class ProviderConformance(SuiteFixtures):
     ) -> None:
         """Name, fleet, pool, token, type and place come back from `provision` and from `list`."""
         provider, asked = fresh(), wanted()
-        made = await self._bounded(provider.provision(asked))
+        made = await self._launch(provider, asked)
         [listed] = await self._listed(provider)
         for what, each in (("provision", made), ("list", listed)):
             expected = (asked.name, asked.fleet, asked.pool, asked.token, asked.instance_type)
@@ -67,9 +67,9 @@ class ProviderConformance(SuiteFixtures):
     async def test_a_new_instance_is_pending_or_running(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
-        """And every status is one of the four; a terminated instance is not listed."""
+        """Every status is one of the four; a terminated instance is not listed."""
         provider = fresh()
-        made = await self._bounded(provider.provision(wanted()))
+        made = await self._launch(provider, wanted())
         [listed] = await self._listed(provider)
         for each in (made, listed):
             assert each.status in get_args(InstanceStatus), f"{each.status!r} is no status"
@@ -82,12 +82,10 @@ class ProviderConformance(SuiteFixtures):
     async def test_a_repeated_launch_makes_nothing_new(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
-        """Also after a restart, and also while others repeat it."""
-        first = await self._bounded(fresh().provision(wanted()))
+        """A repetition after a restart makes none, nor one while others repeat it."""
+        first = await self._launch(fresh(), wanted())
         again = await self._again(fresh(), wanted())
-        crowd = await asyncio.gather(
-            *(self._bounded(fresh().provision(wanted())) for _ in range(AT_ONCE))
-        )
+        crowd = await asyncio.gather(*(self._launch(fresh(), wanted()) for _ in range(AT_ONCE)))
         ids = {each.provider_id for each in (first, again, *crowd)}
         assert {first.provider_id} == ids, f"a repeated launch returned others: {ids}"
         assert len(await self._listed(fresh())) == 1, "a repeated launch made another instance"
@@ -99,9 +97,7 @@ class ProviderConformance(SuiteFixtures):
         providers = [fresh() for _ in range(AT_ONCE)]
         if not providers[0].capabilities.idempotency_token:
             pytest.skip("it declares no idempotency token: one replica at a time asks for a launch")
-        crowd = await asyncio.gather(
-            *(self._bounded(each.provision(wanted())) for each in providers)
-        )
+        crowd = await asyncio.gather(*(self._launch(each, wanted()) for each in providers))
         ids = {each.provider_id for each in crowd}
         assert len(ids) == 1, f"{AT_ONCE} launches of one token at once returned {ids}"
         assert len(await self._listed(fresh())) == 1, f"{AT_ONCE} launches at once made several"
@@ -109,10 +105,10 @@ class ProviderConformance(SuiteFixtures):
     async def test_a_launch_whose_answer_was_lost_is_found_and_not_made_again(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
-        """Without a token of the cloud's own, its list must show it once its lag is over."""
+        """The list of a cloud without tokens must show it once its lag is over."""
         asked = wanted()
         provider = fresh()
-        await self._bounded(provider.provision(asked))
+        await self._launch(provider, asked)
         can = provider.capabilities
         await asyncio.sleep(0.0 if can.idempotency_token else can.list_lag_seconds)
         found = instance_decisions.find_adoptable(record_of(asked), await self._listed(provider))
@@ -120,7 +116,7 @@ class ProviderConformance(SuiteFixtures):
             assert can.idempotency_token, f"the list does not show {asked.name}, which was launched"
         else:
             assert asked.token == found.token, f"the list shows it with token {found.token!r}"
-        again = await self._bounded(provider.provision(asked))
+        again = await self._launch(provider, asked)
         [listed] = await self._listed(provider)
         assert again.provider_id == listed.provider_id, "called again, it launched another"
 
@@ -146,9 +142,9 @@ class ProviderConformance(SuiteFixtures):
     async def test_a_removal_repeated_or_of_nothing_is_a_success(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
-        """What is gone, and what never was, can be removed again."""
+        """An instance that is gone, or never was, can be removed again."""
         provider = fresh()
-        made = await self._bounded(provider.provision(wanted()))
+        made = await self._launch(provider, wanted())
         for _ in range(3):
             await self._bounded(provider.terminate(made.provider_id))
         await self._bounded(fresh().terminate(made.provider_id))
@@ -159,7 +155,7 @@ class ProviderConformance(SuiteFixtures):
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
         """None fails because of another."""
-        made = await self._bounded(fresh().provision(wanted()))
+        made = await self._launch(fresh(), wanted())
         await asyncio.gather(
             *(self._bounded(fresh().terminate(made.provider_id)) for _ in range(AT_ONCE))
         )
@@ -168,13 +164,13 @@ class ProviderConformance(SuiteFixtures):
     async def test_a_launch_and_a_removal_at_once_leave_one_or_none(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
-        """In either order the list shows what exists, and it can be removed."""
+        """The list shows what exists in either order, and it can be removed."""
         one, two = fresh(), fresh()
         for number in range(ROUNDS):
             asked = wanted(f"web-{number}")
-            made = await self._bounded(one.provision(asked))
+            made = await self._launch(one, asked)
             await asyncio.gather(
-                self._bounded(one.provision(asked)), self._bounded(two.terminate(made.provider_id))
+                self._launch(one, asked), self._bounded(two.terminate(made.provider_id))
             )
             left = [each for each in await self._listed(two) if each.name == asked.name]
             alive = [each for each in left if each.status in instance_decisions.ADOPTABLE_STATUSES]
@@ -186,10 +182,10 @@ class ProviderConformance(SuiteFixtures):
     async def test_a_removal_cancelled_at_any_await_can_be_asked_again(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
-        """It took effect or not; repeated, it does."""
+        """The removal took effect or not; repeated, it does."""
         provider = fresh()
         for point in range(1, AWAITS_MAX):
-            made = await self._bounded(provider.provision(wanted(f"web-{point}")))
+            made = await self._launch(provider, wanted(f"web-{point}"))
             cut = await self._cut(provider.terminate(made.provider_id), point)
             await self._remove(provider, made.provider_id)
             if not cut:
@@ -206,8 +202,8 @@ class ProviderConformance(SuiteFixtures):
         An ID is not given again: what is made later in its place has another one.
         """
         provider = fresh()
-        one = await self._bounded(provider.provision(wanted("web-1")))
-        two = await self._bounded(provider.provision(wanted("web-2")))
+        one = await self._launch(provider, wanted("web-1"))
+        two = await self._launch(provider, wanted("web-2"))
         ids = [each.provider_id for each in await self._listed(fresh())]
         assert sorted(ids) == sorted({one.provider_id, two.provider_id}), f"listed: {ids}"
         for each in ids:
@@ -215,7 +211,7 @@ class ProviderConformance(SuiteFixtures):
         await self._remove(provider, one.provider_id)
         [left] = await self._listed(fresh())
         assert left.provider_id == two.provider_id, "the removal of one took another"
-        again = await self._bounded(provider.provision(wanted("web-3")))
+        again = await self._launch(provider, wanted("web-3"))
         assert again.provider_id != one.provider_id, f"{again.provider_id} was given again"
 
     async def test_another_form_of_an_id_is_the_same_instance_or_none(
@@ -223,8 +219,8 @@ class ProviderConformance(SuiteFixtures):
     ) -> None:
         """A form that `canonical_id` knows ends the instance; any other one ends nothing."""
         provider = fresh()
-        made = await self._bounded(provider.provision(wanted()))
-        other = await self._bounded(provider.provision(wanted("web-2")))
+        made = await self._launch(provider, wanted())
+        other = await self._launch(provider, wanted("web-2"))
         for number, form in enumerate(forms_of(made.provider_id), 3):
             same = canonical(provider, form) == made.provider_id
             with suppress(*(() if same else (ProviderError,))):  # it may be refused as none
@@ -233,17 +229,17 @@ class ProviderConformance(SuiteFixtures):
             assert other.provider_id in left, f"{form} ended {other.provider_id}"
             if same:
                 assert made.provider_id not in left, f"{form} is canonical, and ended nothing"
-                made = await self._bounded(provider.provision(wanted(f"web-{number}")))
+                made = await self._launch(provider, wanted(f"web-{number}"))
             else:
                 assert made.provider_id in left, f"{form} is not canonical, and ended the instance"
 
     async def test_a_list_of_nothing_is_a_success(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
-        """Before the first instance, and after the last; an error is never an empty list."""
+        """An empty account lists nothing, before and after; an error is never an empty list."""
         provider = fresh()
         assert await self._bounded(provider.list()) == [], "an empty account lists something"
-        made = await self._bounded(provider.provision(wanted()))
+        made = await self._launch(provider, wanted())
         await self._remove(provider, made.provider_id)
 
     # --- the list --------------------------------------------------------------------------------
@@ -251,9 +247,7 @@ class ProviderConformance(SuiteFixtures):
     async def test_the_list_is_whole(self, fresh: MakeProvider, wanted: MakeRequest) -> None:
         """Every instance that was made and not removed is listed, once, however many there are."""
         provider = fresh()
-        made = [
-            await self._bounded(provider.provision(wanted(f"web-{n}"))) for n in range(self.many)
-        ]
+        made = [await self._launch(provider, wanted(f"web-{n}")) for n in range(self.many)]
         gone = made[len(made) // 2].provider_id
         await self._remove(provider, gone)
         expected = sorted(each.provider_id for each in made if each.provider_id != gone)
@@ -263,10 +257,10 @@ class ProviderConformance(SuiteFixtures):
     async def test_another_fleets_instances_are_distinguished(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
-        """They share the account, and each instance names its own fleet."""
+        """Two fleets share the account, and each instance names its own."""
         provider = fresh()
-        ours = await self._bounded(provider.provision(wanted("web-1")))
-        theirs = await self._bounded(provider.provision(wanted("web-2", fleet=OTHER_FLEET)))
+        ours = await self._launch(provider, wanted("web-1"))
+        theirs = await self._launch(provider, wanted("web-2", fleet=OTHER_FLEET))
         expected = {(ours.provider_id, FLEET), (theirs.provider_id, OTHER_FLEET)}
         actual = {(each.provider_id, each.fleet) for each in await self._listed(fresh())}
         assert expected == actual, f"the list says other fleets: {actual}"
@@ -276,7 +270,7 @@ class ProviderConformance(SuiteFixtures):
     ) -> None:
         """A cancelled list does not affect the next one."""
         provider = fresh()
-        made = await self._bounded(provider.provision(wanted()))
+        made = await self._launch(provider, wanted())
         for point in range(1, AWAITS_MAX):
             cut = await self._cut(provider.list(), point)
             [listed] = await self._listed(provider)
@@ -292,10 +286,10 @@ class ProviderConformance(SuiteFixtures):
         refused: tuple[Refusal, ...],
         wanted: MakeRequest,
     ) -> None:
-        """As a ProviderError with a readable message; and no instance exists afterwards."""
+        """The ProviderError has a readable message, and no instance exists afterwards."""
         for changes, kind in refused:
             with pytest.raises(ProviderError) as caught:
-                await self._bounded(fresh().provision(wanted(**changes)))
+                await self._launch(fresh(), wanted(**changes))
             assert kind == caught.value.kind, f"{dict(changes)}: {caught.value}"
             _check_message(caught.value)
         assert await self._listed(fresh()) == [], "a refused launch has an instance"
@@ -303,10 +297,10 @@ class ProviderConformance(SuiteFixtures):
     async def test_silence_is_an_error_that_allows_another_try(
         self, fresh: MakeProvider, make_unreachable: MakeProvider | None, wanted: MakeRequest
     ) -> None:
-        """Without a server every call fails, above all `list`."""
+        """Every call fails without a server, above all `list`."""
         if make_unreachable is None:
             pytest.skip("the suite has no fixture `make_unreachable`")
-        made = await self._bounded(fresh().provision(wanted()))
+        made = await self._launch(fresh(), wanted())
         provider = make_unreachable()
         calls = {
             "provision": provider.provision(wanted("web-2")),
@@ -333,7 +327,7 @@ class ProviderConformance(SuiteFixtures):
         provider = fresh()
         if not isinstance(provider, Reboots):
             pytest.skip("it cannot reboot")
-        made = await self._bounded(provider.provision(wanted()))
+        made = await self._launch(provider, wanted())
         await self._bounded(provider.reboot(made))
         others = [each for each in (fresh(), fresh()) if isinstance(each, Reboots)]
         await asyncio.gather(*(self._bounded(each.reboot(made)) for each in others))
@@ -344,11 +338,11 @@ class ProviderConformance(SuiteFixtures):
     async def test_a_reboot_of_nothing_is_refused(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
-        """It does not bring back a removed instance."""
+        """A reboot does not bring back a removed instance."""
         provider = fresh()
         if not isinstance(provider, Reboots):
             pytest.skip("it cannot reboot")
-        made = await self._bounded(provider.provision(wanted()))
+        made = await self._launch(provider, wanted())
         await self._remove(provider, made.provider_id)
         with pytest.raises(ProviderError) as caught:
             await self._bounded(provider.reboot(made))
@@ -358,7 +352,7 @@ class ProviderConformance(SuiteFixtures):
     async def test_it_can_be_closed_twice(self, fresh: MakeProvider, wanted: MakeRequest) -> None:
         """Instances stay when their provider is closed."""
         provider = fresh()
-        await self._bounded(provider.provision(wanted()))
+        await self._launch(provider, wanted())
         for _ in range(2):
             await self._bounded(provider.close())
         assert len(await self._listed(fresh())) == 1, "its instance went when it was closed"

@@ -111,6 +111,9 @@ class SuiteFixtures:
     """How long any one call may take."""
     gone_seconds_max: ClassVar[float] = 0.0
     """How long what was removed may still be listed; a local server needs none."""
+    listed_seconds_max: ClassVar[float] = 0.0
+    """How long what was launched may be missing from the list; a local server needs none."""
+    _launched_at: float = 0.0
 
     @pytest.fixture
     def make(self) -> MakeProvider:
@@ -153,8 +156,16 @@ class SuiteFixtures:
     async def _bounded(self, call: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wait_for(call, self.seconds_max)
 
+    async def _launch(self, provider: Provider, asked: ProvisionRequest) -> Instance:
+        """Call `provision`; a list from now on may lack the instance for a time."""
+        made = await self._bounded(provider.provision(asked))
+        self._launched_at = asyncio.get_running_loop().time()
+        return made
+
     async def _listed(self, provider: Provider) -> list[Instance]:
         """Return the listed instances, without those that are being removed."""
+        shown_at = self._launched_at + self.listed_seconds_max
+        await asyncio.sleep(max(0.0, shown_at - asyncio.get_running_loop().time()))
         listed = await self._bounded(provider.list())
         return [each for each in listed if each.status != "stopping"]
 
@@ -167,7 +178,7 @@ class SuiteFixtures:
             )
             if found is not None:
                 return found
-        return await self._bounded(provider.provision(asked))
+        return await self._launch(provider, asked)
 
     async def _remove(self, provider: Provider, provider_id: str) -> None:
         await self._bounded(provider.terminate(provider_id))

@@ -1,7 +1,7 @@
 """Tests the contract of a scheduler: the author of a plugin runs them with pytest.
 
     import pytest
-    from services.provisioner.offerings.scheduler_conformance import SchedulerConformance
+    from navarch.services.provisioner.offerings.scheduler_conformance import SchedulerConformance
 
     class TestGreen(SchedulerConformance):
         @pytest.fixture

@@ -35,5 +35,5 @@ class OfficeHours:
             return Recommendation(target_nodes=state.current_nodes + 1, reason=reason)
         if used is not None and used < options.busy_at / 2:
             reason = f"utilization {used:.1f}% is below {options.busy_at / 2:g}%"
-            return Recommendation(target_nodes=state.current_nodes - 1, reason=reason)
+            return Recommendation(target_nodes=max(0, state.current_nodes - 1), reason=reason)
         return stay(state, "no change needed")
