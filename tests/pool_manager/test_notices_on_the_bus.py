@@ -35,7 +35,7 @@ from tests.pool_manager.fleet import (
 )
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
-from tests.support.settling import is_settled
+from tests.support.settling import arriving, is_settled
 
 __all__ = ["peers"]
 
@@ -268,6 +268,7 @@ async def test_an_adopted_node_has_every_notice_that_came_before(
     async with Running(server.url, "pool-manager", build, settings()):
         await eventually(settled(bus, 3))
         await peers.publish(notice("old"))
+        await arriving(bus)
         await peers.publish(Terminated(id="ended", **about))
         for each in (notice("a"), notice("b"), notice("b", withdrawn=True)):
             await peers.publish(each)

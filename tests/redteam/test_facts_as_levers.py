@@ -21,6 +21,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.settings import HealthSpec, PluginSettings, PoolSpec
 from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner.disruption_budget import voluntary_rate
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.node_projection import apply_event
 from services.pool_manager.planner.pool_planner import close, plan
@@ -163,7 +164,8 @@ def test_alternating_facts_launch_within_the_limits(name: str) -> None:
             nodes["n1"] = msgspec.structs.replace(nodes["n1"], sagas=nodes["n1"].sagas + 1)
     assert launches <= RATE
     if name == "provider_notice":
-        assert launches == cloud_notices.WITHDRAWALS_MAX + 1
+        # What the cloud announces spends the budget of nodes without a fault, and no more of it.
+        assert launches == voluntary_rate(spec.budget, record.desired)
 
 
 def test_notice_is_believed_again_after_an_hour() -> None:

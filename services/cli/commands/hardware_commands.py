@@ -26,7 +26,7 @@ Value = Annotated[str, typer.Argument(metavar="IDENTITY", show_default=False)]
 @commands.command("list")
 @everyday_command
 async def list_hardware(fleet: FleetAccess, output: ListOutput = console.LISTING) -> None:
-    """List the denylist: since when, of which node, by whose report, and why."""
+    """List the denylist: since when, by whose report, and why."""
     _write(await fleet.hardware(), output)
 
 
