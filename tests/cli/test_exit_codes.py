@@ -42,6 +42,8 @@ async def test_a_command_ends_with_its_code(
 
 async def test_ctrl_c_ends_a_command_that_follows(manager: NatsBus, server: EmbeddedServer) -> None:
     """The command ends by itself, without a traceback."""
+    # A shell without job control has the jobs in its background, and so these tests, ignore it.
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "services.cli", "events", "--since", "1h", "--follow"),
         env=os.environ | {"NAVARCH_NATS_URL": server.url},
@@ -49,6 +51,7 @@ async def test_ctrl_c_ends_a_command_that_follows(manager: NatsBus, server: Embe
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
+    signal.signal(signal.SIGINT, ignored)
     assert manager.connected
     assert process.stdout is not None
     await inprocess.navarch("cordon", "training-1", NAVARCH_NATS_URL=server.url)
