@@ -82,6 +82,22 @@ class Respelled:
             await self._real.terminate(self._real_ids.get(provider_id, "none"))
 
 
+class Exchanged(Respelled):
+    """The list gives each node another one's ID for a time; calls take the true ones."""
+
+    lists_left = 0
+
+    async def list(self) -> list[Instance]:
+        """Return every instance, with IDs exchanged while any such list is left."""
+        self.respell = (lambda at, ids: ids[at - 1]) if self.lists_left > 0 else None
+        self.lists_left -= 1
+        return await super().list()
+
+    async def terminate(self, provider_id: str) -> None:
+        """End the instance of this ID."""
+        await self._real.terminate(provider_id)
+
+
 class Canonical(Respelled):
     """The same, and it declares that IDs differ in nothing by their case."""
 
@@ -231,6 +247,21 @@ async def test_a_node_whose_id_is_listed_as_anothers_takes_nothing_from_it(
     assert (await recorded(bus, "web-2")).state == "terminated"
     await sweeping(bus, provider, reports).sweep()
     assert (await recorded(bus)).provider_id == "fake-000001"
+
+
+async def test_a_list_that_exchanges_ids_has_no_other_node_ended(bus: NatsBus) -> None:
+    """An ID under the node's name that another record has means that node (seed 93500619)."""
+    await record_fleet(bus)
+    real = fake()
+    provider = Exchanged(real)
+    parts = steps(bus, provider)  # type: ignore[arg-type]
+    for name in ("web-1", "web-2"):
+        await parts.provision(provision(name))
+        await in_service(bus, name)
+    provider.lists_left = 5
+    await parts.terminate(terminate("web-2"))
+    assert set(real.calls("terminate")) == {"fake-000002"}
+    assert [each.name for each in await provider.list()] == ["web-1"]
 
 
 async def test_the_undo_of_a_launch_with_another_nodes_id_leaves_that_node_alone(

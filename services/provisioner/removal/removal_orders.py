@@ -1,6 +1,6 @@
 """Decides what an order to terminate means, what is left of it, and when it is a leak. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -79,10 +79,13 @@ def remaining_instances(record: InstanceRecord, listed: Iterable[Instance]) -> l
     return [each for each in instances_of(record, listed) if not is_of_other_node(record, each)]
 
 
-def ordered_instances(record: InstanceRecord, listed: Iterable[Instance]) -> list[Instance]:
+def ordered_instances(
+    record: InstanceRecord, listed: Iterable[Instance], free: Collection[str] = ()
+) -> list[Instance]:
     """Return the listed instances that the order of a record means.
 
-    An order that names another node's ID means the machine that its own launch made instead.
+    An order that names another node's ID means the machine that its own launch made instead, where
+    its ID is `free`, that is, no other record's: a list may give each node the ID of another one.
     """
     index = InstanceList.of(listed)
     ids = dict.fromkeys((*record.ordered, record.provider_id))
@@ -93,17 +96,24 @@ def ordered_instances(record: InstanceRecord, listed: Iterable[Instance]) -> lis
     if mine or not any(is_of_other_node(record, each) for each in known):
         return mine
     # The answer to its launch had another node's ID: the token says which machine it is.
-    return [each for each in named if record.token and each.token == record.token]
+    own = [each for each in named if record.token and each.token == record.token]
+    return [each for each in own if each.provider_id in free]
 
 
 def order_of(
-    record: InstanceRecord, provider: str, listed: Iterable[Instance], *, only_listed: bool = False
+    record: InstanceRecord,
+    provider: str,
+    listed: Iterable[Instance],
+    *,
+    only_listed: bool = False,
+    free: Collection[str] = (),
 ) -> TerminationOrder:
     """Return the order for the next attempt: without what is being removed, or another node's.
 
-    `only_listed`: another record has its ID, too, so that the list must show whose it is.
+    `only_listed`: another record has its ID, too, so that the list must show whose it is. `free`:
+    as for `ordered_instances`.
     """
-    mine = ordered_instances(record, listed)
+    mine = ordered_instances(record, listed, free)
     index = InstanceList.of(listed).by_id
     stopping = {each.provider_id for each in mine if each.status == "stopping"}
     known = record.ordered or ((record.provider_id,) if record.provider_id else ())
@@ -165,9 +175,11 @@ def order_of_surplus(record: InstanceRecord, surplus: SurplusInstance) -> Termin
     )
 
 
-def is_stopping(record: InstanceRecord, listed: Iterable[Instance]) -> bool:
+def is_stopping(
+    record: InstanceRecord, listed: Iterable[Instance], free: Collection[str] = ()
+) -> bool:
     """Return whether the provider lists instances of this record, and is removing them all."""
-    mine = ordered_instances(record, listed)
+    mine = ordered_instances(record, listed, free)
     return bool(mine) and all(each.status == "stopping" for each in mine)
 
 

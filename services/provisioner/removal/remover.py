@@ -6,7 +6,7 @@ is recorded and published as a leak.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -34,7 +34,7 @@ from services.provisioner.instances.instance_decisions import (
 from services.provisioner.instances.instance_store import Change, InstanceStore
 from services.provisioner.provider_client.instance_list import InstanceList
 from services.provisioner.provider_client.provider import Instance
-from services.provisioner.provider_client.provider_calls import Providers
+from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.removal import removal_orders
 from services.provisioner.removal.proposals import ANSWER_SECONDS_MAX, Proposals
@@ -175,21 +175,37 @@ class Remover:
                 return None, record
             if not record.provider and (found := instance_decisions.find_adoptable(record, listed)):
                 record = await self._record_found(key, record, provider, found)
-            order = order_of(record, provider, listed, only_listed=held)
+            free = await self._free_ids(calls, key, record, listed)
+            order = order_of(record, provider, listed, only_listed=held, free=free)
             await self._carry_out(order)
             if order.provider_ids or not again:
                 asked_at = self._clock.now()
                 listed = await calls.list_instances()
-                more = order_of(record, provider, listed, only_listed=held)
+                free = await self._free_ids(calls, key, record, listed)
+                more = order_of(record, provider, listed, only_listed=held, free=free)
                 left = tuple(set(more.provider_ids) - set(order.provider_ids))
                 await self._carry_out(msgspec.structs.replace(more, provider_ids=left))
         except ProviderError as error:
             return NotRemoved(str(error), error.kind), record
         if removal_orders.is_absent(record, listed, asked_at, lag):
             return None, record
-        if removal_orders.is_stopping(record, listed):
+        if removal_orders.is_stopping(record, listed, free):
             return NotRemoved(f"{provider} is removing it", stopping=True), record
         return NotRemoved(f"{provider} still lists it"), record
+
+    async def _free_ids(
+        self, calls: ProviderCalls, key: str, record: InstanceRecord, listed: Iterable[Instance]
+    ) -> frozenset[str]:
+        """Return the IDs under the node's name that no other record has, in any of its forms."""
+        named = InstanceList.of(listed).by_name.get((record.pool, record.instance), ())
+        ids = {each.provider_id for each in named} - {record.provider_id}
+        if not ids:
+            return frozenset()
+        for name, each in (await self._store.all()).items():
+            if name != key and each.state != "terminated":
+                known = calls.canonical_record(each)
+                ids -= {known.provider_id, *known.former_ids, *known.ordered}
+        return frozenset(ids)
 
     async def _carry_out(self, order: TerminationOrder) -> None:
         """Ask the provider to terminate: the only place that does."""
