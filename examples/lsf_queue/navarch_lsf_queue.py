@@ -9,8 +9,11 @@ A job that is suspended before its start, or that waits for another job, needs n
 """
 
 import asyncio
+import os
 import re
+import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from contextlib import suppress
 from typing import Annotated, Final
 
 import msgspec
@@ -69,7 +72,7 @@ class LsfQueue:
         asked = ("-u", "all", "-q", self._options.queue or pool, "-json", "-o", FIELDS)
         try:
             process = await asyncio.create_subprocess_exec(
-                *command, *asked, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL
+                *command, *asked, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, start_new_session=True
             )
         except OSError as error:
             raise SourceError(f"{command[0]} cannot be run here: {error.strerror}") from error
@@ -81,11 +84,17 @@ class LsfQueue:
             raise SourceError(f"{command[0]} did not end within {seconds:g} s") from error
         finally:
             if process.returncode is None:
-                process.kill()  # also where the caller has cancelled the question
+                _kill(process)  # also where the caller has cancelled the question
                 await process.wait()
         if status != 0:
             raise SourceError(f"{command[0]} ended with status {status}: run it on this host")
         return output
+
+
+def _kill(process: Process) -> None:
+    """End the command with what it has started: a wrapper's child would keep the output open."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 async def _read(process: Process) -> bytes:

@@ -1,5 +1,6 @@
 """Runs Navarch's suite for metrics sources with a stand-in for LSF's command."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,13 @@ async def test_what_is_no_answer_is_no_load(tmp_path: Path, program: str, proble
     """A failure is a SourceError with its reason, and never an empty queue."""
     with pytest.raises(SourceError, match=problem):
         await source(tmp_path, program, SECONDS_MAX).load(POOL)
+
+
+async def test_a_wrapper_ends_with_the_program_that_it_runs(tmp_path: Path) -> None:
+    """A child that keeps the output open does not hold the question."""
+    async with asyncio.timeout(10.0):
+        with pytest.raises(SourceError, match="did not end"):
+            await source(tmp_path, "sleep 60; echo", SECONDS_MAX).load(POOL)
 
 
 async def test_a_program_that_is_missing_is_named(tmp_path: Path) -> None:
