@@ -1,4 +1,4 @@
-"""The alert channel chat-thread of Navarch: a thread of a chat for each alert.
+"""The alert channel chat-thread of Navarch: each alert is a thread of a chat.
 
     alerts:
       - {type: chat-thread, name: chat, url: "https://chat.example/hooks/4711", room: gpu-fleet}

@@ -28,7 +28,7 @@ END = replace(ALERT, event="e-2", resolved=True)
 
 
 class Chat(ThreadingHTTPServer):
-    """A chat in a thread of this process."""
+    """Serves a chat in a thread of this process."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Webhook)

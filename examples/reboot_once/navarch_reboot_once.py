@@ -1,4 +1,4 @@
-"""The remediator reboot-once of Navarch: one reboot a week, and a replacement after that.
+"""The remediator reboot-once of Navarch: a node is rebooted once a week, and then replaced.
 
     pools:
       training:

@@ -64,7 +64,7 @@ class SignedHeader:
         self._options = options
         self._clock = clock
         self._keys: tuple[bytes, ...] = ()
-        self._read_at_change = 0
+        self._read_at_change = -1
 
     async def authenticate(self, presented: Presented) -> Principal | None:
         """Return the caller; None where the request has no credentials of this kind."""
