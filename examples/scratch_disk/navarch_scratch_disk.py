@@ -28,7 +28,7 @@ class ScratchDisk:
 
     def __init__(self) -> None:
         """Find the folder: a check has no options, and is made once."""
-        self._folder = Path(os.environ.get("SCRATCH_FOLDER", FOLDER))
+        self._folder = Path(os.environ.get("SCRATCH_FOLDER") or FOLDER)
 
     async def run(self) -> CheckResult:
         """Test the disk, and say in one sentence what was found."""

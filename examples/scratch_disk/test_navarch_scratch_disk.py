@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 from navarch.agent.maintenance.diagnostics.health_check_conformance import HealthCheckConformance
-from navarch_scratch_disk import ScratchDisk
+from navarch_scratch_disk import FOLDER, ScratchDisk
 
 
 class SmallDisk(ScratchDisk):
@@ -57,3 +57,9 @@ async def test_a_disk_that_is_not_mounted_is_not_well(
     found = await SmallDisk().run()
     assert not found.ok
     assert "No such file or directory" in found.detail
+
+
+async def test_an_empty_variable_names_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usual folder is tested, and not the one in which the agent happens to run."""
+    monkeypatch.setenv("SCRATCH_FOLDER", "")
+    assert FOLDER in (await SmallDisk().run()).detail
