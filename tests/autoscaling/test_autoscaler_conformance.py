@@ -11,7 +11,7 @@ from services.pool_manager.autoscaling.autoscaler_conformance import AutoscalerC
 from services.pool_manager.autoscaling.autoscaler_plugins import autoscaler_of
 from services.pool_manager.autoscaling.autoscalers import PoolState, Recommendation
 
-MODULE = Path(__file__).resolve().parents[1] / "plugins/office_hours/navarch_office_hours.py"
+MODULE = Path(__file__).resolve().parents[2] / "examples/office_hours/navarch_office_hours.py"
 NIGHT = {"start": "0 22 * * *", "duration": "8h", "nodes": 9}
 PARTS = [{"type": "queue"}, {"type": "reactive"}]
 

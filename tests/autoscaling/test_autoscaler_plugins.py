@@ -10,7 +10,7 @@ import pytest
 from services.simulator.inputs.scenario.scenario_file import ScenarioError, read_text
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "tests" / "plugins" / "office_hours"
+PACKAGE = ROOT / "examples" / "office_hours"
 
 
 @pytest.fixture
