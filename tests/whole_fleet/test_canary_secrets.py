@@ -50,6 +50,7 @@ PLANTED: Final = {
     "WebhookNotifier.Options.checkpoint_url",
     "WebhookNotifier.Options.drain_url",
     "WebhookNotifier.Options.drain_status_url",
+    "WebhookNotifier.Options.notify_owners_url",
     "WebhookNotifier.Options.headers",
     "WebhookNotifier.Options.secret",
     "RayNotifier.Options.dashboard",
@@ -100,6 +101,7 @@ notifier:
     uncordon_url: "http://u:{canary}@{host}/uncordon?token={canary}-uncordon"
     checkpoint_url: "{url}/{canary}-checkpoint?token={canary}-checkpoint"
     drain_url: "{url}/{canary}-drain?token={canary}-drain"
+    notify_owners_url: "{url}/{canary}-owners?token={canary}-owners"
     drain_status_url: "{url}/drained?token={canary}-status"
     headers: {{Authorization: "Bearer {canary}-header"}}
     secret: "{canary}-orders-signature-of-32-characters"
