@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -159,8 +159,10 @@ class GangInvariants:
         gangs: SimulatedGangs,
         quiet: QuietTime,
         invariants: Invariants,
+        stopped: Callable[[], bool],
     ) -> None:
-        """Report violations to `invariants`, which knows the sagas."""
+        """Report violations to `invariants`, which knows the sagas. `stopped`: by operators."""
+        self._stopped = stopped
         self._simulation = simulation
         self._gangs = gangs
         self._quiet = quiet
@@ -262,6 +264,8 @@ class GangInvariants:
 
     def _waits(self, pool: PoolRecord, node: NodeRecord, nodes: dict[str, NodeRecord]) -> bool:
         """Whether nothing but the budget keeps an unhealthy node from being remediated."""
+        if self._stopped():
+            return False
         now = moment(self._simulation.now())
         shut, held = pool.breaker, incidents.holding(pool)
         spent = shut.state == "open" and shut.cause in ("level", "rate")

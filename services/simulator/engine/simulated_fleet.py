@@ -247,7 +247,9 @@ class SimulatedFleet:
         if not isinstance(workload, SimulatedGangs):
             return None
         quiet = QuietTime(self.simulation, self.services)
-        gangs = GangInvariants(self.simulation, workload, quiet, self.invariants)
+        gangs = GangInvariants(
+            *(self.simulation, workload, quiet, self.invariants), lambda: self.stops.in_force
+        )
         IdleInvariants(self.simulation, workload, self.invariants)
         self.budget.share_job = gangs.share_job
         self._resets.append(gangs.on_reset)
