@@ -1,8 +1,9 @@
 """Finds the live node that has a GPU, by an index that follows the records of all pools."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from schemas.enums import HardwareKind
+from schemas.gpu_samples import GpuIdentity
 from schemas.node_records import NodeRecord
 from services.pool_manager.planner.fixed_identity import is_live, names
 
@@ -17,23 +18,24 @@ class GpuOwners:
         """`records` is set to the mirrored records before the first note."""
         self.records: Mapping[str, NodeRecord] = {}
         self._keys: dict[tuple[HardwareKind, str], str] = {}
-        self._noted: dict[str, tuple[tuple[HardwareKind, str], ...]] = {}
+        self._noted: dict[str, Sequence[GpuIdentity]] = {}
 
     def note(self, key: str) -> None:
         """Take in a node's record that was read or written."""
         record = self.records.get(key)
-        has = tuple(names(record.gpus)) if record is not None and is_live(record) else ()
+        gpus = record.gpus if record is not None and is_live(record) else ()
         before = self._noted.get(key, ())
-        if has == before:
-            return
-        for gone in set(before) - set(has):
+        if gpus == before:
+            return  # nearly every write of a record
+        has = set(names(gpus))
+        for gone in set(names(before)) - has:
             if self._keys.get(gone) == key:
                 del self._keys[gone]
         for each in has:
             if not self.of(*each):
                 self._keys[each] = key
-        if has:
-            self._noted[key] = has
+        if gpus:
+            self._noted[key] = gpus
         else:
             self._noted.pop(key, None)
 

@@ -1,11 +1,10 @@
 """Explains what one node waits for: each gate that holds it, until when, and the remedy. Pure."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-import msgspec
+from msgspec import structs
 
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
@@ -46,16 +45,15 @@ def blocked_node(node: NodeRecord, proposed: Proposal | None) -> BlockedNode:
         text = "Nothing is in progress: its pool is no longer there."
         gone = (Block(gate="removal", text=text),) if fault else ()
         return BlockedNode(fault=fault, blocked=gone, next=_by_operators(node) if fault else "")
-    pool, stop, proposed = proposed.record, proposed.stop, replace(proposed, node=node)
-    gates = tuple(gate_table.every(proposed))
-    alone = [each for each in gates if each.gate in ALONE and _concerns(node, each)]
+    pool, stop, proposed = proposed.record, proposed.stop, structs.replace(proposed, node=node)
+    alone = [each for each in gate_table.every(proposed, only=ALONE) if _concerns(node, each)]
     held = [*_quarantine(node, pool), *alone]
     then = ""
     if node.saga or node.state == "terminated":
         held += [stopped(stop)] if stop is not None and stop.running and node.saga else []
     elif fault:
-        waits = next((each for each in gates if each.gate not in ALONE), _TURN)
-        held.append(Block(gate="fault", text=f"It is unhealthy: {fault}.") if alone else waits)
+        unhealthy = Block(gate="fault", text=f"It is unhealthy: {fault}.")
+        held.append(unhealthy if alone else _waits(proposed))
         then = UNTIL_ENDED if alone else _then(node, pool)
     elif node.spare:
         text = "It is a spare: it stays cordoned until it replaces a node."
@@ -71,6 +69,12 @@ def blocked_node(node: NodeRecord, proposed: Proposal | None) -> BlockedNode:
         held.append(waits_for)
     machine = possible_actions(node, pool)
     return BlockedNode(fault=fault, blocked=tuple(held), next=then, machine=machine)
+
+
+def _waits(proposed: Proposal) -> Block:
+    """Return the first gate that an unhealthy node waits for, or its turn."""
+    found = (each for each in gate_table.every(proposed) if each.gate not in ALONE)
+    return next(found, _TURN)
 
 
 def _concerns(node: NodeRecord, block: Block) -> bool:
@@ -145,9 +149,9 @@ def _degraded(node: NodeRecord, proposed: Proposal) -> Block | None:
     if remediation == "alert" or (remediation == "replace" and not node.faulty_gpus):
         text = f"{found}: the pool's remediation leaves that to operators; by hand: {remedy}"
         return Block(gate="operator", text=text, remedy=remedy)
-    if (shut := _first(replace(proposed, kind="degraded"))) is not None:
+    if (shut := _first(structs.replace(proposed, kind="degraded"))) is not None:
         text = f"{found}. {shut.text} By hand: {remedy}"
-        return msgspec.structs.replace(shut, text=text, remedy=shut.remedy or remedy)
+        return structs.replace(shut, text=text, remedy=shut.remedy or remedy)
     if remedy_selection.is_served(pool):
         text = f"{found}: it is done while the pool's service window is open."
         return Block(gate="turn", text=text)
@@ -170,9 +174,9 @@ def renewal(node: NodeRecord, proposed: Proposal) -> Block | None:
         return Block(gate="drift", text=text) if other else None
     remedy = f"navarch replace {node.node}"
     begin, end = f"It is well, and to be replaced ({due.reason})", f"; at once: {remedy}"
-    if (shut := _first(replace(proposed, kind="renewal"))) is not None:
+    if (shut := _first(structs.replace(proposed, kind="renewal"))) is not None:
         text = f"{begin}. {shut.text}" + (f" At once: {remedy}" if not shut.remedy else "")
-        return msgspec.structs.replace(shut, text=text, remedy=shut.remedy or remedy)
+        return structs.replace(shut, text=text, remedy=shut.remedy or remedy)
     turn = "when its turn comes within its budget (max_voluntary), and unhealthy nodes go first"
     begin = f"It is well, and replaced ({due.reason})"
     past = due.latest is not None and now >= due.latest

@@ -4,7 +4,7 @@ Passes ask `first`, explanations and dry runs `every`, and the planner looks aga
 what they return.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from datetime import datetime
 from functools import cache
 from typing import Final, NamedTuple
@@ -70,26 +70,31 @@ def rows_of(kind: Kind) -> tuple[GateRow, ...]:
     return tuple(row for row in GATES if kind in row.holds or kind in row.reported)
 
 
-def every(proposal: Proposal) -> Iterator[Block]:
-    """Yield what holds a proposal back, in the order of the gates."""
-    found = (row.block(proposal) for row in rows_of(proposal.kind))
-    return (block for block in found if block is not None)
+@cache
+def rows_that_hold(kind: Kind) -> tuple[GateRow, ...]:
+    """Return the gates that hold proposals of a kind: passes ask them about every node."""
+    return tuple(row for row in GATES if kind in row.holds)
+
+
+def every(proposal: Proposal, only: Container[Gate] | None = None) -> Iterator[Block]:
+    """Yield what holds a proposal back, in the order of the gates; `only`: of these gates."""
+    for row in rows_of(proposal.kind):
+        if (only is None or row.name in only) and (found := row.block(proposal)) is not None:
+            yield found
 
 
 def first(proposal: Proposal) -> Block | None:
     """Return what a proposal does not begin for; None: nothing does."""
-    for row in GATES:
-        if proposal.kind in row.holds and (found := row.block(proposal)) is not None:
-            return found
-    return None
+    return next(_holding(proposal), None)
 
 
 def opens_at(proposals: Iterable[Proposal]) -> datetime | None:
     """Return when the first gate opens for which one of these does not begin; None: none does."""
-    untils = (
-        found.until
-        for each in proposals
-        for row in GATES
-        if each.kind in row.holds and (found := row.block(each)) is not None
-    )
-    return min((each for each in untils if each is not None), default=None)
+    found = (block.until for each in proposals for block in _holding(each))
+    return min((each for each in found if each is not None), default=None)
+
+
+def _holding(proposal: Proposal) -> Iterator[Block]:
+    for row in rows_that_hold(proposal.kind):
+        if (found := row.block(proposal)) is not None:
+            yield found

@@ -32,6 +32,8 @@ def freeze_window(proposal: Proposal) -> Block | None:
     On a silent node nothing can be disturbed any more, and what the cloud takes it takes.
     """
     node, spec = proposal.node, proposal.record.spec
+    if not spec.windows:
+        return None
     if node is not None and (node.lost or cloud_notices.urgent(node, spec, proposal.now)):
         return None
     frozen = maintenance_windows.opening(spec.windows, "freeze", proposal.now)

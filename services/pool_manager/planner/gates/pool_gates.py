@@ -158,11 +158,13 @@ def incident(proposal: Proposal) -> Block | None:
     """Return the incidents that hold nodes back; a recheck waits for the end of their hold."""
     record, node, now = proposal.record, proposal.node, proposal.now
     held = incidents.holding(record)
+    if not held:
+        return None
     if node is not None and proposal.kind == "repair":
         blocks = not incidents.may_begin(record, node, proposal.health, now)
     else:
         blocks = any(now < incidents.until(record, each) for each in held.values())
-    if not held or not blocks:
+    if not blocks:
         return None
     text = f"It waits for {wave_words(record, held, now)}."
     return Block(gate="incident", text=text, until=incidents.next_end(record, now))

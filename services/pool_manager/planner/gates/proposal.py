@@ -1,9 +1,10 @@
 """Declares what would begin by itself, as the gates look at it. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, get_args
+
+import msgspec
 
 from schemas.health_records import HealthRecord
 from schemas.node_records import NodeRecord
@@ -34,9 +35,8 @@ GPUs, back to work."""
 ALL: Final[frozenset[Kind]] = frozenset(get_args(Kind))
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """Something that would begin by itself in a pool."""
+class Proposal(msgspec.Struct, frozen=True):
+    """Something that would begin by itself in a pool; passes make one for every node."""
 
     kind: Kind
     record: PoolRecord

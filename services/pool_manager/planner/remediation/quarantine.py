@@ -147,8 +147,7 @@ def _takes_work(node: NodeRecord, now: datetime) -> bool:
 def _release(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPlan:
     taken = busy(decided.record)
     for node in snapshot.nodes.needs_attention:
-        waits = gate_table.first(Proposal("release", decided.record, now, node))
-        if node.node in taken or waits is not None:
+        if node.node in taken or gate_table.first(Proposal("release", decided.record, now, node)):
             continue
         if _is_released(node, now) and not flapping_nodes.flaps(node, decided.record, now):
             degraded = recovered_nodes.works_at(node) is not None
@@ -162,8 +161,9 @@ def _release(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPl
 def _reserve(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPlan:
     """Cordon the spares again that the workload system may use."""
     for at, node in spares.perhaps_in_use(decided.record, snapshot.nodes):
-        waits = gate_table.first(Proposal("reserve", decided.record, now, node))
-        if now >= _repeat_at(at) and waits is None and room_for_sagas(decided.record):
+        if now < _repeat_at(at) or not room_for_sagas(decided.record):
+            continue
+        if gate_table.first(Proposal("reserve", decided.record, now, node)) is None:
             decided = _begun(snapshot, decided, "cordon", node, RESERVED_AGAIN, now)
     return decided
 

@@ -60,8 +60,8 @@ def _due(
         well = node.health != "unhealthy" and not node.lost
         serves = node.state == "active" and not node.cordoned and node.node not in taken
         at = announced_restarts.drain_at(awaited[1], record.spec)
-        free = gate_table.first(Proposal("restart-drain", record, now, node)) is None
-        if serves and well and now >= at and free:
+        due = serves and well and now >= at
+        if due and gate_table.first(Proposal("restart-drain", record, now, node)) is None:
             found.append((at, node, *awaited))
     found.sort(key=lambda each: (each[0], each[1].node))
     return [(node, name, notice) for _, node, name, notice in found]
