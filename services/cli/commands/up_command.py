@@ -135,7 +135,8 @@ async def down(
     if dry_run:
         await dry_run_output.dry_runs(fleet, "remove", [(name, request)], console.Format.TABLE)
         return
-    console.write("\n".join(owners)) if owners else None
+    for line in owners:
+        console.write(line)
     confirm(f"Take {name} down?", yes=yes, instead="--dry-run")
     answer = fleet_client.require_accepted(await fleet.request(name, "remove", request))
     console.write_message(answer, console.Format.TABLE)
