@@ -344,10 +344,10 @@ def shows(pid: int, directory: Path) -> bool:
     return f"NAVARCH_EXIT_WITHOUT={directory}".encode() in environment
 
 
-async def shown(pid: int, directory: Path) -> None:
-    """Wait until it says so: for a moment between two programs it shows no environment."""
+async def alone(pid: int, directory: Path) -> None:
+    """Wait until this process is the only sleeper: between two programs it has no environment."""
     async with asyncio.timeout(SECONDS_MAX):
-        while not shows(pid, directory):
+        while sleepers(directory) != [pid]:
             await asyncio.sleep(0.01)
 
 
@@ -382,8 +382,7 @@ async def test_a_provisioner_killed_anywhere_leaves_one_agent_or_none(
         if call == "provision":
             await make().provision(wanted())
             pid = await pid_of(directory / "web-1")
-            await shown(pid, directory)
-            assert [pid] == sleepers(directory)
+            await alone(pid, directory)
         await make().terminate("web-1")
         assert sleepers(directory) == []
         assert await make().list() == []
