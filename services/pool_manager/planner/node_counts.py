@@ -56,6 +56,11 @@ class Nodes:
         )
 
     @cached_property
+    def spares(self) -> "tuple[NodeRecord, ...]":
+        """Those that are kept in reserve."""
+        return tuple(node for node in self.needs_attention if node.spare)
+
+    @cached_property
     def active(self) -> "frozenset[str]":
         """Names of those that have been admitted and do not leave."""
         return frozenset(node.node for node in self._all if node.state == "active")
@@ -97,7 +102,7 @@ def nodes_removed(record: PoolRecord) -> set[str]:
 
 def size(record: PoolRecord, nodes: Nodes) -> int:
     """How many nodes the pool will have when what is open has come to its end, spares left out."""
-    present = len(nodes) - sum(1 for node in nodes.needs_attention if node.spare)
+    present = len(nodes) - len(nodes.spares)
     if not record.open:
         return present
     removed = nodes_removed(record)

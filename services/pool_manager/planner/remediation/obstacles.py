@@ -24,7 +24,7 @@ from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.safety import breaker, incidents
 from services.pool_manager.planner.safety.breaker_messages import wave_words
 from services.pool_manager.planner.sizing import spares
-from services.pool_manager.planner.sizing.open_sagas import room_for_announced, units_of
+from services.pool_manager.planner.sizing.open_sagas import room_for_announced, units_of_texts
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 
 
@@ -80,7 +80,7 @@ def _beyond_room(
     left, beyond = room_for_announced(record) if taken else 0, set[str]()
     for node in sorted(taken, key=lambda each: cloud_notices.urgency(each, now)):
         notice, _ = cloud_notices.current_notice(node) or ("", None)
-        left -= units_of(remediation_reason(node, record, now), notice)
+        left -= units_of_texts(remediation_reason(node, record, now), notice)
         if left < 0:
             beyond.add(node.node)
     return frozenset(beyond)

@@ -44,8 +44,7 @@ from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.safety import breaker, incidents, slow_waves
 from services.pool_manager.planner.safety.breaker_events import breaker_events
 from services.pool_manager.planner.safety.breaker_messages import spent_words
-from services.pool_manager.planner.sizing import spares
-from services.pool_manager.planner.sizing.open_sagas import room_for_sagas, with_open
+from services.pool_manager.planner.sizing import open_sagas, spares
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 from services.saga.definitions import DEFINITIONS
 
@@ -59,6 +58,8 @@ class _Actions:
     left: tuple[NodeRecord, ...]
     allowance: Allowance
     start: dict[str, OpenSaga]
+    units: int
+    """Of the record's open sagas: counted once, since a wave begins thousands."""
     choices: Mapping[str, RemedyChoice]
     """Node -> its remedy."""
     refused: BreakerCause = ""
@@ -83,6 +84,7 @@ def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
         left=tuple(waiting),
         allowance=allowance(record, snapshot.nodes, snapshot.others, now),
         start={},
+        units=open_sagas.open_units(record),
     )
     actions = _begin_urgent(snapshot, actions, obstacle, now)
     actions = _replace_gone(snapshot, actions, obstacle, now)
@@ -198,6 +200,7 @@ def _begin(
         actions,
         record=record,
         start={**actions.start, **started},
+        units=actions.units + sum(map(open_sagas.units_of, started.values())),
         allowance=actions.allowance.after(opened, cordoned=out),
     )
 
@@ -255,7 +258,7 @@ def _replace_gone(
 
     def gone(so_far: _Actions, node: NodeRecord) -> bool:
         replaced = so_far.choices[node.node].remedy == "replace" and not _rack(so_far, node)
-        return replaced and is_gone(node) and room_for_sagas(so_far.record) > 0
+        return replaced and is_gone(node) and open_sagas.another_fits(so_far.units)
 
     begun = _begin_where(snapshot, actions, gone, now)
     return replace(begun, allowance=actions.allowance)
@@ -270,7 +273,9 @@ def _replace_down(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _
         return actions
 
     def down(so_far: _Actions, node: NodeRecord) -> bool:
-        return is_down(node) and room_for_sagas(so_far.record) > 0 and not _refusal(so_far, node)
+        return (
+            is_down(node) and open_sagas.another_fits(so_far.units) and not _refusal(so_far, node)
+        )
 
     begun = _begin_where(snapshot, actions, down, now)
     return _count_begun(snapshot, begun, len(actions.start), now)
@@ -287,7 +292,7 @@ def _begin_with_gang(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -
         alone = choice.remedy == "inspect" or _rack(begun, node)
         shared = "" if alone else gangs.shared_reason(node, interrupts)
         beyond = replace(begun, allowance=gangs.widened(begun.allowance))
-        if not shared or not room_for_sagas(begun.record) or _refusal(beyond, node):
+        if not shared or not open_sagas.another_fits(begun.units) or _refusal(beyond, node):
             left.append(node)
             continue
         joined = replace(choice, reason="; ".join(filter(None, (choice.reason, shared))))
@@ -337,7 +342,7 @@ def _remediate_degraded(snapshot: PoolSnapshot, actions: _Actions, now: datetime
     before, ramp = len(actions.start), breaker.ramp_room(actions.record)
     for node, choice in remedy_selection.degraded_candidates(snapshot, actions.record, now):
         actions = replace(actions, choices={**actions.choices, node.node: choice})
-        if _refusal(actions, node) or not room_for_sagas(actions.record):
+        if _refusal(actions, node) or not open_sagas.another_fits(actions.units):
             break
         if ramp is not None and len(actions.start) - before >= ramp:
             break
@@ -356,14 +361,15 @@ def _renew(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions
         if renewals.rack_waits(actions.record, actions.nodes, node, actions.allowance):
             continue
         actions = replace(actions, choices={**actions.choices, node.node: choice})
-        if _refusal(actions, node) or not room_for_sagas(actions.record):
+        if _refusal(actions, node) or not open_sagas.another_fits(actions.units):
             break
         if node.node in busy(actions.record):
             continue  # a spare that takes the place of the one before
         saga, actions = _begin(snapshot, actions, node, now)
         opened = renewals.opening(*(actions.start[saga], node, actions.record, choice.reason, what))
-        record = with_open(actions.record, saga, opened)
-        actions = replace(actions, record=record, start={**actions.start, saga: opened})
+        record = open_sagas.with_open(actions.record, saga, opened)
+        start, units = {**actions.start, saga: opened}, open_sagas.open_units(record)
+        actions = replace(actions, record=record, start=start, units=units)
     return _count_begun(snapshot, replace(actions, allowance=whole), before, now)
 
 
@@ -376,8 +382,7 @@ def _begin_probe(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _A
         return actions
     refused: BreakerCause = ""
     for node in actions.left:
-        why = _refusal(actions, node)
-        if why:
+        if why := _refusal(actions, node):
             refused = refused or why
             continue
         saga, actions = _begin_one(snapshot, actions, node, now)
@@ -400,7 +405,7 @@ def _begin_allowed(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> 
     left: list[NodeRecord] = []
     refused: list[BreakerCause] = []
     for at, node in enumerate(actions.left):
-        if not room_for_sagas(actions.record):
+        if not open_sagas.another_fits(actions.units):
             left.extend(actions.left[at:])
             break
         if why := _refusal(actions, node):
@@ -426,8 +431,7 @@ def _begin_allowed(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> 
 
 def _wake_at(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> datetime | None:
     """When to look again though nothing happens."""
-    record = actions.record
-    nodes = snapshot.nodes.needs_attention
+    record, nodes = actions.record, snapshot.nodes.needs_attention
     times = retirements.retired_at(nodes)
     at = gate_table.opens_at(
         Proposal("repair", record, now, node, retiring=times) for node in nodes
@@ -442,6 +446,5 @@ def _wake_at(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> dateti
         at = earlier(at, block.until)
     if actions.refused in ("rate", "reset-rate"):
         slots = record.disruptions if actions.refused == "rate" else record.resets
-        due = room_at(slots, float(record.spec.budget.window), now)
-        at = earlier(at, to_come(due, now))
+        at = earlier(at, to_come(room_at(slots, float(record.spec.budget.window), now), now))
     return at

@@ -184,16 +184,21 @@ def room_for_sagas(record: PoolRecord) -> int:
 
     Launches leave them room: a pool that grows still repairs its nodes.
     """
-    return max(0, OPEN_UNITS_MAX - _open_units(record)) // SAGA_UNITS
+    return max(0, OPEN_UNITS_MAX - open_units(record)) // SAGA_UNITS
+
+
+def another_fits(units: int) -> bool:
+    """Return whether one more saga may begin without a request where the open ones take these."""
+    return units + SAGA_UNITS <= OPEN_UNITS_MAX
 
 
 def room_for_announced(record: PoolRecord) -> int:
     """Return how many units a pool may begin for notices and renewals, of nodes without a fault."""
-    taken = sum(_units(each) for each in record.open.values() if for_no_fault(each))
-    return max(0, min(ANNOUNCED_UNITS_MAX - taken, OPEN_UNITS_MAX - _open_units(record)))
+    taken = sum(units_of(each) for each in record.open.values() if for_no_fault(each))
+    return max(0, min(ANNOUNCED_UNITS_MAX - taken, OPEN_UNITS_MAX - open_units(record)))
 
 
-def units_of(reason: str, notice: str = "") -> int:
+def units_of_texts(reason: str, notice: str = "") -> int:
     """Return the units of a saga about a node, by the texts that its opening has."""
     return SAGA_UNITS + (len(reason) + len(notice)) // REASON_CHARS
 
@@ -201,7 +206,7 @@ def units_of(reason: str, notice: str = "") -> int:
 def room_for_launches(record: PoolRecord) -> int:
     """How many more launches a pool may begin."""
     each = NAMED_LAUNCH_UNITS if record.spec.workload_names else LAUNCH_UNITS
-    return max(0, LAUNCH_UNITS_MAX - _open_units(record)) // each
+    return max(0, LAUNCH_UNITS_MAX - open_units(record)) // each
 
 
 def why_full(record: PoolRecord, *, launches: bool) -> str:
@@ -213,13 +218,15 @@ def why_full(record: PoolRecord, *, launches: bool) -> str:
     return ""
 
 
-def _open_units(record: PoolRecord) -> int:
-    return sum(map(_units, record.open.values()))
+def open_units(record: PoolRecord) -> int:
+    """Return the units of a pool's open sagas; it takes longer the more are open."""
+    return sum(map(units_of, record.open.values()))
 
 
-def _units(opened: OpenSaga) -> int:
+def units_of(opened: OpenSaga) -> int:
+    """Return the units of an open saga."""
     if opened.kind != "scale-up":
-        return units_of(opened.reason, opened.notice)
+        return units_of_texts(opened.reason, opened.notice)
     return NAMED_LAUNCH_UNITS if opened.workload_name else LAUNCH_UNITS
 
 

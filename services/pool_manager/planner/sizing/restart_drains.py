@@ -22,7 +22,7 @@ from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.sizing.open_sagas import (
     begin,
     room_for_announced,
-    units_of,
+    units_of_texts,
     with_open,
 )
 
@@ -30,7 +30,7 @@ from services.pool_manager.planner.sizing.open_sagas import (
 def drain_ahead(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     """Begin the drains that are due."""
     for node, name, notice in _due(begun.record, snapshot, now):
-        if room_for_announced(begun.record) < units_of(notice.reason, name):
+        if room_for_announced(begun.record) < units_of_texts(notice.reason, name):
             break
         if (cloud_notices.doubted_until(node) or now) > now:
             left = allowance(begun.record, snapshot.nodes, snapshot.others, now)

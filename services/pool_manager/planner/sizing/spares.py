@@ -19,19 +19,18 @@ def reserve(record: PoolRecord, nodes: Nodes) -> int:
     opened = record.open.values()
     promoted = {each.promotes for each in opened if each.promotes}
     coming = {each.new_node for each in opened if each.new_node and each.spare}
-    present = {node.node for node in nodes.needs_attention if node.spare} | coming
+    present = {node.node for node in nodes.spares} | coming
     return len(present - nodes_removed(record) - promoted)
 
 
 def ready(record: PoolRecord, nodes: Nodes, now: datetime) -> list[NodeRecord]:
     """Spares that may take a place now, the longest proven first."""
-    kept = [node for node in nodes.needs_attention if node.spare]
-    if not kept:
+    if not nodes.spares:
         return []
     taken = busy(record)
     found = [
         node
-        for node in kept
+        for node in nodes.spares
         if node.state == "active"
         and node.health in ("healthy", "unknown")
         and not node.lost
@@ -57,8 +56,8 @@ def perhaps_in_use(record: PoolRecord, nodes: Nodes) -> list[tuple[datetime, Nod
     """
     found = [
         (node.promotion_unknown_at, node)
-        for node in nodes.needs_attention
-        if node.spare and node.promotion_unknown_at is not None and node.state == "active"
+        for node in nodes.spares
+        if node.promotion_unknown_at is not None and node.state == "active"
     ]
     taken = busy(record) if found else frozenset()
     return [
