@@ -248,7 +248,8 @@ class CompareInvariants:
         before, self._instances[key] = self._instances.get(key), record
         if before is None or before.token != record.token:
             return
-        if before.provider_id not in ("", record.provider_id):
+        others = before.created_at not in (None, record.created_at)
+        if others or before.provider_id not in ("", record.provider_id):
             return  # others have made another one of its name
         if before.state in ENDING and record.state in ("intended", "running"):
             self._fail(record.instance, "state", before.state, record.state)
