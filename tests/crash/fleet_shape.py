@@ -11,7 +11,8 @@ TOOK_EFFECT: Final = "took-effect"
 class Moment(NamedTuple):
     """A saga's entry, an event (`fault.stored`, `cordoned.published`) or an effect of a step.
 
-    Effects are observed at the provider and at the workload system.
+    Or the state of an instance's record (`terminating.stored`). Effects are observed at the
+    provider and at the workload system.
     """
 
     step: str
@@ -22,6 +23,8 @@ class Moment(NamedTuple):
         return f"{self.step}.{self.status}"
 
 
+WRITTEN: Final = {"terminate": ("terminating",), "provision": ("intended", "running")}
+"""Step -> states of the instance's record that its service stores, each a moment."""
 REPLACED: Final = Moment("node-replaced", "published")
 
 

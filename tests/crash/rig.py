@@ -18,12 +18,13 @@ from typing import Any, Final, Self
 import msgspec
 
 from schemas import subjects
+from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder, encode
 from schemas.node_records import NodeRecord
 from schemas.operations import REQUESTS
 from schemas.pool_events import FACTS, NodeReplaced, PoolEvent, pool_codec
 from schemas.settings import NatsSettings
-from schemas.topology import EVENTS, NODES, SAGAS
+from schemas.topology import EVENTS, INSTANCES, NODES, SAGAS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.primitives.errors import BusError
@@ -51,6 +52,7 @@ WATCH_SECONDS: Final = 0.003
 """How often instances are polled."""
 
 _nodes = decoder(NodeRecord)
+_instances = decoder(InstanceRecord)
 
 
 class UnsettledError(AssertionError):
@@ -152,6 +154,7 @@ class Rig:
         following = (
             self._follow_sagas(await self.bus.last_sequence(SAGAS.name)),
             self._follow_events(await self.bus.last_sequence(EVENTS.name)),
+            self._follow_instances(),
             self._watch_instances(),
         )
         self._tasks = [asyncio.create_task(each) for each in following]
@@ -251,6 +254,16 @@ class Rig:
                 self.answers[event.cause] = event
                 about = event.old_node if isinstance(event, NodeReplaced) else event.pool
                 await self._record_and_notify(Moment(FACTS[type(event)], "published"), about)
+
+    async def _follow_instances(self) -> None:
+        """Record each new state of an instance's record: the writes of a launch and of an order."""
+        states: dict[str, str] = {}
+        async for entry in self.bus.watch(INSTANCES):
+            if entry.value:
+                record = _instances.decode(entry.value)
+                if states.get(record.instance) != record.state:
+                    self._record(Moment(record.state, "stored"), record.instance)
+                states[record.instance] = record.state
 
     async def _watch_instances(self) -> None:
         seen: set[str] = set()
