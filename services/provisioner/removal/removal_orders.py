@@ -80,24 +80,26 @@ def remaining_instances(record: InstanceRecord, listed: Iterable[Instance]) -> l
 
 
 def ordered_instances(
-    record: InstanceRecord, listed: Iterable[Instance], free: Collection[str] = ()
+    record: InstanceRecord, listed: Iterable[Instance], taken: Collection[str] = ()
 ) -> list[Instance]:
     """Return the listed instances that the order of a record means.
 
-    An order that names another node's ID means the machine that its own launch made instead, where
-    its ID is `free`, that is, no other record's: a list may give each node the ID of another one.
+    An order that names another node's ID means the machine that its own launch made instead. None
+    means an ID that is `taken`, that is, another record's, whatever name and token the list shows
+    beside it: a list may give each node the ID of another one.
     """
     index = InstanceList.of(listed)
     ids = dict.fromkeys((*record.ordered, record.provider_id))
     known = [found for each in ids if each for found in index.by_id.get(each, ())]
     named = index.by_name.get((record.pool, record.instance), ())
     found = {each.provider_id: each for each in (*known, *named)}
+    found = {each: found[each] for each in found if each not in taken}
     mine = [each for each in found.values() if is_ordered(record, each)]
     if mine or not any(is_of_other_node(record, each) for each in known):
         return mine
     # The answer to its launch had another node's ID: the token says which machine it is.
-    own = [each for each in named if record.token and each.token == record.token]
-    return [each for each in own if each.provider_id in free]
+    own = (each for each in named if record.token and each.token == record.token)
+    return [each for each in own if each.provider_id not in taken]
 
 
 def order_of(
@@ -106,14 +108,14 @@ def order_of(
     listed: Iterable[Instance],
     *,
     only_listed: bool = False,
-    free: Collection[str] = (),
+    taken: Collection[str] = (),
 ) -> TerminationOrder:
     """Return the order for the next attempt: without what is being removed, or another node's.
 
-    `only_listed`: another record has its ID, too, so that the list must show whose it is. `free`:
+    `only_listed`: another record has its ID, too, so that the list must show whose it is. `taken`:
     as for `ordered_instances`.
     """
-    mine = ordered_instances(record, listed, free)
+    mine = ordered_instances(record, listed, taken)
     index = InstanceList.of(listed).by_id
     stopping = {each.provider_id for each in mine if each.status == "stopping"}
     known = record.ordered or ((record.provider_id,) if record.provider_id else ())
@@ -176,10 +178,10 @@ def order_of_surplus(record: InstanceRecord, surplus: SurplusInstance) -> Termin
 
 
 def is_stopping(
-    record: InstanceRecord, listed: Iterable[Instance], free: Collection[str] = ()
+    record: InstanceRecord, listed: Iterable[Instance], taken: Collection[str] = ()
 ) -> bool:
     """Return whether the provider lists instances of this record, and is removing them all."""
-    mine = ordered_instances(record, listed, free)
+    mine = ordered_instances(record, listed, taken)
     return bool(mine) and all(each.status == "stopping" for each in mine)
 
 

@@ -175,37 +175,37 @@ class Remover:
                 return None, record
             if not record.provider and (found := instance_decisions.find_adoptable(record, listed)):
                 record = await self._record_found(key, record, provider, found)
-            free = await self._free_ids(calls, key, record, listed)
-            order = order_of(record, provider, listed, only_listed=held, free=free)
+            taken = await self._taken_ids(calls, key, record, listed)
+            order = order_of(record, provider, listed, only_listed=held, taken=taken)
             await self._carry_out(order)
             if order.provider_ids or not again:
                 asked_at = self._clock.now()
                 listed = await calls.list_instances()
-                free = await self._free_ids(calls, key, record, listed)
-                more = order_of(record, provider, listed, only_listed=held, free=free)
+                taken = await self._taken_ids(calls, key, record, listed)
+                more = order_of(record, provider, listed, only_listed=held, taken=taken)
                 left = tuple(set(more.provider_ids) - set(order.provider_ids))
                 await self._carry_out(msgspec.structs.replace(more, provider_ids=left))
         except ProviderError as error:
             return NotRemoved(str(error), error.kind), record
         if removal_orders.is_absent(record, listed, asked_at, lag):
             return None, record
-        if removal_orders.is_stopping(record, listed, free):
+        if removal_orders.is_stopping(record, listed, taken):
             return NotRemoved(f"{provider} is removing it", stopping=True), record
         return NotRemoved(f"{provider} still lists it"), record
 
-    async def _free_ids(
+    async def _taken_ids(
         self, calls: ProviderCalls, key: str, record: InstanceRecord, listed: Iterable[Instance]
     ) -> frozenset[str]:
-        """Return the IDs under the node's name that no other record has, in any of its forms."""
+        """Return the IDs under the node's name that other records have, in any of their forms."""
         named = InstanceList.of(listed).by_name.get((record.pool, record.instance), ())
-        ids = {each.provider_id for each in named} - {record.provider_id}
-        if not ids:
+        if not {each.provider_id for each in named} - {record.provider_id}:
             return frozenset()
+        taken: set[str] = set()
         for name, each in (await self._store.all()).items():
             if name != key and each.state != "terminated":
                 known = calls.canonical_record(each)
-                ids -= {known.provider_id, *known.former_ids, *known.ordered}
-        return frozenset(ids)
+                taken |= {known.provider_id, *known.former_ids, *known.ordered}
+        return frozenset(taken - {"", record.provider_id})
 
     async def _carry_out(self, order: TerminationOrder) -> None:
         """Ask the provider to terminate: the only place that does."""
