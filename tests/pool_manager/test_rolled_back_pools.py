@@ -9,7 +9,7 @@ import pytest
 
 from schemas import subjects
 from schemas.breaker_state import Breaker, OpenIncident
-from schemas.enums import BreakerCause, SagaKind
+from schemas.enums import BreakerCause
 from schemas.fault_signature import RACK
 from schemas.instance_records import InstanceRecord
 from schemas.messages import Message, encode
@@ -46,7 +46,7 @@ from services.bus.memory.transport import PerfectLink
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.topology_setup import set_up
 from services.pool_manager.node_rebuilder import NodeRebuilder
-from services.pool_manager.planner.disruption_budget import counted, recounted
+from services.pool_manager.planner.disruption_budget import Rate, counted, recounted
 from services.pool_manager.planner.safety.published_conditions import with_published
 from services.pool_manager.planner.sizing.open_sagas import numbered
 from services.pool_manager.pool_store import Store
@@ -146,10 +146,10 @@ def test_the_rate_survives_a_rollback(known: int, began: int, expected: int) -> 
     """As many replacements count as the logs show, or the record has."""
     slot = str(int(NOW.timestamp()) - 60)
     record = msgspec.structs.replace(BEFORE, disruptions={slot: known} if known else {})
-    kinds: list[tuple[datetime, SagaKind]] = [
-        (NOW - timedelta(minutes=each + 1), "replace") for each in range(began)
+    kinds: list[tuple[datetime, Rate]] = [
+        (NOW - timedelta(minutes=each + 1), "disruptions") for each in range(began)
     ]
-    old: tuple[datetime, SagaKind] = (NOW - timedelta(hours=3), "replace")
+    old: tuple[datetime, Rate] = (NOW - timedelta(hours=3), "disruptions")
     found = recounted(record, 0.0, NOW, [*kinds, old])
     assert counted(found.disruptions, WINDOW, NOW) == expected
 
@@ -172,6 +172,8 @@ REFUSED: tuple[tuple[type[SagaEntry], str], ...] = (
             id="the nodes of two racks",
         ),
         pytest.param([{}, {"by": "operator"}], (), 1, id="an operator requested one"),
+        pytest.param([{}, {"notice": "i-1"}], (), 1, id="the cloud announced one"),
+        pytest.param([{}, {"gone": True}], (), 1, id="the instance of one was gone"),
         pytest.param([{}, {}], REFUSED, 0, id="they were refused their cordons"),
     ],
 )

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
-from schemas.enums import BreakerCause, SagaKind
+from schemas.enums import BreakerCause
 from schemas.fault_signature import RACK, RENEWALS
 from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
 from schemas.pool_records import OpenSaga, PoolRecord
@@ -136,11 +136,11 @@ def for_no_fault(opened: OpenSaga) -> bool:
     return bool(noticed) or opened.fault_signature in RENEWALS
 
 
-def rate_of(kind: SagaKind, *, voluntary: bool = False) -> Rate:
+def rate_of(opened: OpenSaga) -> Rate:
     """Return in which rate a saga counts: each has its own slots in a pool's record."""
-    if DEFINITIONS[kind].in_place:
+    if DEFINITIONS[opened.kind].in_place:
         return "resets"
-    return "voluntary" if voluntary else "disruptions"
+    return "voluntary" if for_no_fault(opened) else "disruptions"
 
 
 def with_begun(
@@ -163,7 +163,7 @@ def with_counted(
 ) -> PoolRecord:
     """The pool's record whose rates count these sagas, which are open in it."""
     begun = _each_decision(begun)
-    rates = [rate_of(each.kind, voluntary=for_no_fault(each)) for each in begun.values()]
+    rates = [rate_of(each) for each in begun.values()]
     record = with_begun(record, fleet_window, now, rates)
     counted_sagas = {
         name: msgspec.structs.replace(record.open[name], counted=True) for name in begun
@@ -186,7 +186,7 @@ def without_counted(record: PoolRecord, ended: OpenSaga) -> PoolRecord:
     """
     if not ended.counted:
         return record
-    name = rate_of(ended.kind, voluntary=for_no_fault(ended))
+    name = rate_of(ended)
     slots = {each: _less(getattr(record, each), ended.since) for each in (name, f"fleet_{name}")}
     return msgspec.structs.replace(record, **slots)
 
@@ -202,22 +202,18 @@ def recounted(
     record: PoolRecord,
     fleet_window: float,
     now: datetime,
-    began: Iterable[tuple[datetime, SagaKind]],
+    began: Iterable[tuple[datetime, Rate]],
 ) -> PoolRecord:
     """The record of a pool that was rolled back, with no fewer sagas begun than their logs show."""
-    found = msgspec.structs.replace(
-        record, disruptions={}, fleet_disruptions={}, resets={}, fleet_resets={}
-    )
-    for at, kind in sorted(began):
-        found = with_begun(found, fleet_window, at, (rate_of(kind),))
-    window = float(record.spec.budget.window)
+    lasts = {"": float(record.spec.budget.window), "fleet_": fleet_window}
+    slots = {f"{of}{name}": window for of, window in lasts.items() for name in get_args(Rate)}
+    found = msgspec.structs.replace(record, **{key: {} for key in slots})
+    for at, name in sorted(began):
+        found = with_begun(found, fleet_window, at, (name,))
     more = {
         name: getattr(found, name)
-        for name, lasts in (
-            *(("disruptions", window), ("resets", window)),
-            *(("fleet_disruptions", fleet_window), ("fleet_resets", fleet_window)),
-        )
-        if counted(getattr(found, name), lasts, now) > counted(getattr(record, name), lasts, now)
+        for name, window in slots.items()
+        if counted(getattr(found, name), window, now) > counted(getattr(record, name), window, now)
     }
     return msgspec.structs.replace(record, **more)
 

@@ -10,13 +10,13 @@ from typing import Final
 
 import msgspec
 
-from schemas.enums import SagaKind
 from schemas.fault_signature import RACK
 from schemas.node_records import NodeRecord
 from schemas.pool_events import SagaCancelled
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import StepSucceeded
 from schemas.saga_params import traits_of
+from services.pool_manager.planner.disruption_budget import Rate, rate_of
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.saga_projection import ARRIVING, has_come, has_left
 from services.pool_manager.planner.sizing.open_sagas import saga_id
@@ -82,21 +82,22 @@ def reopened(state: SagaState) -> OpenSaga:
     return OpenSaga(kind=state.kind, **traits_of(state.params), since=state.started_at)
 
 
-def counted_in_rates(sagas: Iterable[SagaState]) -> list[tuple[datetime, SagaKind]]:
-    """The remediations that a pool's rates count, by their logs: when each began, and its kind.
+def counted_in_rates(sagas: Iterable[SagaState]) -> list[tuple[datetime, Rate]]:
+    """Return the remediations that a pool's rates count, by their logs: when each began, and where.
 
     Of the sagas that replace a rack as a whole one counts; their reason, which names it, is the
-    same. Operators' requests are bound by no rate, and a saga that was refused its cordon has
-    disrupted nothing.
+    same. Operators' requests are bound by no rate, a node whose instance was gone was out of
+    service before, and a saga that was refused its cordon has disrupted nothing.
     """
-    began: dict[str, tuple[datetime, SagaKind]] = {}
+    began: dict[str, tuple[datetime, Rate]] = {}
     for each in sagas:
         params = each.params
         refused = each.status == "unwound" and each.failed_step == "cordon" and not each.cancelled
-        if DEFINITIONS[each.kind].remediates and not params.by and not refused:
+        free = bool(params.by) or params.gone or refused
+        if DEFINITIONS[each.kind].remediates and not free:
             whole = params.fault_signature == RACK
             decision = f"{each.started_at} {params.reason}" if whole else each.saga
-            began[decision] = (each.started_at, each.kind)
+            began[decision] = (each.started_at, rate_of(reopened(each)))
     return list(began.values())
 
 

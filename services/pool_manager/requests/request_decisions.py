@@ -26,7 +26,7 @@ from schemas.operator_requests import (
 from schemas.pool_events import RequestAccepted, Scaled
 from schemas.pool_records import RECORD_BYTES_MAX, OpenSaga, PoolRecord
 from schemas.saga_log_entries import SagaEntry
-from services.pool_manager.planner.disruption_budget import for_no_fault, rate_of, with_begun
+from services.pool_manager.planner.disruption_budget import rate_of, with_begun
 from services.pool_manager.planner.node_counts import stays_out
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety.breaker_requests import change_breaker
@@ -270,7 +270,7 @@ def _about_node(
     record = msgspec.structs.replace(record, open={**record.open, saga: asked_for})
     record = with_markets(record, snapshot.nodes, (saga,))
     if requested.disrupts:
-        rate = rate_of(kind, voluntary=for_no_fault(asked_for))
+        rate = rate_of(asked_for)
         record = with_begun(record, snapshot.fleet_window, now, (rate,))
     size = f"the desired size of {record.name} is {record.desired} now"
     note = size if asked.verb == "terminate" else ""

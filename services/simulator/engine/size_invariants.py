@@ -56,7 +56,7 @@ class SizeInvariants:
             each.new_node
             for each in pool.open.values()
             if each.kind == "scale-up" and not (each.spare or each.called_off or each.not_spot)
-            if not self._held(pool.name, each.new_node)
+            if not self._stays(pool.name, each.new_node)
         ]
         taken = busy(pool)
         nodes = [each for each in self._records.live_nodes() if each.pool == pool.name]
@@ -70,10 +70,10 @@ class SizeInvariants:
         ]
         return coming + free
 
-    def _held(self, pool: str, node: str) -> bool:
-        """Whether an operator keeps a node that is being launched."""
+    def _stays(self, pool: str, node: str) -> bool:
+        """Whether a node of an open launch is in service by now, or an operator keeps it."""
         record = self._records.node(node_key(pool, node))
-        return record is not None and record.held_until is not None
+        return record is not None and (record.held_until is not None or _serves(record))
 
 
 def _serves(node: NodeRecord) -> bool:
