@@ -78,7 +78,7 @@ def calls_of_a_wave(size: int) -> int:
 
 
 def test_the_calls_of_a_wave_grow_with_its_size_and_not_with_its_square() -> None:
-    """What is counted again for each saga that begins makes large waves slow."""
+    """A count that is made again for each saga that begins makes large waves slow."""
     assert calls_of_a_wave(1_200) < 4.4 * calls_of_a_wave(300)
 
 
