@@ -104,5 +104,7 @@ class SilenceInvariants:
             if fault_signature(each) == SILENCE and each.provider_state == "present"
             if each.node not in taken and each.held_until is None and not each.spare
         ]
+        if any(each.cordoned and not each.lost for each in nodes):
+            return []  # an operator keeps it out, or its fault: it has the budget
         heard = {each.region for each in nodes if not each.lost and beats(each.node) > 0}
         return [each.node for each in silent] if {n.region for n in silent} <= heard else []
