@@ -31,6 +31,9 @@ class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
     """drain: `vacate` has already notified the workload system."""
     checkpoint_seconds: Seconds = 0.0
     """drain: first ask the work for a checkpoint, and let it leave by itself for this long."""
+    drain_seconds: Seconds | None = None
+    """vacate: how long the drain that follows waits for the work; None: as long as the node is
+    there."""
 
 
 class GpuInputs(msgspec.Struct, frozen=True, kw_only=True):

@@ -223,10 +223,14 @@ class FaultHandler:
         )
 
     async def _repeat_earlier(self, event: Registered) -> None:
-        """Judge what an adopted node's machine reported while its name was another node's."""
+        """Judge what an adopted node's machine reported before it was, or was again, a node.
+
+        Its name was another node's; or its launch was undone, and operators adopt what it left.
+        """
         pool = self._settings.pools.get(event.pool)
-        if pool is None or pool.nodes == "launched":
-            return
+        launched = pool is None or pool.nodes == "launched"
+        if launched and not await self._store.is_in_service(event.pool, event.node):
+            return  # its launch is under way: all that it reports comes after its registration
         if await self._store.is_new(event.pool, event.node, event.boot_id):
             for stored, fault in await self._earlier.read(event.pool, event.node, event.boot_id):
                 seen = node_health.Trigger(fault.id, stored.sequence, stored.time)

@@ -100,6 +100,14 @@ class HealthStore:
             return CachedRecord(recovered, 0)
         return held if boot is not None and may_begin(known, boot) else None
 
+    async def is_in_service(self, pool: str, node: str) -> bool:
+        """Return whether a node is in service, by a record that can be read."""
+        try:
+            known = (await self._nodes.read(node_key(pool, node))).record
+        except UnreadableRecord:
+            return False
+        return known is not None and known.state == "active"
+
     async def is_new(self, pool: str, node: str, boot: str) -> bool:
         """Whether nothing is known of the health of a node of which this boot may be the first."""
         held = await self._read_or_recover(pool, node, boot=boot)

@@ -2,7 +2,8 @@
 
 An event is the claim: it is published before the first message, and a replica that continues the
 drain finds it and sends nothing. A replica that is killed in between leaves owners without a
-message, and none with two.
+message, and none with two. Where the work is asked to leave while a new node is launched, owners
+hear then, and the drain that follows finds the claim. What is not claimed by then is the drain's.
 """
 
 import asyncio
@@ -38,12 +39,23 @@ SEND_SECONDS_MAX: Final = 60.0
 """For all messages about one node; those that are not sent by then have failed."""
 FAILURES_MAX: Final = 20
 """Owners of one node of whom an event says that they were not reached."""
+AHEAD_SECONDS_MAX: Final = 60.0
+"""How long it is asked whose work is on a node that is not drained yet."""
+AHEAD_MAX: Final = 1_000
+"""Nodes not drained yet whose owners wait to hear; the owners of others hear by the drain."""
+SENDERS: Final = 16
+"""How many of these nodes' owners are notified at a time."""
 
 
 def owner_notifiers(notifier: Notifier) -> list[OwnerNotifier]:
     """Return the workload systems of a pool that can send messages to owners, and are to. Pure."""
     parts = notifier.parts if isinstance(notifier, CombinedNotifier) else [notifier]
     return [each for each in parts if isinstance(each, OwnerNotifier) and each.notifies_owners]
+
+
+def is_for_owners(notifier: Notifier, order: WorkloadOrder) -> bool:
+    """Return whether owners can hear of an order, and it ends work at a known time. Pure."""
+    return order.deadline is not None and not order.node.gone and bool(owner_notifiers(notifier))
 
 
 class OwnerNotices:
@@ -53,26 +65,63 @@ class OwnerNotices:
         """Publish what is sent on `bus`."""
         self._bus = bus
         self._clock = clock
+        self._waiting: dict[str, tuple[Notifier, WorkloadOrder]] = {}
+        """Saga -> the order of which owners are to hear ahead of its drain."""
+        self._sending: set[str] = set()
+        """Sagas of which they hear just now."""
+        self._asked = asyncio.Event()
+
+    def announce(self, notifier: Notifier, order: WorkloadOrder) -> None:
+        """Have the owners notified of an order whose drain begins later; this waits for nothing."""
+        known = order.saga in self._waiting or order.saga in self._sending
+        if not known and is_for_owners(notifier, order) and len(self._waiting) < AHEAD_MAX:
+            self._waiting[order.saga] = (notifier, order)
+            self._asked.set()
+
+    async def serve(self) -> None:
+        """Notify the owners of what was announced; never returns."""
+        async with asyncio.TaskGroup() as senders:
+            for _ in range(SENDERS):
+                senders.create_task(self._serve())
+
+    async def _serve(self) -> None:
+        while True:
+            if not self._waiting:
+                self._asked.clear()
+                await self._asked.wait()
+                continue
+            saga = next(iter(self._waiting))
+            notifier, order = self._waiting.pop(saga)
+            self._sending.add(saga)
+            try:
+                await self._notify(notifier, order, seconds_max=AHEAD_SECONDS_MAX)
+            finally:
+                self._sending.discard(saga)
 
     async def run(self, notifier: Notifier, order: WorkloadOrder, *, waits: bool) -> None:
         """Notify the owners of work on the node of an order; never returns, and never fails.
 
         `waits`: the drain lets work run until its deadline.
         """
-        able = owner_notifiers(notifier)
-        if able and waits and order.deadline is not None and not order.node.gone:
-            try:
-                await self._notify(notifier, able, order)
-            except Exception:
-                log.exception("owners of work were not notified", extra={"key": order.key})
+        self._waiting.pop(order.saga, None)
+        while order.saga in self._sending:
+            await self._clock.sleep(ASK_AGAIN_SECONDS)
+        if waits and is_for_owners(notifier, order):
+            await self._notify(notifier, order)
         await asyncio.Event().wait()
 
     async def _notify(
-        self, notifier: Notifier, able: Sequence[OwnerNotifier], order: WorkloadOrder
+        self, notifier: Notifier, order: WorkloadOrder, seconds_max: float | None = None
     ) -> None:
-        claim = await self._claim(notifier, order)
-        while not await self._published(claim):
-            await self._clock.sleep(ASK_AGAIN_SECONDS)
+        try:
+            (claiming,) = await race(self._claimed(notifier, order), seconds_max=seconds_max)
+            if not claiming.cancelled() and claiming.result():
+                await self._send_all(notifier, order)
+        except Exception:
+            log.exception("owners of work were not notified", extra={"key": order.key})
+
+    async def _send_all(self, notifier: Notifier, order: WorkloadOrder) -> None:
+        able = owner_notifiers(notifier)
         sent = await asyncio.gather(*(self._send(each, order) for each in able))
         failed = [each for notices in sent for each in notices if each.failure]
         for number, each in enumerate(failed[:FAILURES_MAX]):
@@ -81,20 +130,35 @@ class OwnerNotices:
             while not await self._published(event):
                 await self._clock.sleep(ASK_AGAIN_SECONDS)
 
-    async def _claim(self, notifier: Notifier, order: WorkloadOrder) -> OwnersNotified:
-        """Return the event that claims the drain, once there is work; wait where none is."""
+    async def _claimed(self, notifier: Notifier, order: WorkloadOrder) -> bool:
+        """Publish the claim on a drain's messages, and return whether it is this one that counts.
+
+        False where there is no work, or owners have heard of the drain. Another replica may claim
+        it at the same time: the event that is stored says whose claim counts.
+        """
+        claim: OwnersNotified | None = None
         while True:
             try:
-                last = await last_event(self._bus, OwnersNotified, order.node.pool, order.node.node)
-                if last is not None and last.saga == order.saga:
-                    await asyncio.Event().wait()
-                return await self._event(notifier, order)
+                if (last := await self._last(order)) is not None:
+                    return last == claim
+                claim = claim or await self._event(notifier, order)
+                if claim is None:
+                    return False
+                await publish_event(self._bus, claim)
+                if (last := await self._last(order)) is not None:
+                    return last == claim
             except Exception as error:  # noqa: BLE001 - a notifier may be a third party's code
                 reason = str(error) or type(error).__name__
-                log.info("whose work is on a node is not known yet: %s", reason)
-                await self._clock.sleep(ASK_AGAIN_SECONDS)
+                log.info("owners of work on a node are not notified yet: %s", reason)
+            await self._clock.sleep(ASK_AGAIN_SECONDS)
 
-    async def _event(self, notifier: Notifier, order: WorkloadOrder) -> OwnersNotified:
+    async def _last(self, order: WorkloadOrder) -> OwnersNotified | None:
+        """Return the claim that is stored for a drain."""
+        last = await last_event(self._bus, OwnersNotified, order.node.pool, order.node.node)
+        return last if last is not None and last.saga == order.saga else None
+
+    async def _event(self, notifier: Notifier, order: WorkloadOrder) -> OwnersNotified | None:
+        """Return the event that claims the drain; None where no work is on the node."""
         assert order.deadline is not None
         found = NodeWorkload(drained=False, unsure=True)
         if notifier.confirms_drains:
@@ -102,7 +166,7 @@ class OwnerNotices:
             if isinstance(answer, NodeWorkload):
                 found = answer
         if not (found.running or found.total or found.unsure):
-            await asyncio.Event().wait()  # no work, so no owner
+            return None
         return OwnersNotified(
             id=f"owners-notified-{order.saga}",
             pool=order.node.pool,
@@ -114,7 +178,7 @@ class OwnerNotices:
             until=order.deadline,
         )
 
-    async def _published(self, event: OwnersNotified | OwnerNoticeFailed) -> bool:
+    async def _published(self, event: OwnerNoticeFailed) -> bool:
         try:
             await publish_event(self._bus, event)
         except BusError as error:

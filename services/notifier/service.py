@@ -153,6 +153,7 @@ async def build(context: Context) -> Service:
         tasks=[
             participant.watch,
             workload.callbacks.run,
+            workload.owners.serve,
             availability.run,
             StoreWatch(context.bus, context.clock, failures, settings.nats.replicas).run,
             AlertSender(channels, context.bus, context.clock, lease, failures).run,

@@ -87,7 +87,7 @@ class WorkloadSteps:
         self._watches: dict[Notifier, DrainWatch] = {}
         self._cut_short: set[str] = set()
         """Keys of the orders whose call was ended before it was answered."""
-        self._owners = OwnerNotices(bus, clock)
+        self.owners = OwnerNotices(bus, clock)
         self.callbacks = DrainCallbacks(bus, clock, self._watches.values())
 
     async def cordon(self, command: Command) -> None:
@@ -170,22 +170,29 @@ class WorkloadSteps:
             raise Retry(f"the cordon of {about.node} may have changed", wait)
 
     async def start_drain(self, command: Command) -> VacateOutputs:
-        """Order the drain without waiting for it."""
+        """Order the drain without waiting for it, and have the work's owners hear of it."""
         notifier, order = await self._order(command)
         await self._observed(notifier, order, notifier.drain(drain_order(order)))
+        lasts = command.inputs_as(NodeInputs).drain_seconds
+        if lasts != 0:
+            now = self._clock.now()
+            ends = None if lasts is None else now + timedelta(seconds=lasts)
+            self.owners.announce(notifier, ending_order(order, now, ends))
         return VacateOutputs()
 
     async def drain(self, command: Command) -> DrainOutputs:
         """Order the drain and wait until the node is drained; the deadline cancels the wait."""
         notifier, order = await self._order(command)
-        ends = eviction_time(self._clock.now(), command.deadline, None)
+        now = self._clock.now()
+        ends = eviction_time(now, command.deadline, None)
+        ending = ending_order(order, now, command.deadline)
         order = msgspec.structs.replace(order, deadline=ends)
         # Also where one of several workload systems has not taken the order by then.
         waits = command.inputs_as(NodeInputs).wait
         drained, *_ = await race(
             self._drain(command, notifier, order),
             self._evict_in_time(notifier, order, command.deadline),
-            self._owners.run(notifier, order, waits=waits),
+            self.owners.run(notifier, ending, waits=waits),
         )
         outputs: DrainOutputs = drained.result()
         return outputs
@@ -371,6 +378,12 @@ def eviction_time(
         return None
     left = max((ends - begun).total_seconds(), 0.0)
     return ends - timedelta(seconds=min(EVICTION_SECONDS_MAX, left * EVICTION_SHARE_MAX))
+
+
+def ending_order(order: WorkloadOrder, now: datetime, deadline: datetime | None) -> WorkloadOrder:
+    """The order as owners hear of it: with when their work is ended, by us or the cloud. Pure."""
+    ends = eviction_time(now, deadline, order.node.taken_at)
+    return msgspec.structs.replace(order, deadline=ends)
 
 
 def drain_order(order: WorkloadOrder, *, waits: bool = True) -> WorkloadOrder:

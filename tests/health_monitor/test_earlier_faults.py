@@ -39,7 +39,7 @@ def settings(nodes: str) -> Settings:
         ("adopted", ("boot-2",), (), "unhealthy"),  # it took the health of the first with it
         ("adopted", (), ("boot-2",), "unhealthy"),  # a late fact of a node that is gone, it seems
         ("adopted", ("boot-1",), (), "healthy"),  # of the first machine
-        ("launched", (), ("boot-2",), "healthy"),  # its names are not given again
+        ("launched", (), ("boot-2",), "unhealthy"),  # people adopted what its launch left
     ],
 )
 async def test_faults_of_the_boot_that_registers_are_judged(

@@ -54,12 +54,12 @@ ADOPTED = PoolSpec(provider="p", instance_type="t", nodes="adopted", min_nodes=0
 ROOT = Path(__file__).parents[2]
 
 
-def audit_of(bus: NatsBus) -> HealthAudit:
-    """An audit, with what it reviews through."""
+def audit_of(bus: NatsBus, pool: PoolSpec = ADOPTED) -> HealthAudit:
+    """Return an audit, with what it reviews through."""
     clock, instruments = SystemClock(), HealthInstruments(CollectorRegistry())
     store, performer = HealthStore(bus, clock), Performer(bus, instruments)
     lease = Lease(bus, clock, "health-monitor.leader", "replica-0")
-    settings = Settings(pools={"training": ADOPTED})
+    settings = Settings(pools={"training": pool})
     earlier = EarlierFaults(bus, clock)
     policy = load_policy(ROOT / "config" / "health-policy.yaml")
     jobs = JobFaultHistory()
@@ -364,6 +364,24 @@ async def test_a_node_that_registered_as_another_is_registered_again(
         found = await world.health("training-7")
         assert (found.status if found else "") == status
     assert len(await world.events()) == bool(status)
+
+
+@pytest.mark.parametrize(("boot", "status"), [("boot-1", "unhealthy"), ("boot-0", "healthy")])
+async def test_an_adopted_orphan_of_a_launched_pool_is_judged_by_what_its_boot_reported(
+    world, bus, boot: str, status: str
+):
+    """Its launch was undone after its GPU had failed: HEALTH forgot it, and people adopt it."""
+    await world.register("training-7", "boot-1")
+    await world.publish(make_fault(f"of-{boot}", boot_id=boot))
+    long_ago = datetime.now(UTC) - timedelta(minutes=3)
+    node = msgspec.structs.replace(NODE, registered_at=long_ago, admitted_at=long_ago)
+    await bus.put(NODES, node_key("training", "training-7"), encode(node))
+    launched = msgspec.structs.replace(ADOPTED, nodes="launched")
+    for _ in range(2):
+        await audit_of(bus, launched).look()
+        found = await world.health("training-7")
+        assert found is not None
+        assert found.status == status
 
 
 async def test_a_node_of_unknown_health_is_registered_again(world, bus):

@@ -18,6 +18,7 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, NODES
 from services.bus.memory.memory_bus import MemoryBus
+from services.notifier.owner_notices import AHEAD_MAX, SENDERS, OwnerNotices
 from services.notifier.workload.combined_notifier import CombinedNotifier
 from services.notifier.workload.kubernetes.pod_notices import PodTexts
 from services.notifier.workload.owner_text import TEXT_CHARS_MAX, disruption_text
@@ -30,6 +31,7 @@ from services.notifier.workload.workload_notifier import (
 )
 from services.operator_text.workload_words import owners_words
 from services.primitives.race import race
+from services.saga.participant import Command
 from services.simulator.engine.virtual_time import VirtualClock
 from services.workload_systems.kubernetes_objects import (
     KubernetesPod,
@@ -38,7 +40,7 @@ from services.workload_systems.kubernetes_objects import (
     PodSpec,
 )
 from tests.notifier.test_drain_watch import Scheduler
-from tests.notifier.test_workload_steps import command, steps, with_bus
+from tests.notifier.test_workload_steps import announce, command, steps, with_bus
 
 ALICE = RunningWork(id="job 4711", owner="alice")
 NOTICE = OwnerNotice(owner="alice", work=("job 4711",))
@@ -164,6 +166,104 @@ def test_each_workload_system_of_a_pool_that_can_is_asked() -> None:
         able, silent = Messenger(busy={"n"}), Scheduler(poll_seconds=1.0)
         await steps(bus, CombinedNotifier([able, silent])).drain(command("p", 3600.0))
         assert len(able.sent) == 1
+
+    with_bus(work)
+
+
+async def vacate(bus: MemoryBus, drain_seconds: float | None, taken: float = 600.0) -> Command:
+    """Return the command to vacate the node, which its cloud takes so much later."""
+    await announce(bus, taken)
+    asked = command("p", 5.0, wait=False, drain_seconds=drain_seconds)
+    return replace(asked, step="vacate")
+
+
+@pytest.mark.parametrize(
+    ("drain_seconds", "work_there", "ahead", "until"),
+    [
+        (None, True, 1, 585.0),  # `drain: wait`: ten seconds before the drain must be over
+        (60.0, True, 1, 54.0),  # the drain begins at once if there is no room, and lasts no longer
+        (3_600.0, True, 1, 585.0),
+        (0.0, True, 0, None),  # `drain: immediate`
+        (60.0, False, 0, None),
+    ],
+)
+def test_owners_hear_ahead_of_the_drain_that_follows(
+    drain_seconds: float | None, work_there: bool, ahead: int, until: float | None
+) -> None:
+    """The step does not wait for it, and neither a repetition nor the drain sends a second one."""
+
+    async def work(bus: MemoryBus) -> None:
+        messenger = Messenger(busy={"n"} if work_there else set(), leaves_after=1_000.0)
+        performing, now = steps(bus, messenger), VirtualClock().now()
+        asked = await vacate(bus, drain_seconds)
+        for attempt in (1, 2):
+            assert await performing.start_drain(replace(asked, deliveries=attempt)) is not None
+            assert len(messenger.sent) == (0 if attempt == 1 else ahead)
+            await race(performing.owners.serve(), seconds_max=30.0)
+        assert len(messenger.sent) == ahead
+        ends = [(each.deadline - now).total_seconds() for each in messenger.sent if each.deadline]
+        assert ends == ([until] if until is not None else [])
+        # Another replica performs the drain.
+        following = steps(bus, messenger)
+        await race(following.drain(command("p", 300.0)), seconds_max=30.0)
+        await race(following.owners.serve(), performing.owners.serve(), seconds_max=30.0)
+        assert len(messenger.sent) == (1 if work_there else 0)
+        assert len(await published(bus, OwnersNotified)) == len(messenger.sent)
+
+    with_bus(work)
+
+
+@pytest.mark.parametrize("failures", [0, 3, 100])
+def test_two_replicas_at_once_send_one_message(failures: int) -> None:
+    """The drain begins while another replica still asks whose work is on the node."""
+
+    async def work(bus: MemoryBus) -> None:
+        messenger = Messenger(busy={"n"}, leaves_after=1_000.0)
+        first, second = steps(bus, messenger), steps(bus, messenger)
+        await first.start_drain(await vacate(bus, 300.0))
+        messenger.failures = failures
+        for each in (first, second):
+            drain = each.drain(command("p", 300.0, workload_notified=True))
+            await race(drain, first.owners.serve(), second.owners.serve(), seconds_max=100.0)
+        messenger.failures = 0
+        await race(second.drain(command("p", 300.0, workload_notified=True)), seconds_max=60.0)
+        assert len(messenger.sent) == 1
+
+    with_bus(work)
+
+
+@pytest.mark.parametrize("failing", [ConnectionError("away"), True])
+def test_a_message_ahead_that_fails_delays_nothing(failing: Any) -> None:
+    """The failure is an event, and no later message follows."""
+
+    async def work(bus: MemoryBus) -> None:
+        messenger = Messenger(busy={"n"}, failing=failing, leaves_after=1_000.0)
+        performing, clock = steps(bus, messenger), VirtualClock()
+        began = clock.monotonic()
+        await performing.start_drain(await vacate(bus, 300.0))
+        assert clock.monotonic() == began
+        await race(performing.owners.serve(), seconds_max=100.0)
+        await race(performing.drain(command("p", 300.0)), seconds_max=100.0)
+        assert len(messenger.sent) == 1
+        assert len(await published(bus, OwnerNoticeFailed)) == 1
+
+    with_bus(work)
+
+
+def test_a_wave_of_notices_has_few_messages_at_a_time() -> None:
+    """Orders wait where there are too many, or are left to the drains."""
+
+    async def work(bus: MemoryBus) -> None:
+        messenger = Messenger(failing=True)
+        notices = OwnerNotices(bus, VirtualClock())
+        until = VirtualClock().now() + timedelta(hours=1)
+        for number in range(AHEAD_MAX + 10):
+            node = NodeReference(pool="p", node=f"n-{number}")
+            messenger.busy.add(node.node)
+            order = WorkloadOrder(node=node, key=f"s-{number}/vacate", deadline=until)
+            notices.announce(messenger, order)
+        await race(notices.serve(), seconds_max=50.0)
+        assert len(messenger.sent) == SENDERS
 
     with_bus(work)
 

@@ -31,9 +31,11 @@ from services.notifier.workload.workload_notifier import (
     NodeWorkload,
     WorkloadAnswer,
 )
+from services.pool_manager.autoscaling import autoscaling_loop
 from services.pool_manager.planner import disruption_budget, pool_planner
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.remediation import gangs, remedy_selection, repair
+from services.pool_manager.planner.safety import incidents
 from services.pool_manager.planner.sizing import on_demand_floor
 from services.pool_manager.service import PoolManager
 from services.primitives.errors import BusError
@@ -317,7 +319,26 @@ def what_has_no_fault_spends(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(disruption_budget, "for_no_fault", lambda _: False)
 
 
+def grows_for_jobs_without_effect(patch: pytest.MonkeyPatch) -> None:
+    """The pool-manager does not look whether a growth helped the jobs that it was for."""
+    patch.setattr(autoscaling_loop, "judged", lambda record, *_: record)
+    patch.setattr(autoscaling_loop, "is_awaited", lambda *_: False)
+
+
+def keeps_quiet_about_growth(patch: pytest.MonkeyPatch) -> None:
+    """The pool-manager waits for the effect of a growth, and never says that it had none."""
+    patch.setattr(autoscaling_loop, "judged", lambda record, *_: record)
+
+
+def silent_nodes_wait_for_people(patch: pytest.MonkeyPatch) -> None:
+    """No node of a silence is tried, although others are heard."""
+    patch.setattr(incidents, "_may_be_probed", lambda *_: False)
+
+
 BUGS: dict[str, Plant] = {
+    "grows for jobs without effect": grows_for_jobs_without_effect,
+    "keeps quiet about growth": keeps_quiet_about_growth,
+    "silent nodes wait for people": silent_nodes_wait_for_people,
     "what has no fault spends": what_has_no_fault_spends,
     "stops are ignored": stops_are_ignored,
     "acknowledges first": acknowledges_first,

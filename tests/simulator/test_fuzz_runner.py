@@ -59,6 +59,9 @@ def test_another_seed_has_another_history():
 
 FOUND_AT = {
     "acknowledges first": 0,
+    "grows for jobs without effect": 45,
+    "keeps quiet about growth": 155,
+    "silent nodes wait for people": 41,
     "stops are ignored": 52,
     "what has no fault spends": 3,
     "timers are not stored": 0,

@@ -88,7 +88,13 @@ def checkpoint_seconds(params: SagaParams) -> float:
 
 
 def _vacate(params: SagaParams, _: Outputs) -> NodeInputs:
-    return NodeInputs(pool=params.pool, node=params.node, reason=params.reason, wait=False)
+    return NodeInputs(
+        pool=params.pool,
+        node=params.node,
+        reason=params.reason,
+        wait=False,
+        drain_seconds=0.0 if params.drain == "immediate" else _drain_seconds(params),
+    )
 
 
 def _drain_seconds(params: SagaParams) -> float | None:

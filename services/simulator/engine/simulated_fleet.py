@@ -31,6 +31,7 @@ from services.provisioner.service import build as build_provisioner
 from services.runtime.process import Build
 from services.simulator.engine.agent_machines import BOOT_SECONDS, AgentMachines
 from services.simulator.engine.budget_invariants import BudgetInvariants, SlowWaveInvariants
+from services.simulator.engine.demand_invariants import DemandInvariants
 from services.simulator.engine.fault_injector import FaultInjector
 from services.simulator.engine.fleet_at_rest import FleetAtRest
 from services.simulator.engine.gang_invariants import (
@@ -50,6 +51,7 @@ from services.simulator.engine.order_invariants import OrderInvariants
 from services.simulator.engine.quarantine_invariants import QuarantineInvariants
 from services.simulator.engine.renewal_invariants import IdleInvariants, RenewalInvariants
 from services.simulator.engine.restart_invariants import RestartInvariants, WorkloadInvariants
+from services.simulator.engine.silence_invariants import SilenceInvariants
 from services.simulator.engine.simulated_alerts import QuietTime, RefusedWrites, SimulatedOperators
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_gangs import SimulatedGangs
@@ -154,6 +156,7 @@ class SimulatedFleet:
         RestartInvariants(simulation, self.cloud, self.invariants)
         WriteInvariants(simulation, self.invariants, adopts=lambda: self.cloud.adopts)
         self.stops = StopInvariants(simulation, self.invariants, setup.skew_seconds)
+        self.demand = DemandInvariants(simulation, self.workload, self.machines, self.invariants)
         self.at_rest = FleetAtRest(
             *(simulation, self.cloud, self.workload, self.machines, self.operators), self.invariants
         )
@@ -165,6 +168,10 @@ class SimulatedFleet:
             for number in range(1, setup.replicas + 1)
         ]
         RefusedWrites(simulation, self.operators, self.services, self.invariants)
+        SilenceInvariants(
+            *(simulation, self.invariants, QuietTime(simulation, self.services)),
+            lambda: self.stops.in_force,
+        )
         self._endings = self._ending_rules()
         self._resets: list[Callable[[str], None]] = []
         """What must hold when Navarch resets a machine."""

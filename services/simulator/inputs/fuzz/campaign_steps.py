@@ -23,6 +23,7 @@ OperatorVerb = Literal[
     "relabel",
     "stop",
     "stop-running",
+    "queue",
 ]
 Withdrawal = Literal["", "withdrawn", "withdrawn-broken"]
 CONTROLLER_SHARE: Final = 0.2
@@ -37,6 +38,11 @@ IDLE_SHARE: Final = 0.3
 INTERRUPTION_SHARE: Final = 0.15
 CONSOLIDATION_SHARE: Final = 0.1
 RACK_SHARE: Final = 0.1
+QUEUE_SHARE: Final = 0.2
+"""Of the fleets without anything else that is special, as the next."""
+SILENCE_SHARE: Final = 0.2
+INCIDENT_NODES: Final = 5
+"""Of which half of a larger fleet is an incident."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +56,8 @@ class OperatorAction:
 
     def __str__(self) -> str:
         """Write `the operator requests hold for 20.0 s`."""
+        if self.verb == "queue":
+            return f"{self.nodes} jobs wait that never start"
         nodes = f" to {self.nodes} nodes" if self.nodes else ""
         lasts = f" for {self.seconds:.1f} s" if self.seconds else ""
         return f"the operator requests {self.verb}{nodes}{lasts}"
@@ -115,6 +123,18 @@ class FleetShape:
     """Whether nodes that fell back to on-demand are replaced by spot nodes."""
     drift: bool = False
     """Whether nodes that were launched with other labels are replaced."""
+    queue: bool = False
+    """Whether the pool grows for jobs that wait; they wait for something else than nodes."""
+    silence: bool = False
+    """Whether half of the nodes lose power, and run by the cloud's word."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether the fleet has nothing that only some fleets have."""
+        special = (self.adopted, self.gangs, self.together, self.rack_nodes, self.cordons_gpus)
+        changes = (self.idle_after_seconds, self.interruption_seconds, self.expire_after_seconds)
+        others = (self.on_demand_min, self.consolidates, self.drift, self.queue, self.silence)
+        return not any((*special, *changes, *others))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +175,9 @@ def draw_shape(seed: str, chance: Random) -> FleetShape:
     shape = _consolidating(Random(f"{seed}/consolidation"), shape)  # noqa: S311
     shape = _idle(Random(f"{seed}/idle"), shape)  # noqa: S311
     shape = replace(shape, drift=Random(f"{seed}/drift").random() < DRIFT_SHARE)  # noqa: S311
-    return _in_racks(Random(f"{seed}/rack shape"), shape)  # noqa: S311
+    shape = _in_racks(Random(f"{seed}/rack shape"), shape)  # noqa: S311
+    shape = _queueing(Random(f"{seed}/queue of jobs"), shape)  # noqa: S311
+    return _falling_silent(Random(f"{seed}/silence"), shape)  # noqa: S311
 
 
 def _with_gangs(chance: Random, shape: FleetShape) -> FleetShape:
@@ -241,6 +263,19 @@ def _in_racks(chance: Random, shape: FleetShape) -> FleetShape:
         consolidates=False,
         expire_after_seconds=0.0,
     )
+
+
+def _queueing(chance: Random, shape: FleetShape) -> FleetShape:
+    """In some plain campaigns, an autoscaler and jobs that never start."""
+    return replace(shape, queue=shape.is_plain and chance.random() < QUEUE_SHARE)
+
+
+def _falling_silent(chance: Random, shape: FleetShape) -> FleetShape:
+    """In some plain campaigns, a fleet of which half is an incident, without a rate."""
+    if not shape.is_plain or chance.random() >= SILENCE_SHARE:
+        return shape
+    nodes = 2 * INCIDENT_NODES + chance.randint(0, 2)
+    return replace(shape, silence=True, nodes=nodes, spares=0, max_replacements=0)
 
 
 def _expiring(chance: Random, shape: FleetShape) -> FleetShape:

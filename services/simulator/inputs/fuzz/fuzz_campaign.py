@@ -43,6 +43,8 @@ MILD: Final = (13, 43, 63, 94)
 REPEATS_MAX: Final = 16
 NEAR_SHARE: Final = 0.5
 NEAR_SECONDS: Final = 30.0
+SILENT_SECONDS: Final = 420.0
+"""After the last step: silence lasts for several holds before a person ends the incident."""
 
 
 def draw(seed: str, minutes: float) -> Campaign:
@@ -71,7 +73,8 @@ def draw(seed: str, minutes: float) -> Campaign:
     steps += _relabels(Random(f"{seed}/labels"), shape, seconds)  # noqa: S311
     steps += _resizes(Random(f"{seed}/group"), shape, seconds)  # noqa: S311
     steps = [_renewable(each, shape) for each in steps]
-    return Campaign(shape, tuple(sorted(steps, key=lambda each: each.at)), seconds)
+    lasts = seconds + SILENT_SECONDS if shape.silence else seconds
+    return Campaign(shape, tuple(sorted(steps, key=lambda each: each.at)), lasts)
 
 
 def _renewable(step: CampaignStep, shape: FleetShape) -> CampaignStep:

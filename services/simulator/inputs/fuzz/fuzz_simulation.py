@@ -10,6 +10,7 @@ from typing import Any, Final
 from schemas.node_records import node_key
 from schemas.operations import RESUME, STOP
 from schemas.stops import ResumeRequest, StopRequest
+from services.pool_manager.autoscaling.metrics_sources import Load
 from services.pool_manager.planner.announced_restarts import RETURN_SECONDS_MAX
 from services.settings.settings_file import parse_settings
 from services.simulator.engine import virtual_time
@@ -18,6 +19,7 @@ from services.simulator.engine.fault_kinds import ALL, FAULTS_OF, HALF, JOB, RAC
 from services.simulator.engine.fleet_settings import (
     FAST_HEARTBEATS,
     GANG_NOTIFIER,
+    METRICS,
     NOTIFIER,
     fleet_settings,
 )
@@ -137,7 +139,7 @@ class FuzzSimulation:
 
     async def _steps(self) -> None:
         await self.fleet.open()
-        if self._campaign.shape.idle_after_seconds:
+        if self._campaign.shape.idle_after_seconds or self._campaign.shape.queue:
             # Agents say that no GPU is in use: only the workload system knows of jobs.
             self.fleet.machines.loads[POOL] = 0.0
         await self.fleet.start()
@@ -174,6 +176,7 @@ class FuzzSimulation:
                 unfinished += self.fleet.group.unfinished()
             if self.fleet.gangs is not None:
                 unfinished += self.fleet.gangs.unfinished()
+            unfinished += self.fleet.demand.unfinished(POOL)
             now = self._simulation.now()
             if unfinished:
                 since = None
@@ -305,6 +308,8 @@ class FuzzSimulation:
                 self.fleet.group.resize(action.nodes)
             case "relabel":
                 self._relabel()
+            case "queue":
+                self.fleet.workload.loads[POOL] = Load(pending_jobs=action.nodes)
             case "stop" | "stop-running":
                 self._stop(action)
             case "breaker":
@@ -393,17 +398,11 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
         pool |= {"drift": "replace", "windows": [ALWAYS_SERVICE]}
     if shape.expire_after_seconds:
         pool["expire_after"] = f"{shape.expire_after_seconds:.0f}s"
-    if shape.consolidates:
-        rule = {"min_saving": 20, "min_age": f"{DRAIN_SECONDS + LAUNCH_SECONDS}s"}
-        pool |= {"market": "spot", "consolidation": rule, "windows": [ALWAYS_SERVICE]}
-        pool["fallback_after"] = f"{FALLBACK_SECONDS}s"
-    if shape.interruption_seconds:
-        after = f"{shape.interruption_seconds:.0f}s"
-        pool |= {"market": "spot", "zones": ZONES, "interruption_penalty": after}
+    pool |= _market_of(shape)
     if shape.idle_after_seconds:
         pool |= {"min_nodes": 1, "idle_after": f"{shape.idle_after_seconds:.0f}s"}
-    if shape.on_demand_min:
-        pool |= {"market": "spot", "on_demand_min": shape.on_demand_min, "fallback_after": "60s"}
+    if shape.queue:
+        pool |= {"autoscaling": {"type": "queue"}, "metrics": METRICS, "cooldown": "10s"}
     if shape.adopted:
         pool |= {"nodes": "adopted", "mode": shape.adopted, "min_nodes": 0}
     notifier = GANG_NOTIFIER if shape.gangs else NOTIFIER
@@ -414,3 +413,18 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
         instance_types={"types": {PROVIDER: {"simulated": TYPE}}} if shape.consolidates else {},
         notifier={"type": notifier},
     )
+
+
+def _market_of(shape: FleetShape) -> dict[str, Any]:
+    """Return the part of a pool that is about spot instances."""
+    pool: dict[str, Any] = {}
+    if shape.consolidates:
+        rule = {"min_saving": 20, "min_age": f"{DRAIN_SECONDS + LAUNCH_SECONDS}s"}
+        pool |= {"market": "spot", "consolidation": rule, "windows": [ALWAYS_SERVICE]}
+        pool["fallback_after"] = f"{FALLBACK_SECONDS}s"
+    if shape.interruption_seconds:
+        after = f"{shape.interruption_seconds:.0f}s"
+        pool |= {"market": "spot", "zones": ZONES, "interruption_penalty": after}
+    if shape.on_demand_min:
+        pool |= {"market": "spot", "on_demand_min": shape.on_demand_min, "fallback_after": "60s"}
+    return pool

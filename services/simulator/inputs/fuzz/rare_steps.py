@@ -51,6 +51,8 @@ SCHEDULER_FAULTS: Final = ("slow_orders", "refused_orders", "late_work", "return
 OPERATOR_STOP_SHARE: Final = 0.1
 FATAL_XID: Final = 79
 SECOND_SHARE: Final = 0.05
+FIRST_SECONDS: Final = 20.0
+"""What lasts begins in them."""
 FREEZE_SHARE: Final = 0.25
 LAUNCH_FREEZE_SHARE: Final = 0.8
 """Of the campaigns in which launches have leases."""
@@ -89,6 +91,8 @@ def draw_rare(seed: str, shape: FleetShape, seconds: float) -> list[CampaignStep
         *_freezes(chance("freezes"), shape, seconds),
         *_stops(chance("stops"), seconds),
         *_late_requests(chance("late-requests"), shape, seconds),
+        *_queues(chance("queues"), shape, seconds),
+        *_silences(chance("silences"), shape),
     ]
 
 
@@ -276,3 +280,22 @@ def _late_requests(chance: Random, shape: FleetShape, seconds: float) -> list[Ca
         )
         steps += [CampaignStep(at, fault), CampaignStep(at, made_fault("deleted"))]
     return steps
+
+
+def _queues(chance: Random, shape: FleetShape, seconds: float) -> list[CampaignStep]:
+    """Jobs that wait from the beginning on, and sometimes more or fewer of them later."""
+    if not shape.queue:
+        return []
+    first, later = chance.randint(1, 2), chance.uniform(FIRST_SECONDS, seconds)
+    steps = [(chance.uniform(0, FIRST_SECONDS), first)]
+    if chance.random() < 1 / 2:
+        steps.append((later, chance.choice((0, first, first + 1))))
+    return [CampaignStep(at, OperatorAction(verb="queue", nodes=jobs)) for at, jobs in steps]
+
+
+def _silences(chance: Random, shape: FleetShape) -> list[CampaignStep]:
+    """Half of a fleet without power from the beginning on: its cloud says that it runs."""
+    if not shape.silence:
+        return []
+    fault = made_fault("power_off", HALF, fixed_by=chance.choice(("reboot", "replace")))
+    return [CampaignStep(chance.uniform(0, FIRST_SECONDS), fault)]
