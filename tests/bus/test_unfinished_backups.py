@@ -37,7 +37,7 @@ from tests.support.stored import contents, filled
 
 CLOCK = SystemClock()
 PAUSE_SECONDS = 9.0
-"""The server waits five, counted from when its window is full, which takes a slow machine seconds."""
+"""The server waits five from when its window is full, which takes a slow machine seconds."""
 PAUSE_AT_BYTES = 100_000
 
 
