@@ -116,6 +116,8 @@ def _described(error: Exception) -> tuple[HTTPStatus, str, str, str]:
             status, detail = HTTPStatus.SERVICE_UNAVAILABLE, str(error)
         case RecursionError():  # of the decoder: it reads lists in lists to a limit
             status, detail = HTTPStatus.BAD_REQUEST, "the body is nested too deeply"
+        case UnicodeDecodeError():
+            status, detail = HTTPStatus.BAD_REQUEST, "the body is no UTF-8"
         case msgspec.DecodeError():
             status, detail = HTTPStatus.SERVICE_UNAVAILABLE, f"a record cannot be read: {error}"
         case _:

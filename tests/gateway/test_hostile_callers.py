@@ -1,5 +1,7 @@
 """Callers of the gateway are whom their credentials name: tokens, pages, assistants."""
 
+import asyncio
+import gzip
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -17,7 +19,7 @@ from services.gateway.authenticators.authenticator import (
     UnreachableError,
 )
 from services.gateway.authenticators.oidc_authenticator import NOT_VALID, OidcAuthenticator
-from tests.gateway.conftest import MakeGateway, Manager
+from tests.gateway.conftest import Gateway, MakeGateway, Manager
 from tests.gateway.oidc_issuer import OidcIssuer, oidc_issuer
 from tests.gateway.test_assistants import CORDON, call, served
 from tests.gateway.test_oidc import Ahead, options, presented
@@ -212,4 +214,36 @@ async def test_a_changed_token_confirms_nothing(
         _, refused = await call(bob, "confirm_change", token=change(plan["token"]))
 
     assert refused
+    assert manager.asked == []
+
+
+BOMB: Final = gzip.compress(b'{"reason": "' + b"x" * (64 * 1_048_576) + b'"}')
+BODIES: Final = {
+    "packed": (gzip.compress(b'{"reason": "fans"}'), {"Content-Encoding": "gzip"}),
+    "a bomb": (BOMB, {"Content-Encoding": "gzip"}),
+    "a bomb of another kind": (BOMB, {"Content-Encoding": "deflate, br"}),
+    "lists in lists": (b'{"reason": ' + b"[" * 65_000, {}),
+    "objects in objects": (b'{"a":' * 13_000, {}),
+    "a long number": (b'{"reason": ' + b"9" * 65_000 + b"}", {}),
+    "as long as may be": (b'{"reason": "' + b"x" * 65_500 + b'"}', {}),
+    "longer": (b'{"reason": "' + b"x" * 70_000 + b'"}', {}),
+    "thousands of keys": (b"{" + b",".join(b'"%d":0' % n for n in range(6_000)) + b"}", {}),
+    "no text": (b'{"reason": "\xff\xfe"}', {}),
+}
+PATHS: Final = ("/api/v1/nodes/training-1/cordon", "/api/v1/pools/training/scale", "/api/v1/stop")
+
+
+@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_body_of_any_form_is_refused_in_a_moment(
+    gateway: Gateway, manager: Manager, path: str, name: str
+) -> None:
+    """A packed body is not unpacked, and none is an error of the gateway's own."""
+    body, more = BODIES[name]
+    headers = {"Content-Type": "application/json", **more}
+    async with asyncio.timeout(10):
+        answer = await gateway.client("admin-token").post(path, content=body, headers=headers)
+
+    assert 400 <= answer.status_code < 500, answer.text
+    assert len(answer.content) < 2_000
     assert manager.asked == []

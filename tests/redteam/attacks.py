@@ -389,4 +389,20 @@ ATTACKS: Final = (
             "test_another_boot_is_not_rebooted",
         ),
     ),
+    Attack(
+        28,
+        "The script that installs an agent runs a package as root that came over plain HTTP.",
+        _of(
+            "redteam/test_install_script",
+            "test_a_package_that_another_may_have_made_is_not_installed",
+        ),
+    ),
+    Attack(
+        29,
+        "A caller's body that is no text is a traceback in the gateway's log.",
+        _of(
+            "gateway/test_hostile_callers",
+            "test_a_body_of_any_form_is_refused_in_a_moment",
+        ),
+    ),
 )
