@@ -26,6 +26,9 @@ while [ $# -gt 0 ]; do
 done
 # A bare name would be taken from a public index, where anyone may register it.
 case $package in
+    # Anyone on the way could answer with a program of their own, which runs as root.
+    http://*#sha256=*) ;;
+    http://*) fail "--package must be fetched over https, or end with #sha256=DIGEST" ;;
     */*) ;;
     *) fail "--package must be a path (./navarch-0.1.0-py3-none-any.whl) or a URL" ;;
 esac

@@ -10,7 +10,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
@@ -126,12 +126,6 @@ class LimitedDecoder(Generic[S]):
         """Decode JSON; raise msgspec.DecodeError with the reason."""
         try:
             return limited(self._decoder.decode(data))
-        except msgspec.DecodeError:
-            # Looked at only here, because almost everything is plain JSON.
-            plain = _plain(data)
-            if plain is data:
-                raise
-            return self.decode(plain)
         except (UnicodeDecodeError, RecursionError) as error:
             raise msgspec.DecodeError(str(error)) from error
 
@@ -180,6 +174,10 @@ def last_word(cls: type[Message]) -> str:
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A record is the value of a bucket's key. Add-only, like messages."""
 
+    is_packed_when_large: ClassVar[bool] = False
+    """Whether its writer compresses it where it is large: a service, never an agent. Any other is
+    not unpacked, because 30 kB of an agent's could be 16 MiB."""
+
 
 class RecordDecoder(LimitedDecoder[Any]):
     """Decodes one kind of record, also one that a newer release has written."""
@@ -188,15 +186,18 @@ class RecordDecoder(LimitedDecoder[Any]):
         """Decode `kind`."""
         super().__init__(kind)
         self._kind = kind
+        self._unpacks = kind.is_packed_when_large
 
     def decode(self, data: bytes | msgspec.Raw) -> Any:
         """Decode JSON; what this release does not know of a record is left out."""
+        # Once: what is packed within what is packed would be unpacked without end.
+        plain = _plain(data) if self._unpacks else data
         try:
-            return super().decode(data)
+            return super().decode(plain)
         except msgspec.ValidationError as error:
             if UNKNOWN_FIELD not in str(error):
                 raise
-        known = without_unknown(msgspec.json.decode(_plain(data)), self._kind)
+        known = without_unknown(msgspec.json.decode(plain), self._kind)
         return super().decode(msgspec.json.encode(known))
 
 

@@ -1,6 +1,6 @@
 """Declares the records of pools and of the fleet: bucket POOLS."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 import msgspec
 
@@ -138,6 +138,7 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     use the same budget or fill the same gap twice.
     """
 
+    is_packed_when_large: ClassVar[bool] = True
     name: Token
     spec: PoolSpec
     desired: Int

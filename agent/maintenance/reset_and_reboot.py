@@ -116,6 +116,9 @@ class ResetAndReboot:
             return self._result(ok=False, refused=refused)
         known = {gpu.uuid for gpu in self._dependencies.gpus().gpus}
         chosen = tuple(uuid for uuid in request.gpus if uuid in known)
+        if request.gpus and not chosen:
+            # An order for another machine is not one for all GPUs of this one.
+            return self._result(ok=False, detail="this host has none of the GPUs that are named")
         log.warning("resets %s", ", ".join(chosen) or "all GPUs", extra={"id": request.key})
         async with self._dependencies.release():
             ok, detail = await self._try(command, chosen)

@@ -28,6 +28,11 @@ PUBLIC: Final = "exclude_from_auth"
 """Key in a route's `opt`: it needs no token."""
 
 
+OWN_PAGE: Final = "same-origin"
+NO_PAGE: Final = "none"
+"""What a browser says where its user typed the address."""
+
+
 class Access:
     """Decides who may ask, and how often."""
 
@@ -89,10 +94,15 @@ def require_room(connection: Connection) -> None:
 
 
 def refuse_foreign_page(connection: Connection) -> None:
-    """Refuse what a web page of another site has the operator's browser send."""
-    origin = connection.headers.get("origin", "")
-    named = [f"//{connection.headers.get('host', '')}", *([origin] if origin else [])]
-    if any(_host(each) not in LOOPBACK for each in named):
+    """Refuse what a web page of another site has the operator's browser send.
+
+    Another program of this machine may serve such a page too: a notebook, or a preview. What the
+    browser says of the page is its own word, which no page can change.
+    """
+    host, origin = connection.headers.get("host", ""), connection.headers.get("origin")
+    page = connection.headers.get("sec-fetch-site", OWN_PAGE)
+    is_own = origin is None or origin.partition("://")[2].lower() == host.lower()
+    if not is_own or page not in (OWN_PAGE, NO_PAGE) or _host(f"//{host}") not in LOOPBACK:
         raise ProblemError(
             HTTPStatus.FORBIDDEN,
             "without tokens the gateway answers callers on its own machine only",

@@ -1,11 +1,12 @@
 """Streams of events for callers, from the newest events of the fleet, which are in memory."""
 
 import asyncio
+import weakref
 from asyncio import FIRST_COMPLETED
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
 from datetime import datetime
 from functools import cached_property
 from http import HTTPStatus
@@ -33,8 +34,12 @@ T = TypeVar("T")
 
 KEPT_MAX: Final = 4_096
 """Events in memory; few have more than a kilobyte."""
+KEPT_BYTES_MAX: Final = 16 * 1_048_576
+"""Bytes of them as they are stored: an agent may make each event as long as its messages may be."""
 BATCH_MAX: Final = 64
 """Events in one write: a stream that catches up does not make the others wait."""
+BATCH_BYTES_MAX: Final = 131_072
+"""Bytes of them, beyond the first event: a caller that reads nothing holds one write in memory."""
 RETRY_SECONDS: Final = 0.5
 FILTERS: Final = (subjects.NODE_EVENTS, subjects.POOL_EVENTS, subjects.FLEET_EVENTS)
 HEARTBEAT_SECONDS: Final = 15.0
@@ -83,6 +88,7 @@ class EventRelay:
         self._clock = clock
         self._kept: list[RelayedEvent] = []
         self._kept_max = kept_max
+        self.kept_bytes = 0
         self._base = 0
         """Everything stored after this sequence, up to the newest, is in memory."""
         self._newest = 0
@@ -113,11 +119,14 @@ class EventRelay:
     def _keep(self, stored: Stored) -> None:
         if stored.sequence <= self._newest:
             self._kept.clear()
+            self.kept_bytes = 0
             self._base = stored.sequence - 1
             self._resets += 1
-        elif len(self._kept) == self._kept_max:
-            self._base = self._kept.pop(0).stored.sequence
         self._kept.append(RelayedEvent(stored))
+        self.kept_bytes += len(stored.data)
+        while len(self._kept) > self._kept_max or self.kept_bytes > KEPT_BYTES_MAX:
+            dropped = self._kept.pop(0).stored
+            self._base, self.kept_bytes = dropped.sequence, self.kept_bytes - len(dropped.data)
         self._newest = stored.sequence
         self._wake()
 
@@ -168,7 +177,13 @@ class EventRelay:
     def _after(self, position: int) -> list[RelayedEvent]:
         """What memory has after a position, as far as it is written at once."""
         start = bisect_right(self._kept, position, key=_sequence)
-        return self._kept[start : start + BATCH_MAX]
+        found, size = list[RelayedEvent](), 0
+        for each in self._kept[start : start + BATCH_MAX]:
+            size += len(each.stored.data)
+            if found and size > BATCH_BYTES_MAX:
+                break
+            found.append(each)
+        return found
 
     async def _from_bus(self, position: int) -> AsyncGenerator[RelayedEvent, None]:
         """What is stored after a position, until memory has what follows."""
@@ -269,6 +284,21 @@ def event_filter(
     )
 
 
+class StreamPlace:
+    """Holds the place of an open stream until the stream ends, or is dropped before it began."""
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        """`release`: is called once."""
+        self._release = weakref.finalize(self, release)
+
+    def __enter__(self) -> None:
+        """Begin the stream."""
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        self._release()
+
+
 class EventStreams:
     """Opens streams, within limits."""
 
@@ -290,17 +320,18 @@ class EventStreams:
 
     def open(self, wanted: EventFilter, after: int | None) -> AsyncGenerator[bytes, None]:
         """A stream from a position on; ProblemError where there are too many."""
-        self._admit(wanted.principal.name)
-        return self._messages(wanted, after)
+        place = self._admit(wanted.principal.name)
+        return self._messages(wanted, after, place)
 
     def carry(
         self, principal: Principal, source: AsyncGenerator[bytes, None]
     ) -> AsyncGenerator[bytes, None]:
         """A stream of other messages, within the same limits, to their end."""
-        self._admit(principal.name)
-        return self._carried(principal, source)
+        place = self._admit(principal.name)
+        return self._carried(principal, source, place)
 
-    def _admit(self, name: str) -> None:
+    def _admit(self, name: str) -> StreamPlace:
+        """Count a stream from now on: many may be opened before the first of them begins."""
         own_max = max(1, self._max // SHARE_MAX)
         if self._open.total() >= self._max or self._open[name] >= own_max:
             raise ProblemError(
@@ -309,23 +340,20 @@ class EventStreams:
                 f"close some: {own_max} may be open, and {self._max} in all (gateway.streams_max)",
             )
 
-    @contextmanager
-    def _counted(self, name: str) -> Iterator[None]:
-        self._open[name] += 1
+        self._count(name, 1)
+        return StreamPlace(lambda: self._count(name, -1))
+
+    def _count(self, name: str, change: int) -> None:
+        self._open[name] += change
         self._gauge.set(self._open.total())
-        try:
-            yield
-        finally:
-            self._open[name] -= 1
-            self._gauge.set(self._open.total())
 
     def _is_over(self, principal: Principal) -> bool:
         return principal.expires is not None and principal.expires <= self._now()
 
     async def _carried(
-        self, principal: Principal, source: AsyncGenerator[bytes, None]
+        self, principal: Principal, source: AsyncGenerator[bytes, None], place: StreamPlace
     ) -> AsyncGenerator[bytes, None]:
-        with self._counted(principal.name):
+        with place:
             yield ServerSentEventMessage(None, comment="connected", retry=RETRY_MS).encode()
             messages = with_pauses(source, self._heartbeat_seconds, self._relay.closed)
             async with aclosing(messages):
@@ -337,10 +365,10 @@ class EventStreams:
                 yield ServerSentEventMessage("{}", event=END).encode()
 
     async def _messages(
-        self, wanted: EventFilter, after: int | None
+        self, wanted: EventFilter, after: int | None, place: StreamPlace
     ) -> AsyncGenerator[bytes, None]:
         principal = wanted.principal
-        with self._counted(principal.name):
+        with place:
             position = await self._relay.newest() if after is None else after
             # With the position, so that a caller that loses the connection now resumes from here.
             begin = ServerSentEventMessage(None, comment="connected", id=position, retry=RETRY_MS)

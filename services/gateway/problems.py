@@ -1,6 +1,7 @@
 """Describes every error of the HTTP API as `application/problem+json` (RFC 9457), with a remedy."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Final
@@ -93,6 +94,12 @@ def answer_problem(request: Request[Any, Any, Any], error: Exception) -> Respons
     return Response(problem, status_code=status, media_type=PROBLEM_TYPE, headers=headers)
 
 
+UNREAD_BODY: Final[Mapping[type[Exception], str]] = {
+    RecursionError: "the body is nested too deeply",
+    UnicodeDecodeError: "the body is no UTF-8",
+}
+
+
 def _described(error: Exception) -> tuple[HTTPStatus, str, str, str]:
     """Status, detail, remedy and refusal code."""
     match error:
@@ -114,8 +121,8 @@ def _described(error: Exception) -> tuple[HTTPStatus, str, str, str]:
             status, detail = HTTPStatus.BAD_REQUEST, str(error)
         case BusError() | NavarchError():
             status, detail = HTTPStatus.SERVICE_UNAVAILABLE, str(error)
-        case RecursionError():  # of the decoder: it reads lists in lists to a limit
-            status, detail = HTTPStatus.BAD_REQUEST, "the body is nested too deeply"
+        case RecursionError() | UnicodeDecodeError():  # of the decoder, which has its limits
+            status, detail = HTTPStatus.BAD_REQUEST, UNREAD_BODY.get(type(error), "")
         case msgspec.DecodeError():
             status, detail = HTTPStatus.SERVICE_UNAVAILABLE, f"a record cannot be read: {error}"
         case _:

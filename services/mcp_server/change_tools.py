@@ -75,6 +75,9 @@ async def confirm_change(access: ToolAccess, asked: Confirmation) -> ChangeDone:
     The token is valid once, for five minutes, and while the node or pool is as it was.
     """
     plan = access.plans.take(asked.token, access.caller.name, access.now())
+    if not access.caller.sees(plan.pool):
+        # One person may have tokens of several rights, and give an assistant the least.
+        raise NavarchError(f"{access.caller.name} may not see pool {plan.pool}")
     require_current(plan, await _revision(access, plan.verb, plan.pool, plan.about))
     answer = await access.caller.send(plan.pool, plan.verb, plan.request)
     saga = getattr(answer, "saga", "")

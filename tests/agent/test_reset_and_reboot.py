@@ -92,6 +92,20 @@ async def test_the_gpu_that_is_named_is_reset(ward: Ward) -> None:
     assert before <= acted.at <= datetime.now(UTC)
 
 
+@pytest.mark.parametrize("others", [("GPU-elsewhere",), ("GPU-elsewhere", "")])
+async def test_a_reset_of_another_machines_gpu_resets_none(
+    ward: Ward, others: tuple[str, ...]
+) -> None:
+    """Every GPU of this host was reset; one that is here is reset alone."""
+    ward.bed.install("nvidia-smi")
+    acted = await reset(ward.make(), "s/reset", *others)
+    mixed = await reset(ward.make(), "t/reset", *others, GPUS[0].uuid)
+
+    assert (acted.ok, acted.detail) == (False, "this host has none of the GPUs that are named")
+    assert mixed.ok
+    assert [f"--gpu-reset -i {GPUS[0].uuid}"] == ward.bed.asked("nvidia-smi")
+
+
 async def test_one_that_cannot_be_reset_alone_is_reset_with_all(ward: Ward) -> None:
     """GPUs on one fabric go together; no job runs on any of them."""
     ward.bed.install("nvidia-smi", script='[ "$2" = -i ] && echo "needs its peers" && exit 3')

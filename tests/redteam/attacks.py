@@ -332,4 +332,77 @@ ATTACKS: Final = (
             ),
         ),
     ),
+    Attack(
+        22,
+        "A sample of 33 kB unpacks to a million GPUs, or packed again and again ends its reader.",
+        _of(
+            "redteam/test_packed_messages",
+            "test_a_packed_sample_costs_the_metrics_service_nothing",
+            "test_nothing_that_an_agent_writes_is_unpacked",
+            "test_the_records_that_are_unpacked_are_written_by_services_alone",
+        ),
+    ),
+    Attack(
+        23,
+        "A backup that another has written calls the server, or has a file of the host be read.",
+        _of(
+            "bus/test_foreign_backups",
+            "test_a_forged_backup_is_refused_and_nothing_is_changed",
+            "test_a_backup_calls_nothing_of_the_server",
+        ),
+    ),
+    Attack(
+        24,
+        "A token opens event streams at once beyond its share, and long facts fill the gateway.",
+        _of(
+            "gateway/test_full_streams",
+            "test_streams_that_are_opened_at_once_are_limited_too",
+            "test_long_facts_of_an_agent_do_not_fill_the_gateway",
+            "test_callers_that_read_nothing_hold_a_batch_each",
+        ),
+    ),
+    Attack(
+        25,
+        "Another program's page of this machine has the browser order of a gateway without tokens.",
+        _of(
+            "gateway/test_hostile_callers",
+            "test_no_page_of_another_asks_an_open_gateway",
+        ),
+    ),
+    Attack(
+        26,
+        "A token of few pools confirms a plan of others; a logout token is taken for its caller's.",
+        _of(
+            "gateway/test_hostile_callers",
+            "test_a_token_of_few_pools_confirms_no_plan_of_another",
+            "test_a_changed_token_confirms_nothing",
+            "test_a_token_that_its_provider_made_for_something_else_is_refused",
+        ),
+    ),
+    Attack(
+        27,
+        "A reset of another machine's GPU resets every GPU of this one.",
+        _of(
+            "agent/test_reset_and_reboot",
+            "test_a_reset_of_another_machines_gpu_resets_none",
+            "test_a_key_is_served_once",
+            "test_another_boot_is_not_rebooted",
+        ),
+    ),
+    Attack(
+        28,
+        "The script that installs an agent runs a package as root that came over plain HTTP.",
+        _of(
+            "redteam/test_install_script",
+            "test_a_package_that_another_may_have_made_is_not_installed",
+        ),
+    ),
+    Attack(
+        29,
+        "A caller's body that is no text is a traceback in the gateway's log.",
+        _of(
+            "gateway/test_hostile_callers",
+            "test_a_body_of_any_form_is_refused_in_a_moment",
+        ),
+    ),
 )

@@ -1,6 +1,7 @@
 """Large records are stored compressed, and every decoder of records reads them."""
 
 import gzip
+from typing import ClassVar
 
 import msgspec
 import pytest
@@ -9,7 +10,6 @@ from schemas.messages import (
     COMPRESSED_FROM_BYTES,
     DECOMPRESSED_BYTES_MAX,
     GZIP_MAGIC,
-    LimitedDecoder,
     Record,
     decoder,
     encode,
@@ -20,20 +20,22 @@ from schemas.messages import (
 class Small(Record, frozen=True, kw_only=True):
     """The record that this release knows."""
 
+    is_packed_when_large: ClassVar[bool] = True
     text: str = ""
 
 
 class Later(Record, frozen=True, kw_only=True):
     """The record that a newer release writes."""
 
+    is_packed_when_large: ClassVar[bool] = True
     text: str = ""
     more: int = 7
 
 
 @pytest.mark.parametrize("length", [0, COMPRESSED_FROM_BYTES - 100, 4 * COMPRESSED_FROM_BYTES])
-@pytest.mark.parametrize("of", [decoder(Small), LimitedDecoder(Small)])
-def test_a_record_is_read_as_it_was_written(length: int, of: LimitedDecoder[Small]) -> None:
+def test_a_record_is_read_as_it_was_written(length: int) -> None:
     """Decoding returns the record, from bytes and from a part of another document."""
+    of = decoder(Small)
     record = Small(text="x" * length)
     data = encode_record(record)
 

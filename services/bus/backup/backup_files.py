@@ -4,12 +4,14 @@ The manifest is written last, so a directory without one is no backup; it has th
 checksum of every file, and one of its own.
 """
 
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, BinaryIO, Final
 
 import msgspec
 
@@ -19,15 +21,18 @@ from services.primitives.errors import NavarchError
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = 1
+MANIFEST_BYTES_MAX: Final = 1_048_576
 READ_BYTES: Final = 131_072
 """The server takes in archives by chunks of this size."""
 DIRECTORY_MODE: Final = 0o700
+DAMAGED: Final = "is damaged, or of another backup: restore another one"
 
 
 class SavedFile(msgspec.Struct, frozen=True, kw_only=True):
     """Describes a file of a backup."""
 
-    name: str
+    name: Annotated[str, msgspec.Meta(pattern=r"\A[A-Z][A-Za-z0-9_]*\.(archive|later)\Z")]
+    """Beside the manifest: a backup that another has written names no other file of this host."""
     bytes: int
     sha256: str
 
@@ -169,7 +174,7 @@ def read_manifest(directory: Path) -> Manifest:
     """Read what a backup is of; raise BackupError where it is none, or incomplete."""
     file = directory / MANIFEST
     try:
-        sealed = msgspec.json.decode(file.read_bytes(), type=_Sealed)
+        sealed = msgspec.json.decode(_manifest_bytes(file), type=_Sealed)
         if _digest_of(bytes(sealed.manifest)) != sealed.sha256:
             raise BackupError(f"{file} is damaged: restore another backup")
         manifest = msgspec.json.decode(sealed.manifest, type=Manifest)
@@ -189,6 +194,14 @@ def read_manifest(directory: Path) -> Manifest:
     return manifest
 
 
+def _manifest_bytes(file: Path) -> bytes:
+    with open_plain(file) as opened:
+        found = opened.read(MANIFEST_BYTES_MAX + 1)
+    if len(found) > MANIFEST_BYTES_MAX:
+        raise BackupError(f"{file} is longer than {MANIFEST_BYTES_MAX} bytes: {DAMAGED}")
+    return found
+
+
 def check_files(
     directory: Path, manifest: Manifest, progress: Callable[[str], None] = lambda _: None
 ) -> None:
@@ -197,6 +210,8 @@ def check_files(
         progress(each.name)
         digest, size = hashlib.sha256(), 0
         try:
+            if (directory / each.name).stat().st_size != each.bytes:
+                raise BackupError(f"{directory / each.name} {DAMAGED}")
             for chunk in read_chunks(directory / each.name):
                 digest.update(chunk)
                 size += len(chunk)
@@ -205,16 +220,30 @@ def check_files(
         except OSError as error:
             raise BackupError(f"{directory / each.name}: {error.strerror}") from error
         if (size, digest.hexdigest()) != (each.bytes, each.sha256):
-            raise BackupError(
-                f"{directory / each.name} is damaged, or of another backup: restore another one"
-            )
+            raise BackupError(f"{directory / each.name} {DAMAGED}")
 
 
 def read_chunks(file: Path) -> Iterator[bytes]:
     """Yield the content of a file."""
-    with file.open("rb") as opened:
+    with open_plain(file) as opened:
         while chunk := opened.read(READ_BYTES):
             yield chunk
+
+
+def open_plain(file: Path) -> BinaryIO:
+    """Open a file of a backup to read it; BackupError for a link, a pipe or a device."""
+    try:
+        # Without waiting for the other end of a pipe.
+        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise BackupError(f"{file} is a link: copy what it names to its place") from error
+    opened = os.fdopen(handle, "rb")
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        opened.close()
+        raise BackupError(f"{file} {DAMAGED}")
+    return opened
 
 
 def _digest_of(data: bytes) -> str:

@@ -15,13 +15,15 @@ from typing import Final
 import msgspec
 
 from schemas import headers as h
-from schemas.stream_specs import StreamSpec
+from schemas.stream_specs import MESSAGE_BYTES_MAX, StreamSpec
 from schemas.topology import DURABLES, EVENTS, EVERY_STREAM, INTAKE, TELEMETRY
 from services.bus.backup.backup_files import (
+    DAMAGED,
     BackupError,
     Manifest,
     SavedStream,
     check_files,
+    open_plain,
     read_chunks,
 )
 from services.bus.backup.later_messages import (
@@ -33,6 +35,7 @@ from services.bus.backup.later_messages import (
 from services.bus.backup.store_backup import SAVED, require_archives
 from services.bus.nats.archive_bus import ArchiveBus
 from services.bus.port import Stored
+from services.bus.protocol.subject_filters import pattern
 from services.bus.topology_setup import (
     RESTORE_MARK,
     begin_durable,
@@ -44,6 +47,10 @@ from services.bus.topology_setup import (
 from services.primitives.clock import Clock
 
 FILLERS_AT_ONCE: Final = 256
+FILLERS_MAX: Final = 1_000_000
+"""Sequences that were used up while a backup was made; each is stored, and removed again."""
+LINE_BYTES_MAX: Final = 4 * MESSAGE_BYTES_MAX
+"""Of a message and its headers as JSON, in which bytes are a third longer."""
 ORDER: Final = (
     TELEMETRY,
     *(each for each in SAVED if each not in (TELEMETRY, EVENTS)),
@@ -73,6 +80,7 @@ async def restore(
             "read it: restore into a server of that version or a later one"
         )
     await asyncio.to_thread(check_files, directory, manifest)
+    await asyncio.to_thread(check_later, directory, manifest)
     await _make_room(bus, clock)
     found = {each.stream: each for each in manifest.streams}
     for spec in ORDER:
@@ -86,6 +94,28 @@ async def restore(
             begun = partial(begin_durable, bus, durable, floor, replicas)
             await patiently(clock, begun)
     await set_up_stream(bus, TELEMETRY, replicas, ends_restore=True)
+
+
+def check_later(directory: Path, manifest: Manifest) -> None:
+    """Raise BackupError where what is newer than the archives is not of its own stream.
+
+    It is published with an administrator's rights: a subject of the server's own would be a call.
+    """
+    specs = {each.name: each for each in ORDER}
+    for saved in manifest.streams:
+        last, subjects = int(saved.state.get("last_seq", 0)), specs[saved.stream].subjects
+        if saved.last_sequence - last > FILLERS_MAX:
+            raise BackupError(
+                f"{directory}: {saved.stream} lacks {saved.last_sequence - last} sequences, and "
+                f"{FILLERS_MAX} are filled in at most: restore another backup"
+            )
+        for stored in _later(directory, saved):
+            if not pattern(subjects).fullmatch(stored.subject):
+                raise BackupError(
+                    f"{directory}: {saved.stream}.later has messages of other streams"
+                )
+            if not 0 < stored.sequence <= saved.last_sequence:
+                raise BackupError(f"{directory}: {saved.stream}.later is beyond its own end")
 
 
 def _require_known(manifest: Manifest) -> None:
@@ -166,8 +196,13 @@ async def _remember_ids(bus: ArchiveBus, spec: StreamSpec, saved_at: datetime) -
 
 def _later(directory: Path, saved: SavedStream) -> Iterator[Stored]:
     if saved.later is not None:
-        with (directory / saved.later.name).open("rb") as lines:
-            yield from map(read_line, lines)
+        file = directory / saved.later.name
+        with open_plain(file) as lines:
+            while line := lines.readline(LINE_BYTES_MAX):
+                try:
+                    yield read_line(line)
+                except msgspec.DecodeError as error:
+                    raise BackupError(f"{file} {DAMAGED}") from error
 
 
 async def _fill(bus: ArchiveBus, spec: StreamSpec, last: int, until: int) -> int:

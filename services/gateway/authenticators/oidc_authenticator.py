@@ -49,6 +49,7 @@ KINDS: Final[Mapping[str, str]] = MappingProxyType(
 CHARS_MAX: Final = 16_384
 """Of a token."""
 JWT_DOTS: Final = 2
+CALLER_TYPES: Final = ("jwt", "at+jwt", "id+jwt")
 LEEWAY_SECONDS: Final = 30.0
 """By which the provider's clock may differ."""
 NOT_VALID: Final = "the token is not valid"
@@ -207,7 +208,7 @@ class OidcAuthenticator:
         header = _header(token)
         if header is None or _unverified_issuer(token) != self._options.issuer:
             return None
-        if header.get("alg") not in self._options.algorithms:
+        if header.get("alg") not in self._options.algorithms or not is_of_a_caller(header):
             raise RefusedCredentialsError(NOT_VALID)
         key = await self._keys.find(str(header.get("kid", "")), header["alg"])
         if key is None:
@@ -255,6 +256,16 @@ class OidcAuthenticator:
         except (ValueError, OverflowError, OSError) as error:
             raise RefusedCredentialsError(NOT_VALID) from error
         return Principal(name=name, role=grant.role, pools=grant.pools, expires=expires)
+
+
+def is_of_a_caller(header: Mapping[str, Any]) -> bool:
+    """Return whether a token's type is one of those with which callers identify themselves.
+
+    An issuer signs others for the same audience with the same keys, which reach others than the
+    caller: logout tokens, and events about an account.
+    """
+    kind = header.get("typ", "JWT")
+    return isinstance(kind, str) and kind.lower().removeprefix("application/") in CALLER_TYPES
 
 
 NAME_CHARS_MAX: Final = 200

@@ -17,7 +17,7 @@ import msgspec
 from schemas import subjects
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
-from schemas.messages import LimitedDecoder
+from schemas.messages import LimitedDecoder, decoder
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.stream_specs import BucketSpec
@@ -43,7 +43,7 @@ DECODED_MAX: Final = 20_000
 _instances = LimitedDecoder(InstanceRecord)
 _nodes = LimitedDecoder(NodeRecord)
 _health = LimitedDecoder(HealthRecord)
-_pools = LimitedDecoder(PoolRecord)
+_pools = decoder(PoolRecord)
 CURRENT_SIMULATION: contextvars.ContextVar["SimulationContext"] = contextvars.ContextVar(
     "simulation"
 )
