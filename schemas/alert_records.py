@@ -13,6 +13,10 @@ TTL_SECONDS: Final = 8 * 86_400
 """A day longer than any alert lasts without news: a last resort."""
 
 KEY_CHARS_MAX: Final = 1_024
+DEDUP_CHARS_MAX: Final = 255
+"""Of the key under which PagerDuty and Opsgenie know an alert."""
+NOTE_CHARS_MAX: Final = 500
+"""Of a note, or a reason, that an operator gives."""
 
 Severity = Literal["info", "warning", "critical"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
@@ -101,7 +105,7 @@ class AlertAcknowledge(
     """Take on an open alert (`order.acknowledge-alert.<user>`)."""
 
     key: Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_CHARS_MAX)]
-    reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    reason: Annotated[str, msgspec.Meta(max_length=NOTE_CHARS_MAX)] = ""
     by: Name = ""
     """The gateway's caller; it counts in an order of the gateway alone."""
 
@@ -116,7 +120,7 @@ class AlertUpdate(
     """For how long channels are sent no news of it; 0: as it is."""
     assign_to: Name = ""
     """Who is to look after it; empty: as it is."""
-    note: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    note: Annotated[str, msgspec.Meta(max_length=NOTE_CHARS_MAX)] = ""
     """Shown in every channel; the reason, where the alert is silenced or assigned."""
     by: Name = ""
     """The gateway's caller; it counts in an order of the gateway alone."""
@@ -132,3 +136,10 @@ class AlertUpdate(
 def alert_key(alert: str) -> str:
     """Key of an alert's record; an alert's own key may have characters that no key may."""
     return hashlib.sha256(alert.encode()).hexdigest()[:32]
+
+
+def dedup_key(alert: str) -> str:
+    """Return the key by which vendors deduplicate an alert: its own, within their limit."""
+    if len(alert) <= DEDUP_CHARS_MAX:
+        return alert
+    return hashlib.sha256(alert.encode()).hexdigest()

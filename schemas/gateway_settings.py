@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from schemas.file_path import FilePath
+from schemas.secret_text import SecretText
 from schemas.value_limits import UtcTime
 
 GatewayRole = Literal["viewer", "operator", "admin"]
@@ -24,6 +25,17 @@ class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     and the fleet's own services."""
     expires: UtcTime | None = None
     """None: never."""
+
+
+class InboundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Configures who may answer alerts from outside; without a secret there is no such route."""
+
+    pagerduty_secret: SecretText = ""
+    """The secret of a webhook subscription (v3) that calls `/inbound/pagerduty`; empty: off."""
+    slack_secret: SecretText = ""
+    """The signing secret of the Slack app whose buttons call `/inbound/slack`; empty: off."""
+    slack_team: str = ""
+    """Id of the one Slack workspace whose members may use the buttons; with `slack_secret`."""
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,3 +58,4 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Of one token."""
     streams_max: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1_024
     """Event streams that are open at once; a quarter of them for one token."""
+    inbound: InboundSettings = InboundSettings()

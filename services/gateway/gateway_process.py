@@ -11,7 +11,7 @@ import secrets
 import socket
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
@@ -34,6 +34,8 @@ from services.gateway.gateway_start import (
     tls_options,
 )
 from services.gateway.http_app import http_app
+from services.gateway.inbound.inbound_orders import InboundOrders
+from services.gateway.inbound.inbound_routes import inbound_routes
 from services.primitives.clock import Clock, SystemClock
 from services.primitives.race import race
 from services.runtime.configuration_reload import ConfigurationReload
@@ -116,7 +118,8 @@ async def _serve(
     streams = EventStreams(relay, settings.streams_max, clock.now, registry)
     fleet = FleetClient(bus, user=GATEWAY)
     assistants = assistant_endpoint(fleet, clock)
-    routes = [assistants.route()] if assistants is not None else []
+    routes = [*inbound(settings, fleet, clock)]
+    routes += [assistants.route()] if assistants is not None else []
     beside = [assistants.run] if assistants is not None else []
     if (push := metric_push(otlp_endpoint, GATEWAY, replica, registry, clock)) is not None:
         beside.append(push.run)
@@ -147,6 +150,17 @@ async def _serve(
         each.cancel()
     if others:
         await asyncio.wait(others)
+
+
+def inbound(settings: GatewaySettings, fleet: FleetClient, clock: Clock) -> list[Any]:
+    """Return the configured routes by which PagerDuty and Slack answer alerts."""
+
+    def new_id() -> str:
+        return f"inbound-{secrets.token_hex(ID_BYTES)}"
+
+    rate = CallerRate(settings.requests_per_minute)
+    orders = InboundOrders(fleet, rate, clock.now, new_id)
+    return list(inbound_routes(settings.inbound, orders, clock.now))
 
 
 def assistant_endpoint(fleet: FleetClient, clock: Clock) -> "AssistantEndpoint | None":

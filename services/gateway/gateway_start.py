@@ -61,6 +61,8 @@ def check(settings: Settings, file: Path | None) -> None:
     problems = ProblemList()
     with problems.collecting():
         check_tls(settings.gateway, file)
+    with problems.collecting():
+        check_inbound(settings, file)
     for each in settings.authenticators.values():
         with problems.collecting():
             make_plugin(AUTHENTICATOR_PLUGINS, each, file, clock=SystemClock())
@@ -104,6 +106,22 @@ def check_tls(settings: GatewaySettings, file: Path | None) -> None:
     except OSError as error:  # an SSLError is one
         reason = getattr(error, "reason", "") or error.strerror or str(error)
         raise setting_error(f"gateway.{key}", f"no usable PEM file: {reason}", file) from error
+
+
+def check_inbound(settings: Settings, file: Path | None) -> None:
+    """Raise ConfigurationError if answers from outside could be forged, or taken for a caller's."""
+    own = settings.gateway.inbound
+    for key in ("pagerduty_secret", "slack_secret"):
+        secret, path = getattr(own, key), f"gateway.inbound.{key}"
+        if secret and len(secret) < CHARS_MIN:
+            raise setting_error(path, f"is shorter than {CHARS_MIN} characters", file)
+        name = key.partition("_")[0]
+        if secret and name in settings.authenticators:
+            problem = f"is the name of who answers by gateway.inbound.{key}; take another"
+            raise setting_error(f"authenticators.{name}", problem, file)
+    if bool(own.slack_secret) != bool(own.slack_team):
+        missing = "slack_team" if own.slack_secret else "slack_secret"
+        raise setting_error("gateway.inbound", f"`{missing}` is missing; write both", file)
 
 
 def require_tokens(

@@ -205,7 +205,7 @@ def http_app(
     streams: EventStreams,
     clock: Clock,
     registry: CollectorRegistry,
-    more: Sequence[ASGIRouteHandler] = (),
+    more: Sequence[ASGIRouteHandler | HTTPRouteHandler] = (),
 ) -> Litestar:
     """Build the application over one connection to the bus; `more`: further routes."""
 

@@ -13,7 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS, PluginSettings, Settings
+from schemas.gateway_settings import InboundSettings
+from schemas.settings import (
+    ALERT_CHANNEL_PLUGINS,
+    NOTIFIER_PLUGINS,
+    AlertSettings,
+    PluginSettings,
+    Settings,
+)
 from schemas.topology import NOTIFIER_STEPS
 from services.bus.leases import Lease, while_held
 from services.notifier.alerts.alert_intake import AlertIntake
@@ -44,7 +51,7 @@ from services.primitives.clock import Clock, SystemClock
 from services.runtime.plugin_host import PluginHost
 from services.runtime.process import Context, Service
 from services.settings.drain_warnings import drain_warnings
-from services.settings.plugin_loader import make_plugin
+from services.settings.plugin_loader import make_plugin, setting_error
 from services.settings.problem_list import ProblemList
 
 log = logging.getLogger(__name__)
@@ -94,12 +101,21 @@ def check(settings: Settings, file: Path | None) -> None:
     for channel in settings.alerts:
         with problems.collecting():
             made.append(make_plugin(ALERT_CHANNEL_PLUGINS, channel, file, clock=SystemClock()))
+        with problems.collecting():
+            check_buttons(channel, settings.gateway.inbound, file)
 
     async def close() -> None:
         await asyncio.gather(*(each.close() for each in made))
 
     asyncio.run(close())
     problems.raise_found()
+
+
+def check_buttons(channel: AlertSettings, inbound: InboundSettings, file: Path | None) -> None:
+    """Raise ConfigurationError if a channel has buttons that call a route which does not exist."""
+    if channel.type == "slack" and channel.options.get("buttons") and not inbound.slack_secret:
+        problem = "needs gateway.inbound.slack_secret and slack_team; without them it does nothing"
+        raise setting_error(f"{channel.path}.buttons", problem, file)
 
 
 async def build(context: Context) -> Service:

@@ -74,6 +74,9 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "GatewaySettings.port": 8080,
     "GatewaySettings.tls_cert_file": "tls/gateway.pem",
     "GatewaySettings.tls_key_file": "tls/gateway.key",
+    "pagerduty_secret": "${PAGERDUTY_WEBHOOK_SECRET}",
+    "slack_secret": "${SLACK_SIGNING_SECRET}",
+    "slack_team": "T0123456789",
     "tls_client_ca_file": "tls/operators-ca.pem",
     "sha256": EXAMPLE_SHA256,
     "expires": "2030-01-01T00:00:00Z",
@@ -168,6 +171,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "SlackChannel.Options.webhook_url": "https://hooks.slack.com/services/T0/B0/XX",
     "TeamsChannel.Options.webhook_url": "https://prod-01.westeurope.logic.azure.com/workflows/0a1b",
     "mention": "<!here>",
+    "buttons": True,
     "AlertWebhookChannel.Options.url": "https://alerts.example.com/navarch",
     # Providers.
     "AwsProvider.Options.image": "ami-0a1b2c3d4e5f60718",

@@ -405,4 +405,25 @@ ATTACKS: Final = (
             "test_a_body_of_any_form_is_refused_in_a_moment",
         ),
     ),
+    Attack(
+        30,
+        "A forged, altered, late or repeated webhook acknowledges or annotates an alert.",
+        (
+            *_of(
+                "redteam/test_inbound_answers",
+                "test_a_gateway_without_secrets_has_no_such_routes",
+                "test_only_what_the_vendors_signed_just_now_is_carried_out",
+            ),
+            *_of(
+                "gateway/test_inbound",
+                "test_what_is_not_the_vendors_is_refused",
+                "test_a_repetition_does_nothing",
+                "test_a_name_there_cannot_be_taken_for_another",
+            ),
+            *_of(
+                "gateway/test_inbound_signatures",
+                "test_no_altered_body_or_other_secret_passes",
+            ),
+        ),
+    ),
 )

@@ -69,6 +69,8 @@ PLANTED: Final = {
     "SlackChannel.Options.token",
     "SlackChannel.Options.webhook_url",
     "TeamsChannel.Options.webhook_url",
+    "InboundSettings.pagerduty_secret",
+    "InboundSettings.slack_secret",
     "EventSinkSpec.headers",
     "EventSinkSpec.secret",
     "EventSinkSpec.url",
@@ -88,6 +90,11 @@ nats: {{user: navarch, password: {canary}-nats}}
 tracing: {{otlp_endpoint: "{url}/v1/traces?token={canary}-otlp"}}
 metrics: {{otlp_endpoint: "{url}/v1/metrics?token={canary}-otlp-metrics"}}
 data_dir: {directory}/data
+gateway:
+  inbound:
+    pagerduty_secret: "{canary}-pagerduty-webhook"
+    slack_secret: "{canary}-slack-signing"
+    slack_team: T1
 agent: {{heartbeat_interval: 1s, heartbeat_ttl: 3s}}
 server: {{autoscale_interval: 1s}}
 providers:

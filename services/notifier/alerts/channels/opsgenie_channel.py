@@ -3,13 +3,12 @@
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-from schemas.alert_records import Alert, Severity
+from schemas.alert_records import Alert, Severity, dedup_key
 from schemas.duration import Duration
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
 from services.notifier.alerts.alert_channel import AlertDelivery
 from services.notifier.alerts.channels.alert_document import Stage, stages_of
-from services.notifier.alerts.channels.pagerduty_channel import dedup_key
 from services.notifier.alerts.channels.vendor_http import (
     VendorChannel,
     VendorHttp,

@@ -3,10 +3,9 @@
 An alert that an operator has acknowledged in Navarch is acknowledged there, which ends escalation.
 """
 
-import hashlib
 from typing import Any, Final, Literal
 
-from schemas.alert_records import Alert
+from schemas.alert_records import Alert, dedup_key
 from schemas.duration import Duration
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
@@ -23,7 +22,6 @@ from services.primitives.clock import Clock
 from services.runtime.http_caller import check_url
 
 SUMMARY_CHARS_MAX: Final = 1_024
-DEDUP_CHARS_MAX: Final = 255
 TRIGGERED: Final = "triggered"
 """The receipt of an alert that PagerDuty has."""
 
@@ -93,10 +91,3 @@ def pagerduty_event(alert: Alert, action: Action, routing_key: str) -> dict[str,
             "custom_details": details,
         },
     }
-
-
-def dedup_key(key: str) -> str:
-    """Return the alert's key, within the vendor's limit."""
-    if len(key) <= DEDUP_CHARS_MAX:
-        return key
-    return hashlib.sha256(key.encode()).hexdigest()

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas.alert_records import Alert, Severity
+from schemas.alert_records import NOTE_CHARS_MAX, Alert, Severity
 from schemas.duration import Duration
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
+from schemas.slack_actions import ACTIONS, LABELS, NOTE_BLOCK, NOTE_FIELD
 from services.notifier.alerts.alert_channel import AlertDelivery, ChannelRefusalError
 from services.notifier.alerts.channels.vendor_http import (
     VendorChannel,
@@ -60,6 +61,9 @@ class SlackChannel(VendorChannel):
         """An incoming webhook, in place of `token` and `channel`."""
         mention: str = ""
         """Put before critical alerts: `<!subteam^S0123456789>`, `<!here>`."""
+        buttons: bool = False
+        """Buttons that acknowledge, resolve and annotate; they need `gateway.inbound.slack_secret`,
+        and that the webhook or bot is of the app which calls the gateway."""
         api_url: SecretText = "https://slack.com/api"
         """Address of Slack's API."""
         timeout: Duration = Duration(10)
@@ -80,7 +84,7 @@ class SlackChannel(VendorChannel):
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Post, or update the message that `receipt` names and add to its thread."""
-        body = slack_message(alert, self._options.mention)
+        body = slack_message(alert, self._options.mention, has_buttons=self._options.buttons)
         if self._options.webhook_url:
             answer = await self._http.post("webhook_url", self._options.webhook_url, body)
             return AlertDelivery(answer=f"{answer.status_code} {answer_text(answer)}")
@@ -113,7 +117,7 @@ class SlackChannel(VendorChannel):
         raise ChannelRefusalError(f"{method}: {answer_text(response)}")
 
 
-def slack_message(alert: Alert, mention: str = "") -> dict[str, Any]:
+def slack_message(alert: Alert, mention: str = "", *, has_buttons: bool = False) -> dict[str, Any]:
     """Return the text and blocks of an alert."""
     sign = RESOLVED_SIGN if alert.resolved else SIGNS[alert.severity]
     state = "resolved" if alert.resolved else alert.severity
@@ -137,12 +141,44 @@ def slack_message(alert: Alert, mention: str = "") -> dict[str, Any]:
         blocks.append({"type": "section", "text": section})
     context = shorten(" · ".join(about), SECTION_CHARS_MAX)
     blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": context}]})
+    if has_buttons and not alert.resolved:
+        blocks += button_blocks(alert)
     fallback = f"{called}{sign} {_escaped(alert.title)}: {_escaped(alert.text)}"
     return {"text": shorten(fallback, TEXT_CHARS_MAX), "blocks": blocks}
 
 
+def button_blocks(alert: Alert) -> list[dict[str, Any]]:
+    """Return a field for a note, and the buttons by which a person answers an alert that lasts."""
+    field = {
+        "type": "plain_text_input",
+        "action_id": NOTE_FIELD,
+        "max_length": NOTE_CHARS_MAX,
+    }
+    buttons = [
+        {
+            "type": "button",
+            "action_id": action,
+            "text": {"type": "plain_text", "text": LABELS[verb]},
+            "value": alert.key,
+        }
+        for action, verb in ACTIONS.items()
+        if verb != "acknowledge" or not alert.acknowledged_by
+    ]
+    label = {"type": "plain_text", "text": "Note"}
+    return [
+        {
+            "type": "input",
+            "block_id": NOTE_BLOCK,
+            "optional": True,
+            "label": label,
+            "element": field,
+        },
+        {"type": "actions", "elements": buttons},
+    ]
+
+
 def _escaped(text: str) -> str:
-    """What Slack would read as markup; a node's name must mention no one."""
+    """Return a text without what Slack reads as markup: a node's name must mention no one."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
