@@ -175,6 +175,7 @@ class NodeMonitor:
                 nvlink_domain=self._nvlink_domain,
                 provider_id=self._provider_id,
                 machine_id=self._dependencies.machine_id,
+                drills=self._config.drills == "allowed",
             )
         )
 

@@ -53,6 +53,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     kmsg: str = "/dev/kmsg"
     kmsg_any_facility: bool = False
     """Accept kernel log lines that a process wrote; only for drills and tests."""
+    drills: Literal["refused", "allowed"] = "refused"
+    """Whether operators may begin drills on this node (`navarch drill`)."""
     proc: str = "/proc"
     """The host's /proc; a container without the host's process IDs names its mount point."""
     nvml_library: str = ""

@@ -34,6 +34,25 @@ FaultKind = Literal[
 ]
 """Kind of a fault; `event.event_type` in a health policy."""
 
+DrillReach = Literal["", "drain", "act"]
+"""How far a drill goes. Empty: it is none; drain: its node is cordoned and drained; act: what the
+health policy demands is done."""
+DrillKind = Literal[
+    "xid",
+    "sxid",
+    "fallen_off_bus",
+    "gpu_lost",
+    "ecc_dbe",
+    "row_remap",
+    "thermal",
+    "power",
+    "nvlink",
+    "pcie",
+    "fabric",
+    "probe_hung",
+]
+"""Kinds of faults that a drill may have."""
+
 SwitchSeverity = Literal["nonfatal", "link-fatal", "fatal"]
 """Subcode of an SXID: the severity that its line gives, gravest last; of an NVLink 5 fault, too."""
 

@@ -96,6 +96,9 @@ EVENT_TEXTS: Final[Mapping[type[Message], Sequence[EventWording]]] = {
         _text("identity changed", "{reason}", "bad", _REMEDY, status="changed"),
         _text("identity {status}", "{reason}[ by {by}]", "good"),
     ],
+    n.DrillStarted: [
+        _text("drill", "{kind}[ {code}], which {reach}s[, by {by}]", "plain", _REMEDY),
+    ],
     n.Promoted: [
         _text(
             "promoted", "the spare is in service, in place of {instead_of}", "good", instead_of=True

@@ -16,6 +16,8 @@ DRIFTED: Final = "drifted"
 """The same: it was launched with other settings than its pool has now."""
 CONSOLIDATED: Final = "consolidated"
 """The same: another one is much cheaper now."""
+DRILL: Final = "drill"
+"""Begins the fault signatures of drills: `drill-xid-79`."""
 RENEWALS: Final = frozenset({EXPIRED, DRIFTED, CONSOLIDATED})
 
 RACK: Final = "rack"
@@ -54,8 +56,20 @@ def called(kind: str, code: int) -> str:
     return f"{kind}-{code}" if kind and code else kind
 
 
+def of_drill(what: str) -> str:
+    """Return the fault signature of a drill with a fault: `drill-xid-79`."""
+    return f"{DRILL}-{what}"
+
+
+def is_of_drill(what: str) -> bool:
+    """Return whether a fault signature is a drill's."""
+    return what.startswith(f"{DRILL}-")
+
+
 def in_words(what: str) -> str:
     """Display form of a fault signature: `XID 79`, `fallen off bus`, `silence`."""
+    if is_of_drill(what):
+        return f"drill of {in_words(what.removeprefix(f'{DRILL}-'))}"
     kind, _, code = what.partition("-")
     shown = kind.upper() if kind in ("xid", "sxid") else kind.replace("_", " ")
     return f"{shown} {code}".strip()

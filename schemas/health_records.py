@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any, Literal
 
-from schemas.enums import Action, FaultKind, HealthStatus
+from schemas.enums import Action, DrillReach, FaultKind, HealthStatus
 from schemas.held_conditions import ConditionList
 from schemas.messages import Record
 from schemas.node_events import Metric
@@ -27,6 +27,7 @@ class RecordedFault(Record, frozen=True, kw_only=True):
     action: Action = "none"
     rule: str = ""
     boot_id: str = ""
+    drill: DrillReach = ""
 
 
 class GpuHealth(Record, frozen=True, kw_only=True):
@@ -69,6 +70,8 @@ class HealthRecord(Record, frozen=True, kw_only=True):
     """GPUs that are to get no new work while the node stays in service."""
     gpus: tuple[GpuHealth, ...] = ()
     """GPUs that are not healthy; a fault of the whole node is not in this list."""
+    drill: DrillReach = ""
+    """How far the drill goes whose fault decided; empty: a real fault decided."""
     conditions: ConditionList | None = None
     """What holds on the node, by its agent; None: an agent that does not say it."""
     detail: dict[str, Any] = {}

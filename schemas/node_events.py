@@ -2,7 +2,16 @@
 
 from typing import Final, Literal
 
-from schemas.enums import Action, AttemptOutcome, FaultKind, HealthStatus, NoticeEffect, SagaKind
+from schemas.drill_orders import DrillStarted as DrillStarted
+from schemas.enums import (
+    Action,
+    AttemptOutcome,
+    DrillReach,
+    FaultKind,
+    HealthStatus,
+    NoticeEffect,
+    SagaKind,
+)
 from schemas.gpu_samples import CheckResult as CheckResult
 from schemas.gpu_samples import GpuIdentity as GpuIdentity
 from schemas.gpu_samples import GpuSample
@@ -17,19 +26,12 @@ from schemas.messages import (
     POOL_MANAGER,
     PROVISIONER,
     Codec,
-    Message,
     last_word,
     publisher,
 )
+from schemas.node_event import NodeEvent as NodeEvent
 from schemas.node_work import RemainingWork
-from schemas.value_limits import Address, Float, Identifier, Int, Name, Seconds, Token, UtcTime
-
-
-class NodeEvent(Message, frozen=True, kw_only=True):
-    """Declares the fields of every event about a node."""
-
-    pool: Token
-    node: Token
+from schemas.value_limits import Address, Float, Identifier, Int, Name, Seconds, UtcTime
 
 
 class Fault(NodeEvent, frozen=True, kw_only=True, tag=AGENT):
@@ -51,7 +53,8 @@ class Fault(NodeEvent, frozen=True, kw_only=True, tag=AGENT):
     metrics: dict[str, Metric] = {}
     """Values that a health policy can use: `xid_code`, `temperature`, `ecc_dbe_count` …"""
     source: str = "kmsg"
-    """Where it was observed: kmsg, nvml, host, cloud, drill."""
+    """Where it was observed: kmsg, nvml, host, cloud. drill: nowhere, an operator began a drill; of
+    an agent such a fault counts nowhere."""
     boot_id: Name = ""
     sequence: Int = 0
     """Sequence in the kernel log, or the source's own counter."""
@@ -92,6 +95,8 @@ class Registered(NodeEvent, frozen=True, kw_only=True, tag=AGENT):
     """The instance's ID by the metadata of AWS, Google Cloud or Azure, as the provider lists it."""
     machine_id: Identifier = ""
     """The UUID of the machine by its firmware (DMI); empty: not readable."""
+    drills: bool = False
+    """Whether the agent's own settings allow drills on the node."""
 
 
 class ProviderNotice(NodeEvent, frozen=True, kw_only=True, tag=AGENT):
@@ -141,6 +146,8 @@ class Verdict(NodeEvent, frozen=True, kw_only=True, tag=HEALTH_MONITOR):
     """Job of the fault that decided."""
     cordon_gpus: tuple[Int, ...] = ()
     """GPUs that are to get no new work while the node stays in service."""
+    drill: DrillReach = ""
+    """Set where the fault that decided is a drill's: how far it goes."""
 
 
 class Lost(NodeEvent, frozen=True, kw_only=True, tag=HEALTH_MONITOR):

@@ -7,6 +7,7 @@ import msgspec
 from schemas.enums import (
     Action,
     AttemptOutcome,
+    DrillReach,
     HealthStatus,
     NodeState,
     NoticeEffect,
@@ -142,6 +143,8 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     health_code: Int = 0
     health_job: str = ""
     """Job whose process caused that fault."""
+    health_drill: DrillReach = ""
+    """How far the drill goes whose fault that is; empty: a real one."""
     health_gpu: Int = -1
     """Index of the GPU that the verdict is about; -1: the whole node, or unknown."""
     faulty_gpus: tuple[Int, ...] = ()
@@ -206,6 +209,8 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     boot_detail: str = ""
     driver_version: str = ""
     agent_version: str = ""
+    drills: bool = False
+    """Whether the agent's own settings allow drills on the node."""
     registered_at: UtcTime | None = None
     admitted_at: UtcTime | None = None
     changed_at: UtcTime | None = None

@@ -6,8 +6,9 @@ import msgspec
 
 from schemas.agent_commands import DiagnoseRequest
 from schemas.alert_records import KEY_CHARS_MAX, SilenceSeconds
+from schemas.drill_orders import DrillCode, GpuIndex
 from schemas.duration import TEXT_PATTERN
-from schemas.enums import DrainMode, HardwareKind
+from schemas.enums import DrainMode, DrillKind, HardwareKind
 from schemas.identity_orders import Claim
 from schemas.operator_requests import Count, GivenReason, Reason
 from schemas.value_limits import NAME_CHARS_MAX, Name, OptionalSagaToken, OptionalToken, UtcTime
@@ -121,6 +122,18 @@ class IdentityBody(_Body, frozen=True, kw_only=True):
     """The node's `identity_claim`."""
 
 
+class DrillBody(_Body, frozen=True, kw_only=True):
+    """Names the fault of a drill, and how far the drill goes."""
+
+    kind: DrillKind
+    code: DrillCode = 0
+    """XID or SXID; 0 for the other kinds."""
+    subcode: Name = ""
+    gpu: GpuIndex = 0
+    act: bool = False
+    """Do all that the health policy demands; else the node is cordoned and drained."""
+
+
 class SweepBody(_Body, frozen=True, kw_only=True):
     """Names the orphans that a sweep is also to resolve."""
 
@@ -169,5 +182,5 @@ class WorkDoneBody(_Body, frozen=True, kw_only=True):
 BODIES: Final = (
     *(ReasonBody, DrainBody, HoldBody, ScaleBody, BreakerBody, UpBody, DiagnoseRequest),
     *(AcknowledgeBody, AlertUpdateBody, HardwareBody, ListedHardwareBody, SweepBody),
-    *(WorkloadCheckBody, WorkDoneBody, StopBody, ResumeBody, IdentityBody),
+    *(WorkloadCheckBody, WorkDoneBody, StopBody, ResumeBody, IdentityBody, DrillBody),
 )

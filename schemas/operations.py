@@ -10,16 +10,18 @@ from typing import Any, Final, Generic, Literal, TypeVar
 import msgspec
 
 from schemas.alert_records import Alert, AlertAcknowledge, AlertUpdate
+from schemas.drill_orders import DrillOrder
 from schemas.enums import Refusal
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from schemas.identity_orders import IdentityAccept
 from schemas.node_disconnections import ReadmitRequest
-from schemas.node_events import BusAccess, IdentityChanged
+from schemas.node_events import BusAccess, DrillStarted, IdentityChanged
 from schemas.operation_bodies import (
     AcknowledgeBody,
     AlertUpdateBody,
     BreakerBody,
     DrainBody,
+    DrillBody,
     HardwareBody,
     HoldBody,
     IdentityBody,
@@ -294,6 +296,16 @@ ACCEPT_IDENTITY: Final[ServiceOrder[IdentityChanged]] = ServiceOrder(
     method="accept_identity",
     body=IdentityBody,
 )
+DRILL: Final[ServiceOrder[DrillStarted]] = ServiceOrder(
+    name="drill",
+    help="Have a fault reported that a node does not have: it is cordoned and drained.",
+    request=DrillOrder,
+    answer=DrillStarted,
+    service="pool-manager",
+    path="/nodes/{node}/drill",
+    method="drill_node",
+    body=DrillBody,
+)
 SWEEP: Final[ServiceOrder[SweepAnswer]] = ServiceOrder(
     name="sweep-now",
     help="Resolve differences between providers and records now.",
@@ -357,7 +369,7 @@ RESUME: Final[ServiceOrder[StopsAnswer]] = ServiceOrder(
 )
 ORDERS: Final[tuple[ServiceOrder[Any], ...]] = (
     *(ACKNOWLEDGE_ALERT, UPDATE_ALERT, ADD_HARDWARE, FORGET_HARDWARE, READMIT, SWEEP, PLAN_SWEEP),
-    *(CHECK_WORKLOAD, REPORT_WORK_DONE, STOP, RESUME, ACCEPT_IDENTITY),
+    *(CHECK_WORKLOAD, REPORT_WORK_DONE, STOP, RESUME, ACCEPT_IDENTITY, DRILL),
 )
 CHANGE: Final[Mapping[str, Change]] = {each.name: each for each in CHANGES}
 """Verb -> its declaration."""

@@ -201,7 +201,7 @@ HEALTH_EVENTS: Final = DurableSpec(
         subjects.node_event_wildcard(fact)
         for fact in (
             *("fault", "registered", "boot-checked", "uncordoned", "terminated"),
-            "machine-refused",
+            *("machine-refused", "drill-started"),
         )
     ),
 )

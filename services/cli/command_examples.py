@@ -79,6 +79,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "breaker show": "navarch breaker show",
     "breaker open": "navarch breaker open training --reason 'moving the rack'",
     "breaker close": "navarch breaker close training --reason 'driver 570 rolled back'",
+    "drill": "navarch drill training-1-3fb4 xid 79 --yes",
     "identity accept": "navarch identity accept training-1-3fb4 --dry-run",
     "hardware list": "navarch hardware list",
     "hardware add": "navarch hardware add gpu GPU-0c0ffee0 --reason 'vendor case 4711'",

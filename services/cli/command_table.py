@@ -46,6 +46,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Operate nodes": (
         *("cordon", "uncordon", "drain", "replace", "reset-gpu", "reboot", "terminate"),
         *("diagnose", "hold", "release", "readmit", "identity", "ssh", "join", "leave"),
+        "drill",
     ),
     "Operate pools": (
         *("up", "down", "scale", "saga", "breaker", "stop", "resume", "sweep", "hardware"),
@@ -111,6 +112,7 @@ COMMANDS: Final = {
     "ssh": "ssh_command:ssh",
     "join": "join_commands:join",
     "leave": "join_commands:leave",
+    "drill": "drill_command:drill",
     "hold": "node_commands:hold",
     "release": "node_commands:release",
     "readmit": "instance_commands:readmit",

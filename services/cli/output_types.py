@@ -148,7 +148,7 @@ document on each line: what is stored (docs/events.md).
 UNDECLARED: Final = frozenset(
     {
         *("events", "readmit", "identity accept", "policy check", "policy explain"),
-        *("config diff", "simulator run", "join"),
+        *("config diff", "simulator run", "join", "drill"),
     }
 )
 """Commands whose documents are stored messages, answers without content, or may still change."""

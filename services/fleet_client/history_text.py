@@ -29,6 +29,7 @@ TOPICS: Final[dict[type, Topic]] = {
     n.Registered: "observed",
     n.MachineRefused: "refused",
     n.IdentityChanged: "refused",
+    n.DrillStarted: "requested",
     n.ProviderNotice: "observed",
     n.CheckpointRequested: "done",
     n.OwnersNotified: "done",

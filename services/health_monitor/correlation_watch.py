@@ -30,6 +30,7 @@ from services.health_monitor.rules.correlated_faults import (
     SharedFault,
     reason,
 )
+from services.health_monitor.rules.drill_faults import is_drill
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.job_faults import AFTER_SECONDS, JobFaultHistory, of_program
 from services.health_monitor.rules.level_faults import is_over
@@ -136,7 +137,7 @@ class CorrelationWatch:
 
     async def _take(self, stored: Stored) -> None:
         fault = decode_stored(stored)
-        if not isinstance(fault, Fault) or is_over(fault):
+        if not isinstance(fault, Fault) or is_over(fault) or is_drill(fault):
             return
         at, spec = stored.time.timestamp(), self._spec(fault.pool)
         judged = self._policy().judge(fault, {}, stored.time)

@@ -19,6 +19,7 @@ from schemas.messages import Invalid, Message, UnknownType
 from schemas.node_events import (
     BootChecked,
     ConditionEnded,
+    DrillStarted,
     Fault,
     MachineRefused,
     NodeEvent,
@@ -35,6 +36,7 @@ from services.bus.port import Bus, Stored
 from services.health_monitor.health_store import Decide, HealthStore
 from services.health_monitor.rules import job_faults, node_health, open_conditions
 from services.health_monitor.rules.delayed_conditions import delayed
+from services.health_monitor.rules.drill_faults import drill_fault, is_drill, limited
 from services.health_monitor.rules.fault_history import fault_of_boot, of_machine
 from services.health_monitor.rules.gpu_health import ACTION_RANK
 from services.health_monitor.rules.health_policy import Judgement, Policy
@@ -99,7 +101,7 @@ class EarlierFaults:
         return [
             (stored, fault)
             for stored, fault in decoded
-            if isinstance(fault, Fault) and fault.boot_id == boot
+            if isinstance(fault, Fault) and fault.boot_id == boot and not is_drill(fault)
         ]
 
 
@@ -133,8 +135,12 @@ class FaultHandler:
         event = received.message
         seen = node_health.Trigger(event.id, received.stored.sequence, received.stored.time)
         match event:
+            case Fault() if is_drill(event):
+                return  # DrillStarted has been judged; an agent's own word for one is not taken
             case Fault():
                 await self._fault_or_end(event, seen, first=received.deliveries == 1)
+            case DrillStarted():
+                await self._drill(event, seen)
             case ConditionEnded():
                 await self._change(
                     event.pool,
@@ -288,6 +294,22 @@ class FaultHandler:
         await self._change(fault.pool, fault.node, decide, boot=fault.boot_id)
         if judged is not None:
             self._count(fault, judged)
+
+    async def _drill(self, event: DrillStarted, seen: node_health.Trigger) -> None:
+        """Report the fault of a drill, and judge it as far as the drill goes."""
+        fault, policy = drill_fault(event), self._policy()
+        health = self._health_of(event.pool)
+        seen = node_health.Trigger(fault.id, seen.sequence, seen.now)
+
+        def decide(record: HealthRecord) -> node_health.Decision:
+            windows = working_of(record).windows
+            judged = limited(policy.judge(fault, {}, seen.now), event, windows)
+            return node_health.decide_fault(
+                record, fault, judged, seen, unhealthy_after=health.unhealthy_after
+            )
+
+        await self._performer.report(fault)
+        await self._change(event.pool, event.node, decide)
 
     def _health_of(self, name: str) -> HealthSpec:
         pool = self._settings.pools.get(name)

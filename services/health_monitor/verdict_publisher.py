@@ -151,6 +151,11 @@ class Performer:
             case _:
                 assert_never(effect)
 
+    async def report(self, fault: Fault) -> None:
+        """Publish the fault of a drill."""
+        await publish_event(self._bus, fault)
+        log.info("drill", extra=_about(fault, fault.message))
+
     async def publish(self, event: WatchEvent) -> None:
         """Publish what a watch decided."""
         await publish_event(self._bus, event)

@@ -153,6 +153,7 @@ class ApiMethods:
     add_hardware = _Answered(order_calls.add_hardware)
     forget_hardware = _Answered(order_calls.forget_hardware)
     accept_identity = _Answered(order_calls.accept_identity)
+    drill_node = _Answered(order_calls.drill_node)
     readmit_node = _Answered(order_calls.readmit_node)
     sweep_instances = _Answered(order_calls.sweep_instances)
     check_workload = _Answered(order_calls.check_workload)

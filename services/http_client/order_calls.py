@@ -8,15 +8,16 @@ from datetime import datetime
 from typing import Final
 
 from schemas.alert_records import Alert, OpenAlertRecord
-from schemas.enums import HardwareKind
+from schemas.enums import DrillKind, HardwareKind
 from schemas.hardware_denylist import HardwareRecord
 from schemas.log_excerpts import LogExcerpt
 from schemas.names import token
-from schemas.node_events import BusAccess, IdentityChanged
+from schemas.node_events import BusAccess, DrillStarted, IdentityChanged
 from schemas.node_work import JobNodes
 from schemas.operation_bodies import (
     AcknowledgeBody,
     AlertUpdateBody,
+    DrillBody,
     HardwareBody,
     IdentityBody,
     ListedHardwareBody,
@@ -31,6 +32,7 @@ from schemas.operations import (
     ACKNOWLEDGE_ALERT,
     ADD_HARDWARE,
     CHECK_WORKLOAD,
+    DRILL,
     FORGET_HARDWARE,
     PLAN_SWEEP,
     READMIT,
@@ -129,6 +131,20 @@ def readmit_node(name: str) -> ApiCall[BusAccess]:
 def accept_identity(name: str, *, claim: str) -> ApiCall[IdentityChanged]:
     """Accept the identity that a node's agent reports, after a repair or a move."""
     return operation_call(ACCEPT_IDENTITY, name, IdentityChanged, IdentityBody(claim=claim))
+
+
+def drill_node(
+    name: str,
+    *,
+    kind: DrillKind,
+    code: int = 0,
+    subcode: str = "",
+    gpu: int = 0,
+    act: bool = False,
+) -> ApiCall[DrillStarted]:
+    """Report a fault that a node does not have; without `act` it is cordoned and drained."""
+    body = DrillBody(kind=kind, code=code, subcode=subcode, gpu=gpu, act=act)
+    return operation_call(DRILL, name, DrillStarted, body)
 
 
 def check_workload(name: str, *, node: str = "") -> ApiCall[WorkloadCheckAnswer]:

@@ -28,6 +28,7 @@ from services.pool_manager.autoscaling.autoscaler_plugins import Finder, check_a
 from services.pool_manager.autoscaling.autoscaling_loop import Autoscaling
 from services.pool_manager.configured_pools import ConfiguredPools
 from services.pool_manager.decision_log import log_event
+from services.pool_manager.drill_endpoint import DrillOrders
 from services.pool_manager.dry_runs import DryRuns
 from services.pool_manager.fleet_stops import FleetStops
 from services.pool_manager.hardware_store import HardwareList
@@ -175,7 +176,7 @@ class PoolManager:
 
     def service(self) -> Service:
         """Return the consumers, loops and endpoints."""
-        about = self._bus, self._clock, self.store
+        about, stops = (self._bus, self._clock, self.store), self._stops.state
         return Service(
             description="Brings pools to their size and replaces what is unhealthy",
             consumers=(
@@ -213,14 +214,13 @@ class PoolManager:
                     HeartbeatTimes(self._bus, self._clock),
                     self._answers,
                 ).endpoints(),
-                **DryRuns(
-                    *about, self._pools, self._coordinator.state, self._stops.state
-                ).endpoints(),
+                **DryRuns(*about, self._pools, self._coordinator.state, stops).endpoints(),
                 **self._hardware.endpoints(),
                 **IdentityOrders(*about).endpoints(),
                 **self._adoption.endpoints(),
                 **PluginSwitches(self._bus, self._clock).endpoints(),
-                **RemovalProposals(*about, self._stops.state).endpoints(),
+                **RemovalProposals(*about, stops).endpoints(),
+                **DrillOrders(*about, stops).endpoints(),
                 **self._fleet_stops.endpoints(),
             },
             close=self._close,

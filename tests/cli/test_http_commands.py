@@ -113,7 +113,7 @@ REFUSED = [
     *("alerts acknowledge gone", "alerts ack ''", "hardware forget gpu GPU-2"),
     *("hardware add tpu x --reason y", "incident gone", "incident", "incident x --since 1h"),
     *("hardware forget --node training-7", "hardware forget", "readmit gone"),
-    *("identity accept training-1", "identity accept gone --dry-run"),
+    *("identity accept training-1", "identity accept gone --dry-run", "drill gone xid 79 --yes"),
     *("workload check training", "workload check training -o json", "workload check gone"),
     *("workload check training --node training-3", "workload done gone"),
 ]

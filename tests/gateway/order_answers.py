@@ -9,14 +9,15 @@ import msgspec
 
 from schemas import subjects
 from schemas.alert_records import Alert, AlertAcknowledge, AlertUpdate, OpenAlertRecord, alert_key
+from schemas.drill_orders import DrillOrder
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from schemas.identity_orders import IdentityAccept
 from schemas.log_excerpts import LogExcerpt, LogLine
 from schemas.messages import encode
 from schemas.node_disconnections import ReadmitRequest
-from schemas.node_events import BusAccess, IdentityChanged
+from schemas.node_events import BusAccess, DrillStarted, IdentityChanged
 from schemas.node_work import JOB_NODES, JobNodes, JobNodesQuery
-from schemas.operations import ACCEPT_IDENTITY, RESUME, STOP, UPDATE_ALERT
+from schemas.operations import ACCEPT_IDENTITY, DRILL, RESUME, STOP, UPDATE_ALERT
 from schemas.permissions import WORK_DONE
 from schemas.stops import ResumeRequest, Stop, StopRequest, StopsAnswer, WaitingStart
 from schemas.sweeps import SweepAnswer, SweepLine, SweepRequest
@@ -78,6 +79,7 @@ class Orders:
             "hardware-forget": self._forget,
             "readmit": self._readmit,
             ACCEPT_IDENTITY.name: self._accept_identity,
+            DRILL.name: self._drill,
             "sweep-now": self._sweep,
             WORK_DONE: self._work_done,
             STOP.name: self._stop,
@@ -131,6 +133,13 @@ class Orders:
         asked = self._keep(ACCEPT_IDENTITY.name, data, headers, IdentityAccept)
         event = IdentityChanged(
             id="i", time=NOW, pool=asked.pool, node=asked.node, status="accepted", by="bob"
+        )
+        return encode(event)
+
+    async def _drill(self, data: bytes, headers: Headers) -> bytes:
+        asked = self._keep(DRILL.name, data, headers, DrillOrder)
+        event = DrillStarted(
+            id="d", time=NOW, pool=asked.pool, node=asked.node, kind=asked.kind, by="bob"
         )
         return encode(event)
 

@@ -54,6 +54,7 @@ ORDERS = {
     "/hardware/add": {"kind": "gpu", "value": "GPU-1", **REASON},
     "/hardware/forget": {"kind": "gpu", "value": "GPU-1"},
     "/nodes/training-1/identity/accept": {"claim": "0123456789ab"},
+    "/nodes/training-1/drill": {"kind": "xid", "code": 79},
     "/nodes/training-1/readmit": None,
     "/nodes/training-1/work-done": {"saga": SAGA},
     "/pools/training/workload-check": {"node": "training-1"},
@@ -187,7 +188,7 @@ async def test_the_description_says_what_a_body_may_have(gateway: Gateway) -> No
     """And nothing else: a client that is made from it sends no field that is refused."""
     schemas = (await gateway.client().get("/api/v1/openapi.json")).json()["components"]["schemas"]
     bodies = [each for name, each in schemas.items() if name.endswith("Body")]
-    assert [False] * 16 == [each["additionalProperties"] for each in bodies]
+    assert [False] * 17 == [each["additionalProperties"] for each in bodies]
 
 
 async def test_a_body_has_a_limit(gateway: Gateway, manager: Manager) -> None:

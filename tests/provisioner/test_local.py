@@ -131,6 +131,7 @@ async def test_an_agent_gets_its_whole_environment(make: Make, tmp_path: Path) -
         "NAVARCH_SAMPLE_INTERVAL": "1s",
         "NAVARCH_TELEMETRY_INTERVAL": "15s",
         "NAVARCH_EXIT_WITHOUT": str(place),
+        "NAVARCH_DRILLS": "allowed",
         "NAVARCH_RESET_COMMAND": f"{HOST} nvidia-smi",
         "NAVARCH_REBOOT_COMMAND": f"{HOST} reboot {place}",
     }

@@ -426,4 +426,25 @@ ATTACKS: Final = (
             ),
         ),
     ),
+    Attack(
+        31,
+        "A drill is begun without the role or on another's node, or a real fault passes as one.",
+        (
+            *_of(
+                "redteam/test_new_orders",
+                "test_an_outsider_orders_nothing",
+                "test_a_host_invents_nothing_about_another",
+            ),
+            *_of(
+                "health_monitor/test_drills",
+                "test_a_fault_that_an_agent_calls_a_drill_counts_nowhere",
+                "test_a_drill_never_takes_the_place_of_a_real_fault",
+            ),
+            *_of(
+                "pool_manager/test_drills",
+                "test_a_drill_on_such_a_node_is_refused_with_its_remedy",
+                "test_no_hardware_is_listed_for_a_drill",
+            ),
+        ),
+    ),
 )

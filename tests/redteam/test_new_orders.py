@@ -12,7 +12,16 @@ AGENT: Final = "agent:training/n1"
 NEW_NODE: Final = "bootstrap:training/n9"
 USERS: Final = ("viewer", "scheduler", permissions.SINK_READER)
 ORDERS: Final = (
-    *("stop", "resume", "identity-accept", "join", "join-revoke", "leave", "hardware-forget"),
+    *(
+        "stop",
+        "resume",
+        "identity-accept",
+        "drill",
+        "join",
+        "join-revoke",
+        "leave",
+        "hardware-forget",
+    ),
     *("hardware-add", "readmit", "sweep-now", "acknowledge-alert", "plugin-switch"),
 )
 ROOT: Final = "navarch.v1"
@@ -57,6 +66,7 @@ async def test_a_service_orders_no_termination_of_its_own(secured: Secured, who:
     """The pool-manager alone begins a step; no other service speaks for the step's performer."""
     steps = [f"{ROOT}.saga.replace-n2-1.terminate.started", f"{ROOT}.order.stop.operator"]
     steps += [f"{ROOT}.order.resume.{who}", f"{ROOT}.order.identity-accept.{who}"]
+    steps += [f"{ROOT}.order.drill.{who}"]
     performer = f"{ROOT}.saga.replace-n2-1.terminate.succeeded"
     steps += [performer] if who not in ("pool-manager", "provisioner") else []
     wanted = [("publish", each) for each in steps if who != "pool-manager" or "saga" not in each]
@@ -71,6 +81,7 @@ async def test_a_host_invents_nothing_about_another(secured: Secured) -> None:
         *(("publish", each) for each in (f"{other}.telemetry", f"{other}.command.reboot")),
         ("publish", f"{ROOT}.node.training.n1.event.identity-changed"),
         ("publish", f"{ROOT}.node.training.n1.event.verdict"),
+        *(("publish", f"{ROOT}.node.training.{each}.event.drill-started") for each in ("n1", "n2")),
         ("publish", "$KV.HEARTBEATS.training.n2"),
     ]
     assert await secured.refused(AGENT, wanted) == set(wanted)

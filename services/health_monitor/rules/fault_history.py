@@ -64,6 +64,7 @@ def noted(
         action=judged.action,
         rule=judged.rule,
         boot_id=fault.boot_id,
+        drill=judged.drill,
     )
     return (*record.recent, note)[-RECENT_MAX:]
 
@@ -72,6 +73,7 @@ def reason_of(fault: Fault, judged: Judgement) -> str:
     """One sentence for people: `XID 79: the GPU fell off the bus (GPU 3)`."""
     name = {"xid": "XID", "sxid": "SXID"}.get(fault.kind, fault.kind.replace("_", " "))
     head = f"{name} {fault.code}" if fault.code else name
+    head = f"drill: {head}" if judged.drill else head
     what = judged.description or fault.message[:NOTE_CHARS_MAX] or judged.rule
     where = f" (GPU {fault.gpu_index})" if fault.gpu_index >= 0 else ""
     times = f", {judged.counted} times" if judged.counted > 1 else ""
@@ -131,11 +133,12 @@ def unhealthy_fields(note: RecordedFault, event: Uncordoned) -> dict[str, Any]:
     return {
         "action": note.action,
         "rule": note.rule,
-        "reason": f"{name} {when}: {note.message}",
+        "reason": f"{'drill: ' if note.drill else ''}{name} {when}: {note.message}",
         "fault": note.id,
         "kind": note.kind,
         "code": note.code,
         "gpu_index": note.gpu_index,
+        "drill": note.drill,
     }
 
 

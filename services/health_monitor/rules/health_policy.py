@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import cel
 
-from schemas.enums import Action, HealthStatus
+from schemas.enums import Action, DrillReach, HealthStatus
 from schemas.node_events import Fault, Metric
 from services.health_monitor.rules.telemetry_levels import Level
 
@@ -84,6 +84,8 @@ class Judgement:
     """How many faults in the window made the rule match."""
     raised: tuple[tuple[str, str], ...] = ()
     """Rules whose condition could not be evaluated, and why; they do not match."""
+    drill: DrillReach = ""
+    """How far the drill goes whose fault it is; empty: a real fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from schemas.enums import Action, FaultKind
+from schemas.enums import Action, DrillReach, FaultKind
 from schemas.health_records import HealthRecord
 from schemas.messages import encode
 from schemas.node_events import Fault, Lost, Returned, node_codec
@@ -48,6 +48,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """The condition of the agent, and its GPU, that must end before this does."""
     until: float
     """Epoch seconds at which it wears off."""
+    drill: DrillReach = ""
 
 
 class Delay(msgspec.Struct, frozen=True, kw_only=True):

@@ -101,6 +101,7 @@ def recovered_health(node: NodeRecord, now: datetime) -> HealthRecord | None:
             boot=node.boot_id,
             job=node.health_job,
             until=until.timestamp(),
+            drill=node.health_drill,
         )
     work = Working(boot=node.boot_id, registered="recovered", conditions=conditions)
     return HealthRecord(
@@ -113,6 +114,7 @@ def recovered_health(node: NodeRecord, now: datetime) -> HealthRecord | None:
         code=node.health_code,
         gpu_index=node.health_gpu,
         job=node.health_job,
+        drill=node.health_drill,
         trace=node.health_trace,
         since=node.health_at,
         # NODES takes its registration for a sign of life; its return is to be published still.

@@ -150,9 +150,13 @@ def decide_fault(
         windows=dict(list(judged.windows.items())[-WINDOWS_MAX:]),
     )
     if result == "unhealthy":
-        known = with_unhealthy(known, fault, judged, reason, seen.now)
-        if record.status == "unhealthy" and ACTION_RANK[action] <= ACTION_RANK[record.action]:
+        if record.status == "unhealthy" and _decides_less(record, judged, action):
+            known = (
+                known if judged.drill else with_unhealthy(known, fault, judged, reason, seen.now)
+            )
             return _close(known, work, seen, ())
+        known = msgspec.structs.replace(known, gpus=()) if record.drill else known
+        known = with_unhealthy(known, fault, judged, reason, seen.now)
         changed = msgspec.structs.replace(
             _changed(known, "unhealthy", seen),
             action=action,
@@ -164,6 +168,7 @@ def decide_fault(
             code=fault.code,
             gpu_index=fault.gpu_index,
             job=fault.job,
+            drill=judged.drill,
         )
         return _close(changed, work, seen, _verdict(record, changed, work, seen))
     return _settle(known, work, seen, judged.policy)
@@ -306,10 +311,18 @@ def verdict_of(
         previous=previous,
         instance=instance,
         cordon_gpus=health.cordon_gpus,
+        drill=health.drill,
     )
 
 
 # --- parts ----------------------------------------------------------------------------------------
+
+
+def _decides_less(record: HealthRecord, judged: Judgement, action: Action) -> bool:
+    """Return whether an unhealthy node's verdict stays: a real fault takes a drill's place."""
+    if record.drill or judged.drill:
+        return bool(judged.drill)
+    return ACTION_RANK[action] <= ACTION_RANK[record.action]
 
 
 def _condition(
@@ -331,6 +344,7 @@ def _condition(
         job=fault.job,
         held=held_key(fault.condition, fault.gpu_index) if fault.condition else "",
         until=now + CORDON_SECONDS if cordon else until,
+        drill=judged.drill,
     )
 
 
@@ -371,6 +385,7 @@ def _pointing_at(record: HealthRecord, condition: Condition, policy: str) -> Hea
         code=condition.code,
         gpu_index=condition.gpu_index,
         job=condition.job,
+        drill=condition.drill,
     )
 
 
@@ -386,6 +401,7 @@ def _changed(record: HealthRecord, status: HealthStatus, seen: Trigger) -> Healt
         code=0,
         gpu_index=-1,
         job="",
+        drill="",
         since=seen.now,
     )
 

@@ -27,6 +27,7 @@ from schemas.node_events import (
 from schemas.settings import HealthSpec
 from schemas.value_limits import UtcTime
 from services.health_monitor.rules import node_health, open_conditions
+from services.health_monitor.rules.drill_faults import is_drill
 from services.health_monitor.rules.fault_history import fault_of_boot
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.health_state import working_of
@@ -109,6 +110,8 @@ class Replay:
         self._timers(node, fact.stored)
         seen = node_health.Trigger(event.id, fact.sequence, fact.stored)
         match event:
+            case Fault() if is_drill(event):
+                return
             case Fault() if is_over(event):
                 self._apply(node, node_health.decide_over(node.record, event, seen))
             case Fault() if event.condition:
@@ -183,7 +186,11 @@ def differences(
     timer's, or those of messages that are no longer stored.
     """
     known = set(facts)
-    then = {verdict.cause: verdict for verdict in decided if verdict.cause in known}
+    then = {
+        verdict.cause: verdict
+        for verdict in decided
+        if verdict.cause in known and not verdict.drill
+    }
     now = {verdict.cause: verdict for verdict in would if verdict.cause in known}
     found = []
     for cause in {**then, **now}:

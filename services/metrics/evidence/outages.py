@@ -15,7 +15,7 @@ from schemas import node_events as n
 from schemas import pool_events as p
 from schemas import saga_log_entries as s
 from schemas.evidence_bundles import OPERATOR_REQUEST
-from schemas.fault_signature import RACK, SILENCE, called
+from schemas.fault_signature import RACK, SILENCE, called, of_drill
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
 from schemas.messages import Message
@@ -64,7 +64,8 @@ class Outage:
         if found is None:
             return OPERATOR_REQUEST
         if found.kind:
-            return called(found.kind, found.code)
+            what = called(found.kind, found.code)
+            return of_drill(what) if found.drill else what
         return found.rule or found.status
 
 
@@ -109,7 +110,10 @@ def _apply_verdict(
     """The open outage after a verdict; only an unhealthy verdict begins one."""
     if event.status == "unhealthy":
         outage = now or Outage(since=at, moment=faults.get(event.fault, at))
-        return replace(outage, verdict=outage.verdict or event, unhealthy=True)
+        known = outage.verdict
+        if known is None or (known.drill and not event.drill):
+            known = event
+        return replace(outage, verdict=known, unhealthy=True)
     if now is not None and event.status == "degraded":
         return replace(now, degraded=now.degraded or event)
     return replace(now, unhealthy=False) if now else None

@@ -12,6 +12,7 @@ from typing import Final, Literal, get_args
 
 from schemas import metric_catalogue
 from schemas.enums import BreakerState, HealthStatus, SagaKind
+from schemas.fault_signature import DRILL
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
 from schemas.messages import Message
@@ -25,6 +26,7 @@ from schemas.metric_catalogue import (
 from schemas.node_events import (
     Cordoned,
     Drained,
+    DrillStarted,
     Fault,
     Telemetry,
     Terminated,
@@ -90,9 +92,11 @@ class Increment:
 def increments(event: Message) -> tuple[Increment, ...]:
     """Return what an event adds to the counters."""
     match event:
-        case Fault(kind="xid"):
+        case Fault(kind="xid") if event.source != DRILL:
             code = str(event.code) if 0 <= event.code <= XID_CODE_MAX else OTHER
             return (Increment(XIDS, (event.pool, event.node, code)),)
+        case DrillStarted():
+            return (Increment(COMMANDS, (event.pool, "drill")),)
         case Cordoned():
             return (Increment(COMMANDS, (event.pool, "cordon")),)
         case Uncordoned():

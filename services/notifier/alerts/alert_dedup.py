@@ -67,10 +67,14 @@ def matching_incident(
 def _fault_signature(event: Message, node: NodeRecord | None) -> str:
     """The fault signature in an event, as incidents name it; empty if it has none."""
     match event:
+        case Verdict(drill=drill) if drill:
+            return ""  # no incident has a drill
         case Verdict(status="unhealthy", kind=kind, code=code) if kind:
             return called(kind, code)
         case Lost():
             return SILENCE
+        case OperatorNeeded() if node is not None and node.health_drill:
+            return ""
         case OperatorNeeded() if node is not None and node.health == "unhealthy":
             return called(node.health_kind, node.health_code)
         case OperatorNeeded() if node is not None and node.lost:

@@ -83,6 +83,7 @@ def _change(
                 health_kind=event.kind,
                 health_code=event.code,
                 health_job=event.job,
+                health_drill=event.drill,
                 health_gpu=event.gpu_index,
                 faulty_gpus=event.cordon_gpus,
             )
@@ -170,6 +171,7 @@ def _registered(
         boot_id=event.boot_id,
         driver_version=event.driver_version,
         agent_version=event.agent_version,
+        drills=event.drills,
         registered_at=record.registered_at or stored_at,
         **heard,
     )

@@ -234,6 +234,7 @@ class LocalProvider:
             "NAVARCH_SAMPLE_INTERVAL": f"{agent.sample_interval:g}s",
             "NAVARCH_TELEMETRY_INTERVAL": f"{agent.telemetry_interval:g}s",
             "NAVARCH_EXIT_WITHOUT": str(place),
+            "NAVARCH_DRILLS": "allowed",
             "NAVARCH_RESET_COMMAND": shlex.join((*HOST_COMMAND, "nvidia-smi")),
             "NAVARCH_REBOOT_COMMAND": shlex.join((*HOST_COMMAND, "reboot", str(place))),
             **self._options.variables,

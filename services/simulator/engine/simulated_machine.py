@@ -217,6 +217,7 @@ def registered(machine: SimulatedMachine, about: dict[str, Any]) -> OutgoingEven
         rack=machine.kind.rack,
         nvlink_domain=machine.kind.nvlink_domain,
         driver_version="580.65.06",
+        drills=True,
         **about,
     )
     return OutgoingEvent(event_subject(event), encode(event), event.id)

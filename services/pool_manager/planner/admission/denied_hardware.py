@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schemas.enums import DENIED_HARDWARE, MISPLACED, Action, HardwareKind
-from schemas.fault_signature import SILENCE, called
+from schemas.fault_signature import SILENCE, called, is_of_drill
 from schemas.gpu_samples import GpuIdentity
 from schemas.hardware_denylist import HardwareRecord
 from schemas.node_records import NodeRecord
@@ -185,7 +185,7 @@ def _own_gpus(node: NodeRecord) -> tuple[GpuIdentity, ...]:
 def _replaced_for(state: SagaState, node: NodeRecord) -> str:
     """The fault of the hardware that a node was replaced for."""
     params = state.params
-    if state.kind != "replace" or not params.fault:
+    if state.kind != "replace" or not params.fault or is_of_drill(params.fault_signature):
         return ""
     tried = _exhausted(params.action, params.fault_signature, node)
     return params.reason if params.action == "replace" or tried else ""
@@ -193,7 +193,7 @@ def _replaced_for(state: SagaState, node: NodeRecord) -> str:
 
 def _known_against(node: NodeRecord) -> str:
     """The fault of the hardware of a node that left for another reason."""
-    if node.health != "unhealthy" or not node.health_fault:
+    if node.health != "unhealthy" or not node.health_fault or node.health_drill:
         return ""
     tried = _exhausted(node.health_action, called(node.health_kind, node.health_code), node)
     return node.health_reason if node.health_action == "replace" or tried else ""

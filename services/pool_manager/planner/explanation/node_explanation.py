@@ -126,6 +126,8 @@ def _then(node: NodeRecord, pool: PoolRecord) -> str:
 
 
 def _by_operators(node: NodeRecord) -> str:
+    if node.health_drill:
+        return f"navarch uncordon {node.node}, which ends the drill"
     return f"{by_hand(node)}, or navarch uncordon {node.node} if it is healthy"
 
 

@@ -138,6 +138,9 @@ def operator(proposal: Proposal) -> Block | None:
     node, pool = proposal.node, proposal.record
     if node is None or node.node not in pool.operator_notified:
         return None
+    if node.health_drill:
+        remedy = f"navarch uncordon {node.node}"
+        return Block(gate="operator", text=f"A drill ends here. To end it: {remedy}", remedy=remedy)
     kind = pool.spec.health.remediation.type
     text = f"It waits for an operator: the pool has remediation: {kind}."
     return Block(gate="operator", text=text, remedy=by_hand(node))

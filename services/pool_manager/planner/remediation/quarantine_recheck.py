@@ -86,6 +86,7 @@ def _is_accused_by_its_log(record: PoolRecord, node: NodeRecord, now: datetime) 
         and quarantine.failed_at is None
         and node.state == "active"
         and node.health == "unhealthy"
+        and not node.health_drill
         and node.health_kind in KERNEL_LOG_KINDS
         and bool(node.gpus)
         and not node.lost

@@ -29,10 +29,10 @@ from services.pool_manager.planner.node_counts import (
     stays_out,
 )
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
-from services.pool_manager.planner.remediation import recovered_nodes
+from services.pool_manager.planner.remediation import drills, recovered_nodes
 from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.retirements import USES_READ_MAX
-from services.pool_manager.planner.safety.fault_waves import fault_signature
+from services.pool_manager.planner.safety.fault_waves import named_signature
 from services.pool_manager.planner.sizing import spares
 from services.pool_manager.planner.sizing.open_sagas import begin, lacks_room, with_open
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
@@ -84,6 +84,8 @@ def _chosen(snapshot: PoolSnapshot, node: NodeRecord, now: datetime) -> RemedyCh
     if cloud_notices.taken_reason(node) or node.spare:
         # A node the cloud takes has no fault; a spare has no work that a reset would save.
         return RemedyChoice(remedy="replace")
+    if drills.is_only_drained(node):
+        return RemedyChoice(remedy="inspect", reason=drills.end_of(node), drains=True)
     what = counted_signature(node)
     attempts = tuple(
         each for each in in_place_attempts(node.attempts) if each.fault_signature == what
@@ -99,8 +101,8 @@ def _chosen(snapshot: PoolSnapshot, node: NodeRecord, now: datetime) -> RemedyCh
 
 def counted_signature(node: NodeRecord) -> str:
     """What a node has, for counting attempts: as incidents call it, also where it is degraded."""
-    if node.health != "degraded" or node.lost:
-        return fault_signature(node)
+    if node.health != "degraded" or node.lost or node.health_drill:
+        return named_signature(node)
     return called(node.health_kind, node.health_code)
 
 

@@ -26,6 +26,7 @@ def is_confirmed(node: NodeRecord, health: HealthRecord | None) -> bool:
     earliest = node.health_at - SAME_TIME
     return any(
         each.result == "unhealthy"
+        and not each.drill
         and each.kind not in KERNEL_LOG_KINDS | {node.health_kind}
         and (each.seen_at or each.time) >= earliest
         for each in health.recent

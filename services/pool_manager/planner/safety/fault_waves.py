@@ -1,4 +1,4 @@
-"""Which unhealthy nodes have one cause: a wave. Pure.
+"""Finds the unhealthy nodes that have one cause: a wave. Pure.
 
 Nodes that fall unhealthy of the same thing within a short window are one. So are nodes of different
 fault signatures that share a rack, a zone, a driver version or a provider, where that sets them
@@ -14,7 +14,14 @@ from typing import Final
 
 from schemas.breaker_state import OpenIncident
 from schemas.enums import IncidentScope
-from schemas.fault_signature import RACKS, SILENCE, called, is_of_fabric, shared
+from schemas.fault_signature import (
+    RACKS,
+    SILENCE,
+    called,
+    is_of_fabric,
+    of_drill,
+    shared,
+)
 from schemas.node_records import NodeRecord
 from schemas.settings import IncidentSpec
 from services.pool_manager.planner import announced_restarts, cloud_notices
@@ -54,12 +61,13 @@ class FaultWave:
 
 
 def fault_signature(node: NodeRecord) -> str:
-    """What a node has, as incidents tell it apart: `xid-79`, `silence`; empty: nothing to compare.
+    """Return what a node has, as incidents call it: `xid-79`, `silence`; empty: nothing to compare.
 
     A silent node whose instance the provider says is gone, or does not run, is no riddle, and no
-    incident's; nor is one that was disconnected, or that the cloud has announced to take.
+    incident's; nor is one that was disconnected, or that the cloud has announced to take, nor a
+    drill.
     """
-    if cloud_notices.taken_reason(node):
+    if cloud_notices.taken_reason(node) or (node.health_drill and not node.lost):
         return ""
     if node.health == "unhealthy":
         return called(node.health_kind, node.health_code)
@@ -67,8 +75,15 @@ def fault_signature(node: NodeRecord) -> str:
     return SILENCE if node.lost and not explained else ""
 
 
+def named_signature(node: NodeRecord) -> str:
+    """Return what a node has, as its sagas and attempts name it: a drill apart from its fault."""
+    if node.health_drill and not node.lost:
+        return of_drill(called(node.health_kind, node.health_code))
+    return fault_signature(node)
+
+
 def unhealthy_since(node: NodeRecord) -> datetime | None:
-    """When a node became unhealthy or was lost."""
+    """Return when a node became unhealthy or was lost."""
     return node.health_at if node.health == "unhealthy" else node.lost_at
 
 
@@ -87,7 +102,7 @@ def find_unhealthy(nodes: Nodes) -> tuple[UnhealthyNode, ...]:
 
 
 def belongs(each: UnhealthyNode, what: str, incident: OpenIncident) -> bool:
-    """Whether a node is one of an incident's."""
+    """Return whether a node is one of an incident's."""
     if what == RACKS:
         node = each.node
         return node.health == "unhealthy" and is_of_fabric(node.health_kind, node.health_code)
@@ -97,7 +112,7 @@ def belongs(each: UnhealthyNode, what: str, incident: OpenIncident) -> bool:
 
 
 def is_explained(each: UnhealthyNode, known: Mapping[str, OpenIncident]) -> bool:
-    """Whether a node is one of a known incident, open or settled."""
+    """Return whether a node is one of a known incident, open or settled."""
     return _settled(each, known) or any(
         incident.hold_ended_at is None and belongs(each, what, incident)
         for what, incident in known.items()

@@ -96,6 +96,7 @@ def find(
 def _shows_fabric_fault(record: PoolRecord, node: NodeRecord) -> bool:
     return (
         rack_units.is_by_rack(record)
+        and not node.health_drill
         and node.health in ("unhealthy", "degraded")
         and is_of_fabric(node.health_kind, node.health_code)
         and not (is_gone(node) or is_down(node) or cloud_notices.taken_reason(node))

@@ -25,7 +25,7 @@ from schemas.settings import PoolSpec
 from services.pool_manager.planner import cloud_notices, rack_units
 from services.pool_manager.planner.disruption_budget import for_no_fault
 from services.pool_manager.planner.node_counts import is_down, is_gone
-from services.pool_manager.planner.safety.fault_waves import fault_signature
+from services.pool_manager.planner.safety.fault_waves import named_signature
 from services.pool_manager.planner.sizing.workload_names import name_of
 from services.saga.definitions import DEFINITIONS
 
@@ -90,7 +90,7 @@ def begin(
         promotes=promotes,
         action=node.health_action if node else "none",
         fault=node.health_fault if node and not silent else "",
-        fault_signature=fault_signature(node) if node else "",
+        fault_signature=named_signature(node) if node else "",
         gpus=_gpus(node) if node and kind == "reset-gpu" else (),
         boot_id=node.boot_id if node else "",
         interrupted=kind == "replace" and cloud_notices.is_interrupted(node),
