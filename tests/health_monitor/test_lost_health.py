@@ -85,7 +85,7 @@ def test_a_late_fact_of_a_node_that_is_gone_begins_nothing(node, boot, begins):
 
 
 async def is_lost(world) -> bool:
-    """Whether exactly the node was published as lost."""
+    """Return whether exactly the node was published as lost."""
     return [each.node for each in await world.events(Lost)] == ["training-7"]
 
 
@@ -108,7 +108,7 @@ async def test_a_node_that_fell_silent_before_a_restart_without_health_is_lost(w
 
 
 async def test_a_node_that_registers_and_never_beats_is_lost(world, start):
-    """Its agent ended in between; no heartbeat expires."""
+    """The agent ended in between; no heartbeat expires."""
     await start(QUICK)
     await world.beat("training-8", ttl_seconds=60)
     await world.settled()
@@ -141,7 +141,7 @@ async def test_an_unhealthy_node_stays_so_without_its_health_record(world, start
 
 
 async def test_a_degraded_node_whose_timer_is_lost_is_reviewed(world, bus):
-    """What degraded it has worn off, and no timer says so."""
+    """The cause has worn off, and no timer says so."""
     ended = (datetime.now(UTC) - timedelta(minutes=10)).timestamp()
     condition = Condition(
         action="inspect", rule="warm", reason="warm", fault="fault-1", gpu_index=0, until=ended
@@ -223,13 +223,13 @@ HEALTHY = msgspec.structs.replace(NODE, health="healthy", health_at=NOW - timede
 def test_a_verdict_that_nodes_lacks_is_published_again(
     health: HealthRecord, node: NodeRecord | None, age_seconds: int, published: str | None
 ) -> None:
-    """With its own time: NODES takes it if nothing later has come."""
+    """The return has its own time: NODES takes it if nothing later has come."""
     found = missing_verdict(health, node, NOW + timedelta(seconds=age_seconds))
     assert (found and (found.status, found.time)) == (published and (published, NOW))
 
 
 async def test_a_lost_verdict_is_published_once(world, bus):
-    """It may be a message that ends every process that handles it."""
+    """The verdict may be a message that ends every process that handles it."""
     since = datetime.now(UTC) - timedelta(minutes=10)
     health = msgspec.structs.replace(SAYS_UNHEALTHY, since=since)
     node = msgspec.structs.replace(NODE, health="healthy", health_at=since - timedelta(hours=1))
@@ -267,7 +267,7 @@ def test_a_return_that_nodes_lacks_is_published_again(
 
 @pytest.mark.parametrize("beats", [True, False])
 async def test_only_a_node_that_beats_is_back(world, bus, beats):
-    """Its record in HEALTH may be older than its silence."""
+    """The record in HEALTH may be older than its silence."""
     at = datetime.now(UTC) - timedelta(minutes=10)
     health = HealthRecord(pool="training", node="training-7", status="healthy", since=at)
     node = msgspec.structs.replace(SILENT, lost_at=at, health_at=at)
@@ -350,7 +350,7 @@ async def test_the_next_machine_of_a_name_is_known_while_it_beats(
 async def test_a_node_that_registered_as_another_is_registered_again(
     world, bus, boots: tuple[str, ...], changes: dict[str, Any], status: str
 ):
-    """Its name was still that of a node that left, and HEALTH forgot both."""
+    """The name was still that of a node that left, and HEALTH forgot both."""
     await world.register("training-7", "boot-1")
     for boot in boots:
         await world.publish(make_fault(f"of-{boot}", boot_id=boot))
@@ -370,7 +370,7 @@ async def test_a_node_that_registered_as_another_is_registered_again(
 async def test_an_adopted_orphan_of_a_launched_pool_is_judged_by_what_its_boot_reported(
     world, bus, boot: str, status: str
 ):
-    """Its launch was undone after its GPU had failed: HEALTH forgot it, and people adopt it."""
+    """The launch was undone after its GPU had failed: HEALTH forgot it, and people adopt it."""
     await world.register("training-7", "boot-1")
     await world.publish(make_fault(f"of-{boot}", boot_id=boot))
     long_ago = datetime.now(UTC) - timedelta(minutes=3)
@@ -385,7 +385,7 @@ async def test_an_adopted_orphan_of_a_launched_pool_is_judged_by_what_its_boot_r
 
 
 async def test_a_node_of_unknown_health_is_registered_again(world, bus):
-    """It fell silent before it was looked for: HEALTH was made again from NODES."""
+    """The node fell silent before it was looked for: HEALTH was made again from NODES."""
     await world.register("training-7", "boot-1")
     await world.publish(make_fault("fault-1", boot_id="boot-1"))
     long_ago = datetime.now(UTC) - timedelta(minutes=3)

@@ -135,7 +135,7 @@ def unanswered_counts_as_drained(patch: pytest.MonkeyPatch) -> None:
 
 
 def silence_never_ends(patch: pytest.MonkeyPatch) -> None:
-    """The notifier alerts of a lost node and not of its return."""
+    """The notifier sends an alert of a lost node and none of its return."""
     handle = AlertIntake.handle
 
     async def handle_others(self: AlertIntake, received: Any) -> None:

@@ -27,7 +27,7 @@ LOOK_SECONDS: Final = 5.0
 
 
 class SilenceInvariants:
-    """Of a pool's silent nodes that run by their provider's word, one is tried after the other."""
+    """Silent nodes that run by their provider's word are tried one after the other."""
 
     def __init__(
         self,

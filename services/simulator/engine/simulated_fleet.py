@@ -156,7 +156,6 @@ class SimulatedFleet:
         RestartInvariants(simulation, self.cloud, self.invariants)
         WriteInvariants(simulation, self.invariants, adopts=lambda: self.cloud.adopts)
         self.stops = StopInvariants(simulation, self.invariants, setup.skew_seconds)
-        self.demand = DemandInvariants(simulation, self.workload, self.machines, self.invariants)
         self.at_rest = FleetAtRest(
             *(simulation, self.cloud, self.workload, self.machines, self.operators), self.invariants
         )
@@ -168,10 +167,7 @@ class SimulatedFleet:
             for number in range(1, setup.replicas + 1)
         ]
         RefusedWrites(simulation, self.operators, self.services, self.invariants)
-        SilenceInvariants(
-            *(simulation, self.invariants, QuietTime(simulation, self.services)),
-            lambda: self.stops.in_force,
-        )
+        self.demand = self._queues_and_silence()
         self._endings = self._ending_rules()
         self._resets: list[Callable[[str], None]] = []
         """What must hold when Navarch resets a machine."""
@@ -192,8 +188,7 @@ class SimulatedFleet:
         if setup.reboots or setup.restarts_cold:
             self.cloud.on_rebooted = self.machines.reboot
         self.group = self._adopt_from(setup.group) if setup.group is not None else None
-        self.started = False
-        self._adopts = False
+        self.started = self._adopts = False
 
     # --- start and end ----------------------------------------------------------------------------
 
@@ -247,6 +242,12 @@ class SimulatedFleet:
         return Violation(round(at, 3), str(found), tuple(tail))
 
     # --- parts that not every fleet has -----------------------------------------------------------
+
+    def _queues_and_silence(self) -> DemandInvariants:
+        """Check growth for jobs that wait, and that silent nodes are tried."""
+        quiet, known = QuietTime(self.simulation, self.services), self.invariants
+        SilenceInvariants(self.simulation, known, quiet, lambda: self.stops.in_force)
+        return DemandInvariants(self.simulation, self.workload, self.machines, known)
 
     def _gangs(self) -> GangInvariants | None:
         """What must hold of jobs of several nodes, where the workload system has them."""
