@@ -428,7 +428,7 @@ def fields(kind: type[Any]) -> tuple[Field, ...]:
                 found.append(Field(last.name, last.kind, last.default, words))
             case _:
                 pass
-    return tuple(found)
+    return tuple(each for each in found if not each.kind.startswith("ClassVar"))
 
 
 @cache

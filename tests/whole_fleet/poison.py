@@ -24,7 +24,7 @@ from schemas.lease_records import (
     SetAsideRecord,
     SuspectRecord,
 )
-from schemas.messages import Message, Record, decoder
+from schemas.messages import LimitedDecoder, Message, Record, decoder
 from schemas.node_records import HeartbeatRecord, NodeRecord
 from schemas.offering_records import BlockRecord, PlacementRecord, PricesRecord
 from schemas.operations import REQUESTS
@@ -158,7 +158,7 @@ _MAKES_POOLS = (ApplyRequest, RemoveRequest)
 def _is_readable(kind: type[Record | Request], data: bytes) -> bool:
     """A record that can be read was written by a service of ours, and is no poison."""
     try:
-        decoder(kind).decode(data)
+        (decoder(kind) if issubclass(kind, Record) else LimitedDecoder(kind)).decode(data)
     except msgspec.DecodeError:
         return False
     return True
