@@ -37,13 +37,18 @@ def new_key(file: Path) -> None:
     file.chmod(0o600)
 
 
+def make_run_folder() -> None:
+    """Make the folder that an sshd of root needs, and that only its service makes otherwise."""
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)
+
+
 @asynccontextmanager
 async def real_sshd(folder: Path, key: Path) -> AsyncIterator[int]:
     """An sshd that accepts this key and has its home in `folder`; returns its port."""
     new_key(folder / "host-key")
     (folder / "home").mkdir()
-    if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(exist_ok=True)  # its privilege separation wants it
+    make_run_folder()
     (port,) = free_ports(1)
     config = folder / "sshd_config"
     config.write_text(CONFIG.format(port=port, folder=folder, key=key))

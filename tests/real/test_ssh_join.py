@@ -18,7 +18,7 @@ import pytest
 from services.primitives.free_ports import free_ports
 from tests.cli.test_first_fleet import FirstFleet
 from tests.cli.test_serve import READY, Served, environment
-from tests.real.sshd import CONFIG, SSHD, new_key
+from tests.real.sshd import CONFIG, SSHD, make_run_folder, new_key
 from tests.real.test_wheel import PACKAGES, SOURCES
 from tests.support.documented_commands import ROOT
 from tests.support.inprocess import eventually, navarch
@@ -55,6 +55,7 @@ async def host(folder: Path, name: str, key: Path) -> AsyncIterator[int]:
         (place / own).mkdir(parents=True)
         Path(where).mkdir(parents=True, exist_ok=True)
     new_key(place / "host-key")
+    make_run_folder()
     (port,) = free_ports(1)
     path = f"{Path(sys.base_prefix) / 'bin'}:/usr/bin:/bin:/usr/sbin:/sbin"
     text = CONFIG.format(port=port, folder=place, key=key)
@@ -80,7 +81,8 @@ async def host(folder: Path, name: str, key: Path) -> AsyncIterator[int]:
         await eventually(listens)
         yield port
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):
+            process.kill()
         await process.wait()
         for where in OWN.values():
             with suppress(OSError):  # others' files may be in it
