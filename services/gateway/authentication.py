@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from datetime import datetime
 from http import HTTPStatus
-from math import ceil
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -18,7 +17,7 @@ from services.gateway.authenticators.certificate_authenticator import peer_certi
 from services.gateway.authenticators.chain import AuthenticatorChain
 from services.gateway.caller_rate import CallerRate
 from services.gateway.gateway_start import LOOPBACK
-from services.gateway.problems import ProblemError
+from services.gateway.problems import ProblemError, too_often
 from services.runtime.http_protocol import KNOW_CALLER, PEER_CERTIFICATE
 
 Connection = ASGIConnection[Any, Any, Any, Any]
@@ -52,13 +51,8 @@ class Access:
         found = await self._principal(connection)
         wait = self._rate.seconds_to_wait(found.name, self._now().timestamp())
         if wait:
-            error = ProblemError(
-                HTTPStatus.TOO_MANY_REQUESTS,
-                f"{found.name} asks more often than gateway.requests_per_minute allows",
-                f"repeat it after {ceil(wait)} s, or follow /api/v1/events/stream",
-            )
-            error.headers["Retry-After"] = str(ceil(wait))
-            raise error
+            detail = f"{found.name} asks more often than gateway.requests_per_minute allows"
+            raise too_often(detail, wait, ", or follow /api/v1/events/stream")
         require_room(connection)
         return found
 

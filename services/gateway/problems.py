@@ -1,9 +1,9 @@
 """Describes every error of the HTTP API as `application/problem+json` (RFC 9457), with a remedy."""
 
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 from http import HTTPStatus
+from math import ceil
 from typing import Any, Final
 
 import msgspec
@@ -74,6 +74,16 @@ def not_found(what: str, name: str, path: str) -> ProblemError:
     )
 
 
+def too_often(detail: str, wait_seconds: float, instead: str = "") -> ProblemError:
+    """Return the refusal of a request that comes before its caller's next one is due."""
+    seconds = ceil(wait_seconds)
+    error = ProblemError(
+        HTTPStatus.TOO_MANY_REQUESTS, detail, f"repeat it after {seconds} s{instead}"
+    )
+    error.headers["Retry-After"] = str(seconds)
+    return error
+
+
 def answer_problem(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
     """The answer to a request that failed."""
     status, detail, remedy, refusal = _described(error)
@@ -94,12 +104,6 @@ def answer_problem(request: Request[Any, Any, Any], error: Exception) -> Respons
     return Response(problem, status_code=status, media_type=PROBLEM_TYPE, headers=headers)
 
 
-UNREAD_BODY: Final[Mapping[type[Exception], str]] = {
-    RecursionError: "the body is nested too deeply",
-    UnicodeDecodeError: "the body is no UTF-8",
-}
-
-
 def _described(error: Exception) -> tuple[HTTPStatus, str, str, str]:
     """Status, detail, remedy and refusal code."""
     match error:
@@ -113,16 +117,16 @@ def _described(error: Exception) -> tuple[HTTPStatus, str, str, str]:
             detail = "" if is_defect else str(error.detail)
             if is_defect:
                 log.error("a request failed", exc_info=error)
-        case InvalidNameError():
-            status, detail = HTTPStatus.BAD_REQUEST, str(error)
         case UnansweredError():
             status, detail = HTTPStatus.ACCEPTED, str(error)
-        case AnswerError():
+        case InvalidNameError() | AnswerError():
             status, detail = HTTPStatus.BAD_REQUEST, str(error)
         case BusError() | NavarchError():
             status, detail = HTTPStatus.SERVICE_UNAVAILABLE, str(error)
-        case RecursionError() | UnicodeDecodeError():  # of the decoder, which has its limits
-            status, detail = HTTPStatus.BAD_REQUEST, UNREAD_BODY.get(type(error), "")
+        case RecursionError():  # of the decoder: it reads lists in lists to a limit
+            status, detail = HTTPStatus.BAD_REQUEST, "the body is nested too deeply"
+        case UnicodeDecodeError():
+            status, detail = HTTPStatus.BAD_REQUEST, "the body is no UTF-8"
         case msgspec.DecodeError():
             status, detail = HTTPStatus.SERVICE_UNAVAILABLE, f"a record cannot be read: {error}"
         case _:

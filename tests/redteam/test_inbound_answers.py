@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from schemas.alert_records import Alert, OpenAlertRecord, alert_key
+from schemas.alert_records import alert_key
 from schemas.messages import encode
 from schemas.topology import ALERTS
 from services.bus.nats.embedded_server import EmbeddedServer
@@ -16,6 +16,7 @@ from services.fleet_client.service_orders import open_alerts
 from services.notifier.alerts.alert_updates import AlertUpdates
 from services.notifier.alerts.open_alerts import AlertAcknowledgement, OpenAlerts
 from services.primitives.clock import SystemClock
+from tests.gateway.inbound_site import KEY, lasting
 from tests.gateway.inbound_vendors import (
     INTEGRATION,
     PAGERDUTY_SECRET,
@@ -32,7 +33,6 @@ from tests.gateway.test_gateway_process import gateway_process
 
 pytestmark = pytest.mark.slow
 
-KEY = "health/training/n1"
 TOKEN = "a-token-of-sixteen-or-more"
 CONFIG = f"""
 gateway:
@@ -45,18 +45,7 @@ gateway:
 
 async def begin(bus: NatsBus) -> None:
     """Open an alert, and serve what the notifier does about it."""
-    now = datetime.now(UTC)
-    alert = Alert(
-        severity="critical",
-        title="n1",
-        text="XID 79.",
-        kind="verdict",
-        key=KEY,
-        event="v",
-        time=now,
-    )
-    record = OpenAlertRecord(alert=KEY, sequence=1, at=now, opened=alert)
-    await bus.put(ALERTS, alert_key(KEY), encode(record))
+    await bus.put(ALERTS, alert_key(KEY), encode(lasting(KEY)))
     alerts, clock = OpenAlerts(bus), SystemClock()
     endpoints = AlertAcknowledgement(alerts, clock).endpoints
     await bus.serve("notifier", "", {**endpoints, **AlertUpdates(alerts, clock).endpoints})

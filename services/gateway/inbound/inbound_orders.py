@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from http import HTTPStatus
-from math import ceil
 from typing import Final
 
 from schemas import subjects
@@ -21,7 +20,7 @@ from services.gateway.caller_rate import CallerRate
 from services.gateway.change_requests import REASON_CHARS_MAX
 from services.gateway.inbound.inbound_action import InboundAction, alert_named, orders_of
 from services.gateway.inbound.signatures import WINDOW_SECONDS
-from services.gateway.problems import ProblemError
+from services.gateway.problems import ProblemError, too_often
 from services.primitives.errors import AnswerError, BusError, NavarchError
 from services.runtime.event_publisher import publish_event
 
@@ -59,13 +58,8 @@ class InboundOrders:
         """Count a signed request of a vendor; ProblemError if there are too many."""
         wait = self._rate.seconds_to_wait(source, self._now().timestamp())
         if wait:
-            error = ProblemError(
-                HTTPStatus.TOO_MANY_REQUESTS,
-                f"{source} sends more often than gateway.requests_per_minute allows",
-                f"repeat it after {ceil(wait)} s",
-            )
-            error.headers["Retry-After"] = str(ceil(wait))
-            raise error
+            detail = f"{source} sends more often than gateway.requests_per_minute allows"
+            raise too_often(detail, wait)
 
     async def carry_out(self, action: InboundAction, address: str) -> str:
         """Give the orders, unless that was done; ProblemError where one is not carried out."""
