@@ -67,8 +67,8 @@ class OwnerNotices:
         self._clock = clock
         self._waiting: dict[str, tuple[Notifier, WorkloadOrder]] = {}
         """Saga -> the order of which owners are to hear ahead of its drain."""
-        self._sending: set[str] = set()
-        """Sagas of which they hear just now."""
+        self._sending: dict[str, asyncio.Event] = {}
+        """Saga of which they hear just now -> set once they have."""
         self._asked = asyncio.Event()
 
     def announce(self, notifier: Notifier, order: WorkloadOrder) -> None:
@@ -92,11 +92,12 @@ class OwnerNotices:
                 continue
             saga = next(iter(self._waiting))
             notifier, order = self._waiting.pop(saga)
-            self._sending.add(saga)
+            sent = self._sending[saga] = asyncio.Event()
             try:
                 await self._notify(notifier, order, seconds_max=AHEAD_SECONDS_MAX)
             finally:
-                self._sending.discard(saga)
+                del self._sending[saga]
+                sent.set()
 
     async def run(self, notifier: Notifier, order: WorkloadOrder, *, waits: bool) -> None:
         """Notify the owners of work on the node of an order; never returns, and never fails.
@@ -104,8 +105,8 @@ class OwnerNotices:
         `waits`: the drain lets work run until its deadline.
         """
         self._waiting.pop(order.saga, None)
-        while order.saga in self._sending:
-            await self._clock.sleep(ASK_AGAIN_SECONDS)
+        if (sent := self._sending.get(order.saga)) is not None:
+            await sent.wait()
         if waits and is_for_owners(notifier, order):
             await self._notify(notifier, order)
         await asyncio.Event().wait()
