@@ -92,8 +92,7 @@ def ordered_instances(
     ids = dict.fromkeys((*record.ordered, record.provider_id))
     known = [found for each in ids if each for found in index.by_id.get(each, ())]
     named = index.by_name.get((record.pool, record.instance), ())
-    found = {each.provider_id: each for each in (*known, *named)}
-    found = {each: found[each] for each in found if each not in taken}
+    found = {e.provider_id: e for e in (*known, *named) if e.provider_id not in taken}
     mine = [each for each in found.values() if is_ordered(record, each)]
     if mine or not any(is_of_other_node(record, each) for each in known):
         return mine
