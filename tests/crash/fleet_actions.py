@@ -12,7 +12,7 @@ from typing import Final
 from schemas.pool_events import RequestAccepted, RequestRefused, Scaled
 from schemas.saga_params import LaunchSpec, SagaParams
 from tests.crash.consistency import DONE, ENDED, steps_of
-from tests.crash.fleet_shape import REPLACED, TOOK_EFFECT, WRITTEN, Moment, Shape
+from tests.crash.fleet_shape import REPLACED, Moment, Shape, moments_of_step
 from tests.crash.rig import Rig
 from tests.crash.scripted_agents import UNCONTAINED
 
@@ -57,11 +57,7 @@ def moments_of(kind: str, order: str, *, spares: bool = False) -> list[Moment]:
     )
     found = [Moment("saga", "started")]
     for step in steps_of(kind, params):
-        found.append(Moment(step, "started"))
-        found += [Moment(state, "stored") for state in WRITTEN.get(step, ())]
-        if step in WITH_EFFECT:
-            found.append(Moment(step, TOOK_EFFECT))
-        found.append(Moment(step, "succeeded"))
+        found += moments_of_step(step, WITH_EFFECT)
     return [*found, Moment("saga", "done")]
 
 

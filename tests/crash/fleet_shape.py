@@ -1,6 +1,6 @@
 """The fleet that is struck, and the moments at which that may happen."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -25,7 +25,16 @@ class Moment(NamedTuple):
 
 WRITTEN: Final = {"terminate": ("terminating",), "provision": ("intended", "running")}
 """Step -> states of the instance's record that its service stores, each a moment."""
+
+
 REPLACED: Final = Moment("node-replaced", "published")
+
+
+def moments_of_step(step: str, with_effect: Collection[str]) -> list[Moment]:
+    """Return every moment of a step, in order; `with_effect`: steps whose effect can be seen."""
+    written = [Moment(state, "stored") for state in WRITTEN.get(step, ())]
+    effect = [Moment(step, TOOK_EFFECT)] if step in with_effect else []
+    return [Moment(step, "started"), *written, *effect, Moment(step, "succeeded")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 from tests.crash.consistency import REPLACE_STEPS, Difference
-from tests.crash.fleet_shape import WRITTEN
+from tests.crash.fleet_shape import WRITTEN, moments_of_step
 from tests.crash.replica_process import Replica
 from tests.crash.rig import SERVICES, TOOK_EFFECT, Moment, Rig
 from tests.support.busyness import allowed
@@ -55,11 +55,7 @@ def moments(order: str) -> list[Moment]:
     """Every moment of a replacement, in order."""
     found = [FAULT, VERDICT, Moment("saga", "started")]
     for step in REPLACE_STEPS[order]:
-        found.append(Moment(step, "started"))
-        found += [Moment(state, "stored") for state in WRITTEN.get(step, ())]
-        if step in WITH_EFFECT:
-            found.append(Moment(step, TOOK_EFFECT))
-        found.append(Moment(step, "succeeded"))
+        found += moments_of_step(step, WITH_EFFECT)
     return [*found, Moment("saga", "done")]
 
 
@@ -67,7 +63,7 @@ def author(moment: Moment) -> str:
     """The service that stores what a moment is about; empty where none does."""
     if moment == VERDICT:
         return "health-monitor"
-    if any(moment == (state, "stored") for states in WRITTEN.values() for state in states):
+    if moment.status == "stored" and any(moment.step in each for each in WRITTEN.values()):
         return PERFORMERS["provision"]
     if moment == FAULT or moment.status == TOOK_EFFECT:
         return ""
