@@ -12,6 +12,8 @@ from schemas.value_limits import Int, Name, Token
 DRILL_CODE_MAX: Final = 100_000
 """Above every XID and SXID of the driver."""
 GPU_INDEX_MAX: Final = 255
+CODED: Final[tuple[DrillKind, ...]] = ("xid", "sxid")
+"""Kinds of faults that have a code."""
 DrillCode = Annotated[int, msgspec.Meta(ge=0, le=DRILL_CODE_MAX)]
 GpuIndex = Annotated[int, msgspec.Meta(ge=0, le=GPU_INDEX_MAX)]
 

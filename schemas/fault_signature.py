@@ -51,14 +51,13 @@ def is_of_fabric(kind: str, code: int) -> bool:
     )
 
 
-def called(kind: str, code: int) -> str:
-    """Return the fault signature of a kind and a code: `xid-79`. Empty where the kind is empty."""
-    return f"{kind}-{code}" if kind and code else kind
+def called(kind: str, code: int, *, drill: bool = False) -> str:
+    """Return the fault signature of a kind and a code: `xid-79`, or `drill-xid-79` of a drill.
 
-
-def of_drill(what: str) -> str:
-    """Return the fault signature of a drill with a fault: `drill-xid-79`."""
-    return f"{DRILL}-{what}"
+    Empty where the kind is empty, of what is no drill.
+    """
+    what = f"{kind}-{code}" if kind and code else kind
+    return f"{DRILL}-{what}" if drill else what
 
 
 def is_of_drill(what: str) -> bool:

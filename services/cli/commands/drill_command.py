@@ -4,7 +4,7 @@ from typing import Annotated, Final, get_args
 
 import typer
 
-from schemas.drill_orders import DRILL_CODE_MAX, GPU_INDEX_MAX, DrillOrder
+from schemas.drill_orders import CODED, DRILL_CODE_MAX, GPU_INDEX_MAX, DrillOrder
 from schemas.enums import SUBCODES, DrillKind
 from schemas.operations import DRILL
 from services.cli import console
@@ -14,8 +14,6 @@ from services.cli.fleet_names import find_node
 from services.operator_text.safe_text import escape_line
 
 KINDS: Final[dict[str, DrillKind]] = {each: each for each in get_args(DrillKind)}
-CODED: Final = ("xid", "sxid")
-"""Kinds of faults whose argument is a code."""
 
 
 @everyday_command

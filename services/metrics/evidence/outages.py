@@ -15,7 +15,7 @@ from schemas import node_events as n
 from schemas import pool_events as p
 from schemas import saga_log_entries as s
 from schemas.evidence_bundles import OPERATOR_REQUEST
-from schemas.fault_signature import RACK, SILENCE, called, of_drill
+from schemas.fault_signature import RACK, SILENCE, called
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
 from schemas.messages import Message
@@ -64,8 +64,7 @@ class Outage:
         if found is None:
             return OPERATOR_REQUEST
         if found.kind:
-            what = called(found.kind, found.code)
-            return of_drill(what) if found.drill else what
+            return called(found.kind, found.code, drill=bool(found.drill))
         return found.rule or found.status
 
 

@@ -26,7 +26,7 @@ from schemas.event_alerts import (
     AlertRule,
 )
 from schemas.event_subjects import FACTS
-from schemas.fault_signature import SILENCE, called, of_drill
+from schemas.fault_signature import SILENCE, called
 from schemas.fleet_queries import CurrentFailure
 from schemas.messages import Message
 from schemas.node_records import NodeRecord
@@ -220,9 +220,9 @@ def _subject(fact: str, kind: type[Message], pool: str, node: str) -> str:
 
 def _fault(event: Message) -> str:
     match event:
-        case n.Verdict(kind=kind, code=code, drill=drill) if drill:
-            return of_drill(called(kind, code))
-        case n.Verdict(kind=kind, code=code) | p.Incident(kind=kind, code=code):
+        case n.Verdict(kind=kind, code=code, drill=drill):
+            return called(kind, code, drill=bool(drill))
+        case p.Incident(kind=kind, code=code):
             return called(kind, code)
         case n.Lost():
             return SILENCE

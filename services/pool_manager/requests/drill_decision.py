@@ -5,21 +5,17 @@ A drill that would change nothing, or hide a real fault, is refused with its rem
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Final
 
-from schemas.drill_orders import DrillOrder, DrillStarted
+from schemas.drill_orders import CODED, DrillOrder, DrillStarted
 from schemas.enums import SUBCODES
 from schemas.node_records import NodeRecord, node_key
 from services.operator_text.quantities import first_of
 from services.pool_manager.planner.disruption_budget import allowance
+from services.pool_manager.planner.drills import end_of
 from services.pool_manager.planner.gates import gate_table
 from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
-from services.pool_manager.planner.remediation.drills import end_of
 from services.pool_manager.planner.safety import stop_gate
-
-CODED: Final = ("xid", "sxid")
-"""Kinds of faults that have a code."""
 
 
 class DrillRefusedError(ValueError):
@@ -33,8 +29,7 @@ def drill(
 
     `begun`: the node of the pool whose drill began just now, and may not show in the records yet.
     """
-    nodes = snapshot.nodes if snapshot is not None else ()
-    node = next((each for each in nodes if each.node == asked.node), None)
+    node = snapshot.nodes.by_name.get(asked.node) if snapshot is not None else None
     if snapshot is None or node is None or node.state == "terminated":
         raise DrillRefusedError(f"there is no node {asked.pool}/{asked.node}; see navarch list")
     for reason in _refusals(asked, node, snapshot, begun, now):
@@ -66,7 +61,7 @@ def _refusals(
         )
     yield from _of_node(node)
     others = {each.node for each in snapshot.nodes.needs_attention if each.health_drill}
-    if found := sorted({*others, *filter(None, (begun,))} - {node.node}):
+    if found := sorted({*others, begun} - {"", node.node}):
         yield (
             f"pool {node.pool} has a drill on {found[0]}, and one at a time is enough; first: "
             f"navarch uncordon {found[0]}"

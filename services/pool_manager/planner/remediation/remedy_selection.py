@@ -17,7 +17,7 @@ from schemas.fault_signature import called
 from schemas.node_records import NodeRecord
 from schemas.pool_events import OperatorNeeded, PoolEvent
 from schemas.pool_records import OpenSaga, PoolRecord
-from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner import cloud_notices, drills
 from services.pool_manager.planner.gates import gate_table
 from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.idle_nodes import is_idle
@@ -29,7 +29,7 @@ from services.pool_manager.planner.node_counts import (
     stays_out,
 )
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
-from services.pool_manager.planner.remediation import drills, recovered_nodes
+from services.pool_manager.planner.remediation import recovered_nodes
 from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.retirements import USES_READ_MAX
 from services.pool_manager.planner.safety.fault_waves import named_signature

@@ -14,17 +14,11 @@ from typing import Final
 
 from schemas.breaker_state import OpenIncident
 from schemas.enums import IncidentScope
-from schemas.fault_signature import (
-    RACKS,
-    SILENCE,
-    called,
-    is_of_fabric,
-    of_drill,
-    shared,
-)
+from schemas.fault_signature import RACKS, SILENCE, called, is_of_fabric, shared
 from schemas.node_records import NodeRecord
 from schemas.settings import IncidentSpec
 from services.pool_manager.planner import announced_restarts, cloud_notices
+from services.pool_manager.planner.drills import is_drill
 from services.pool_manager.planner.node_counts import Nodes, is_down, is_gone
 from services.primitives.common_causes import WHOLE_GROUP_NODES, is_set_apart, nodes_needed
 
@@ -67,7 +61,7 @@ def fault_signature(node: NodeRecord) -> str:
     incident's; nor is one that was disconnected, or that the cloud has announced to take, nor a
     drill.
     """
-    if cloud_notices.taken_reason(node) or (node.health_drill and not node.lost):
+    if cloud_notices.taken_reason(node) or is_drill(node):
         return ""
     if node.health == "unhealthy":
         return called(node.health_kind, node.health_code)
@@ -77,8 +71,8 @@ def fault_signature(node: NodeRecord) -> str:
 
 def named_signature(node: NodeRecord) -> str:
     """Return what a node has, as its sagas and attempts name it: a drill apart from its fault."""
-    if node.health_drill and not node.lost:
-        return of_drill(called(node.health_kind, node.health_code))
+    if is_drill(node):
+        return called(node.health_kind, node.health_code, drill=True)
     return fault_signature(node)
 
 
