@@ -30,6 +30,7 @@ from services.primitives.errors import BusError, LoginRefused
 from tests.redteam.test_account_walls import TARGETS, attacks, marked_sequences, plain, stored_in
 from tests.support.inprocess import eventually
 from tests.support.region_servers import RegionServer, ServedRegion, connected, serving_region
+from tests.support.settling import arriving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -131,6 +132,7 @@ async def test_agents_do_there_what_they_do_at_the_fleets_servers(
             (agent, subjects.enroll(pool, "n1")),
         )
     ]
+    await arriving(admin)
     stored = [each for each in await admin.read(EVENTS.name, fact) if each.subject == fact]
     sampled = await admin.last(TELEMETRY.name, f"{subjects.ROOT}.node.{pool}.n1.telemetry")
 
