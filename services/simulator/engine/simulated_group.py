@@ -1,6 +1,6 @@
 """A simulated auto-scaling group, and where a cloud places machines of pools with racks.
 
-It keeps its size when machines are removed, and knows nothing of Navarch.
+A group keeps its size when machines are removed, and knows nothing of Navarch.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ JOINS_SECONDS: Final = (5.0, 60.0)
 class SimulatedRacks:
     """Completes what is known of a machine with its rack.
 
-    A gang of a rack's size gets a rack of its own. A node's successor gets the place of that node,
-    and any other machine a free place in a rack that is not full. A fault places machines
+    A gang of a rack's size gets a rack of its own. A node's successor gets the place of that node
+    while it is free, and any other machine a free place in a rack that is not full. A fault places machines
     elsewhere. GPUs report the rack as their NVLink domain.
     """
 
@@ -68,9 +68,10 @@ class SimulatedRacks:
         opened = self._opened(made)
         if opened is not None and opened.gang_size >= size:
             return opened.gang
-        if opened is not None and opened.rack:
-            return opened.rack
         used = Counter(rack for pool, rack in self._racks.values() if pool == made.pool)
+        # Another machine may have taken the place of the node that this one succeeds.
+        if opened is not None and opened.rack and used[opened.rack] < size:
+            return opened.rack
         free = sorted(rack for rack, count in used.items() if count < size)
         return free[0] if free else made.name
 
