@@ -80,7 +80,7 @@ async def node_event(rig: Rig, kind: type, node: str, fits: Callable[[object], b
 
 
 async def record_of(rig: Rig, node: str) -> NodeRecord:
-    """A node's record."""
+    """Return a node's record."""
     entry = await rig.bus.get(NODES, node_key(POOL, node))
     assert entry is not None
     record: NodeRecord = _nodes.decode(entry.value)
@@ -130,7 +130,7 @@ async def test_a_second_host_with_a_nodes_id_is_refused_and_harms_nothing(tmp_pa
 
 @pytest.mark.parametrize("boots", [False, True], ids=["its agent restarts", "it boots"])
 async def test_a_renamed_host_stays_the_node_that_it_was(tmp_path: Path, *, boots: bool) -> None:
-    """Its workload system knows it by the name at admission, so that name stays in its record."""
+    """The workload system knows a node by the name at admission, which stays in the record."""
     async with Rig(tmp_path / "fleet", Shape(provider="local")) as rig:
         node = await rig.oldest()
         place, start = start_of(rig, node)
