@@ -77,7 +77,7 @@ def limit_memory(pid: int) -> None:
 async def test_a_service_whose_memory_becomes_scarce_in_a_saga(
     tmp_path: Path, service: str
 ) -> None:
-    """The service does again what it cannot do, or the process that is started in its place does."""
+    """The service repeats what it could not do, or the process started in its place does."""
     async with Rig(tmp_path / "fleet", Shape()) as rig:
         victim = rig.replica(service)
         limited = rig.arm(Moment("saga", "started"), lambda: limit_memory(victim.process.pid))
