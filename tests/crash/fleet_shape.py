@@ -49,6 +49,8 @@ class Shape:
     drain_seconds: float = 0.0
     servers: int = 1
     """Of nats-server: one alone, or a cluster of so many with as many replicas of everything."""
+    sync: bool = False
+    """Whether the server writes each message through to the disk; one server alone."""
     apart_seconds: float = 0.0
     """How much faster the clock of each second replica's machine is."""
     spares: int = 0

@@ -83,7 +83,8 @@ class Rig:
         self._host = network.host if network else LOOPBACK
         several = shape.servers > 1
         self._cluster = Cluster(directory / "nats", shape.servers, network) if several else None
-        alone = [EmbeddedServer(directory / "nats", arguments=("--addr", self._host), sync=False)]
+        place = ("--addr", self._host)
+        alone = [EmbeddedServer(directory / "nats", arguments=place, sync=shape.sync)]
         self.servers = self._cluster.servers if self._cluster else alone
         self.server = self.servers[0]
         self.replicas: list[Replica] = []

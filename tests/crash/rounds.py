@@ -225,8 +225,17 @@ async def start_without_server(rig: Rig, victim: Replica, after_seconds: float) 
     return await _outcome(rig, node, began, status, set(SERVICES))
 
 
-async def exchange_service(rig: Rig, victim: Replica, code: Path, moment: Moment) -> Outcome:
-    """Stop a service in order at a moment of a replacement, and start it from other code."""
+async def exchange_service(
+    rig: Rig,
+    victim: Replica,
+    code: Path,
+    moment: Moment,
+    before_start: Callable[[], Awaitable[None]] | None = None,
+) -> Outcome:
+    """Stop a service in order at a moment of a replacement, and start it from other code.
+
+    `before_start` does what an operator does meanwhile.
+    """
     await victim.is_ready()
     struck = rig.arm(moment, victim.terminate)
     node = await rig.break_a_node()
@@ -234,6 +243,8 @@ async def exchange_service(rig: Rig, victim: Replica, code: Path, moment: Moment
         await struck.wait()
     status = await victim.gone()
     victim.code = code
+    if before_start is not None:
+        await before_start()
     await victim.start()
     await victim.is_ready()
     return await _outcome(rig, node, victim.started_at, status, ())

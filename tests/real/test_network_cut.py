@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.topology import SAGAS
+from schemas.topology import EVENTS, INSTANCES, NODES, POOLS, SAGAS
 from services.primitives.errors import BusError
 from tests.crash.fleet_shape import REPLACED
 from tests.crash.rig import SERVICES, TOOK_EFFECT, Moment, Rig, Shape
@@ -30,6 +30,7 @@ CURRENT_SECONDS_MAX = 30.0
 ASK_SECONDS = 0.2
 LOOK_SECONDS = 0.05
 AWAY = "away"
+LED = [SAGAS.name, EVENTS.name, *(each.stream().name for each in (INSTANCES, NODES, POOLS))]
 CUTS = [
     ("pool-manager", VERDICT),
     ("health-monitor", None),
@@ -97,6 +98,46 @@ async def test_cut_off_service_resumes_without_repeating_anything(
         assert back - healed <= resume_seconds_allowed()
         assert service == "metrics" or resumed is not None
         assert resumed is None or resumed - healed <= resume_seconds_allowed()
+
+
+@pytest.mark.parametrize("step", ["cordon", "terminate", "provision"])
+async def test_the_server_that_leads_is_cut_off_alone_in_the_middle_of_a_saga(
+    tmp_path: Path, step: str
+) -> None:
+    """The others elect a leader and finish the saga; the old leader rejoins, and changes nothing.
+
+    Services are connected with all three, so that some lose their server with it.
+    """
+    async with fleet(tmp_path, Shape(servers=3, replicas=2), ["n1"]) as (rig, network):
+        for stream in LED:
+            await led_by(rig, "n1", stream)
+        cut = rig.arm(Moment(step, "started"), lambda: network.cut(AWAY))
+        node = await rig.break_a_node()
+        async with asyncio.timeout(STRUCK_SECONDS_MAX):
+            await cut.wait()
+        began = asyncio.get_running_loop().time()
+        async with asyncio.timeout(REPLACED_SECONDS_MAX):
+            await rig.until(lambda: any((m, n) == (REPLACED, node) for _, m, n in rig.signs))
+        passed = asyncio.get_running_loop().time() - began
+        await asyncio.sleep(max(0.0, CUT_SECONDS - passed))  # the rest of the cut
+        network.heal(AWAY)
+        async with asyncio.timeout(CURRENT_SECONDS_MAX):
+            for stream in LED:
+                while not await replicas_current(rig.bus, stream):
+                    await asyncio.sleep(LOOK_SECONDS)
+        found, report = await rig.differences()
+        assert not found, report
+        assert rig.unexpected_ends == []
+
+
+async def led_by(rig: Rig, name: str, stream: str) -> None:
+    """Have one server lead a stream."""
+    async with asyncio.timeout(CURRENT_SECONDS_MAX):
+        while await leader_of(rig.bus, stream) != name:
+            preferred = {"placement": {"preferred": name}}
+            with suppress(BusError):
+                await rig.bus.admin(f"STREAM.LEADER.STEPDOWN.{stream}", preferred)
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 async def test_minority_side_is_cut_off_and_rejoins(

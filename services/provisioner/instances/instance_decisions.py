@@ -32,6 +32,8 @@ SURPLUS_MAX: Final = 16
 REFUSED_MAX: Final = 32
 """Of a launch's refused offerings, those that are remembered."""
 
+PLACED: Final = ("instance_type", "market", "region", "zone")
+"""What an instance and the offering of its launch have in common."""
 TERMINATING_STATES: Final = ("terminating", "leaked")
 ADOPTABLE_STATUSES: Final = ("pending", "running")
 ADOPTED: Final = "adopted"
@@ -294,26 +296,14 @@ def _requested_offering(record: InstanceRecord) -> RequestedOffering | None:
 
 def _may_be_from(made: Instance, offering: Offering) -> bool:
     """Whether nothing that is known of an instance differs from an offering."""
-    pairs = (
-        (made.instance_type, offering.instance_type),
-        (made.market, offering.market),
-        (made.region, offering.region),
-        (made.zone, offering.zone),
-    )
+    pairs = ((getattr(made, each), getattr(offering, each)) for each in PLACED)
     return all(one == other or not (one and other) for one, other in pairs)
 
 
 def _offering_of(provider: str, made: Instance) -> Offering | None:
     """Return the offering that an instance is of; None where its market is not known."""
-    if not made.market:
-        return None
-    return Offering(
-        provider=provider,
-        region=made.region,
-        zone=made.zone,
-        instance_type=made.instance_type,
-        market=made.market,
-    )
+    placed = {each: getattr(made, each) for each in PLACED}
+    return Offering(provider=provider, **placed) if made.market else None
 
 
 def refused(record: InstanceRecord, offering: Offering | None, reason: str) -> InstanceRecord:

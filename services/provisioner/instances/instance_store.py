@@ -112,11 +112,9 @@ class InstanceStore:
         self, key: str, decide: Callable[[InstanceRecord], InstanceRecord], *states: InstanceState
     ) -> InstanceRecord | None:
         """Change a record that is there, and in one of `states` if any is named."""
-
-        def amended(found: InstanceRecord | None) -> InstanceRecord | None:
-            return decide(found) if found and (not states or found.state in states) else None
-
-        return await self.change(key, amended)
+        return await self.change(
+            key, lambda e: decide(e) if e and (not states or e.state in states) else None
+        )
 
 
 def _ttl_seconds(record: InstanceRecord) -> int:

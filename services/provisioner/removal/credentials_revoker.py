@@ -88,6 +88,11 @@ def why_not_disconnected(record: InstanceRecord | None, others: int, *, can_revo
     return ""
 
 
+def is_disconnected(record: InstanceRecord) -> bool:
+    """Return whether an instance runs on whose credentials are refused. Pure."""
+    return record.disconnected_at is not None and record.state != "terminated"
+
+
 def readmitted(record: InstanceRecord, now: datetime) -> InstanceRecord:
     """The record of a node whose credentials are accepted again. Pure."""
     if record.state == "terminated":
@@ -138,7 +143,8 @@ class NodeDisconnector:
     async def _disconnect(self, data: bytes, _: Headers) -> bytes:
         request = msgspec.json.decode(data, type=DisconnectRequest)
         key, now, refused = node_key(request.pool, request.node), self._clock.now(), ""
-        others = await self._count_others(key)
+        known = await self._store.all() if self._can_revoke else {}
+        others = sum(each != key and is_disconnected(record) for each, record in known.items())
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             nonlocal refused
@@ -155,24 +161,23 @@ class NodeDisconnector:
         if refused or record is None or record.disconnected_at is None:
             return encode(DisconnectAnswer(disconnected=False, reason=refused))
         log.warning("node disconnected", extra={"node": request.node, "reason": request.reason})
-        event = BusAccess(
-            id=f"disconnected-{request.node}-{record.disconnected_at.isoformat()}",
-            time=record.disconnected_at,
-            pool=record.pool,
-            node=record.instance,
-            refused=True,
-            reason=record.disconnected_reason,
-        )
-        await publish_event(self._bus, event)
+        await self._publish(record, record.disconnected_at)
         return encode(DisconnectAnswer(disconnected=True))
 
-    async def _count_others(self, key: str) -> int:
-        records = await self._store.all() if self._can_revoke else {}
-        return sum(
-            each.disconnected_at is not None and each.state != "terminated"
-            for name, each in records.items()
-            if name != key
+    async def _publish(self, record: InstanceRecord, at: datetime, by: str = "") -> BusAccess:
+        refused = record.disconnected_at is not None
+        what = "disconnected" if refused else "readmitted"
+        event = BusAccess(
+            id=f"{what}-{record.instance}-{at.isoformat()}",
+            time=at,
+            pool=record.pool,
+            node=record.instance,
+            refused=refused,
+            reason=record.disconnected_reason,
+            by=by,
         )
+        await publish_event(self._bus, event)
+        return event
 
     async def _readmit(self, data: bytes, headers: Headers) -> bytes:
         request = msgspec.json.decode(data, type=ReadmitRequest)
@@ -185,16 +190,7 @@ class NodeDisconnector:
 
         record = await self._store.change(node_key(request.pool, request.node), decide)
         assert record is not None
-        event = BusAccess(
-            id=f"readmitted-{request.node}-{now.isoformat()}",
-            time=now,
-            pool=record.pool,
-            node=record.instance,
-            refused=False,
-            by=requester(headers, request.by),
-        )
-        await publish_event(self._bus, event)
-        return encode(event)
+        return encode(await self._publish(record, now, requester(headers, request.by)))
 
 
 def revoked_until(record: InstanceRecord, valid_seconds: float) -> float:
@@ -304,7 +300,7 @@ class Revoker:
     def _show(self, key: str, record: InstanceRecord | None) -> None:
         """Report a node for as long as it is disconnected."""
         before = self._disconnected.pop(key, None)
-        if record is not None and record.disconnected_at and record.state != "terminated":
+        if record is not None and is_disconnected(record):
             self._disconnected[key] = record
         if before is not None or key in self._disconnected:
             found = [disconnected_failure(each) for each in self._disconnected.values()]
@@ -343,12 +339,9 @@ class Revoker:
         """Record a running node whose key is revoked as disconnected: it is not replaced for it."""
         now = self._clock.now()
 
-        def decide(record: InstanceRecord | None) -> InstanceRecord | None:
-            known = record is None or record.disconnected_at or record.readmitted_at
-            if known or record is None or record.state != "running":
-                return None
-            return msgspec.structs.replace(
-                record, disconnected_at=now, disconnected_reason=MISTAKEN_REASON
-            )
+        def decide(record: InstanceRecord) -> InstanceRecord:
+            if record.disconnected_at or record.readmitted_at:
+                return record
+            return replace(record, disconnected_at=now, disconnected_reason=MISTAKEN_REASON)
 
-        await self._store.change(key, decide)
+        await self._store.amend(key, decide, "running")

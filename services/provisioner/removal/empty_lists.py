@@ -31,13 +31,10 @@ def empty_lists(
     return [
         _failure(provider, sorted(each.instance for each in wanted))
         for provider, wanted in sorted(running.items())
-        if len(wanted) >= INSTANCES_MIN and not _shows_any(listed[provider], wanted)
+        if len(wanted) >= INSTANCES_MIN
+        and not {name for each in listed[provider] for name in (each.provider_id, each.name)}
+        & {name for each in wanted for name in (each.provider_id, each.instance)}
     ]
-
-
-def _shows_any(shown: Sequence[Instance], wanted: Sequence[InstanceRecord]) -> bool:
-    known = {each.provider_id for each in shown} | {each.name for each in shown}
-    return any(each.provider_id in known or each.instance in known for each in wanted)
 
 
 def _failure(provider: str, names: Sequence[str]) -> CurrentFailure:

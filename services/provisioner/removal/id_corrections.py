@@ -29,11 +29,6 @@ Report = Callable[[str, Iterable[CurrentFailure]], None]
 """Reports what an observer finds now, as `FailureRegister.update` does."""
 
 
-def report_nothing(observer: str, found: Iterable[CurrentFailure]) -> None:
-    """Report to no one, in tests and where nothing observes."""
-    del observer, found
-
-
 class IdCorrections:
     """Start the corrections of one replica."""
 
@@ -75,17 +70,11 @@ class IdCorrections:
         """Report nodes with several machines, and providers whose answers have changed."""
         unclear = {each.key: each for each in due if each.kind == "note-unclear"}
         since = self._clock.now() - WINDOW
-        recent = {key: each for key, each in self._corrected.items() if each[0] > since}
-        self._corrected = recent
-        corrected: dict[str, list[str]] = {}
-        for key, (_, provider) in recent.items():
-            corrected.setdefault(provider, []).append(key)
+        self._corrected = {key: each for key, each in self._corrected.items() if each[0] > since}
         found = [unclear_failure(each) for each in unclear.values()]
-        found += [
-            changed_failure(provider, keys)
-            for provider, keys in corrected.items()
-            if len(keys) > CORRECTED_MAX
-        ]
+        for provider in dict.fromkeys(each for _, each in self._corrected.values()):
+            keys = [key for key, each in self._corrected.items() if each[1] == provider]
+            found += [changed_failure(provider, keys)] if len(keys) > CORRECTED_MAX else []
         self._report(OBSERVER, found)
 
 

@@ -15,7 +15,6 @@ from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder, encode
 from schemas.node_records import NodeRecord, node_key
-from schemas.termination_orders import Authority
 from schemas.topology import NODES
 from services.bus.bucket_mirror import readable_record
 from services.bus.port import Bus
@@ -25,7 +24,6 @@ from services.provisioner.instances.instance_decisions import (
     ADOPTED,
     ERROR_CHARS_MAX,
     mark_terminated,
-    mark_terminating,
     record_from_tags,
     settle,
 )
@@ -53,31 +51,7 @@ class Orphans:
         self._store = store
         self._remover = remover
 
-    async def perform(self, action: SweepAction, operator: Authority) -> bool:
-        """Perform a sweep's action; False if an orphan that should go is still listed.
-
-        `operator`: the authority of the command that may have named it.
-        """
-        key, now = action.key, self._clock.now()
-        match action.kind:
-            case "keep-orphan":
-                await self.keep(key, action.provider, action.instance, action.why)
-            case "adopt-joined":
-                await self.adopt_joined(key, action.provider, action.instance)
-            case "retire-joined":
-                await self.retire_joined(key, action.why)
-            case "orphan-departed":
-                await self._keep_departed(action)
-            case "adopt-orphan":
-                await self._adopt(key, action.instance)
-            case "terminate-orphan":
-                await self._store.amend(key, partial(mark_terminating, now=now, by=operator))
-                return await self._remover.try_removal(key)
-            case _:
-                await self._store.amend(key, partial(mark_terminated, now=now))
-        return True
-
-    async def _keep_departed(self, action: SweepAction) -> None:
+    async def keep_departed(self, action: SweepAction) -> None:
         """Leave an instance to operators whose node is gone, if both are as the sweep saw them."""
         record = await self._store.get(action.key)
         node = readable_record(await self._bus.get(NODES, action.key), _node)
@@ -86,18 +60,19 @@ class Orphans:
         if node.state == "terminated" and record.provider_id == action.instance.provider_id:
             await self.keep_launched(record, action.provider, action.instance, action.why)
 
-    async def keep(self, key: str, provider: str, instance: Instance, why: str) -> None:
+    async def keep(self, action: SweepAction) -> None:
         """Record an orphan once, and publish it each day; nothing else happens to it."""
-        known = await self._store.get(key)
-        if known is not None:
-            if known.state == "orphaned":
-                await self._remover.publish_orphan(known)
-            return
-        log.warning("orphan", extra={"instance": key, "reason": why})
-        found = record_from_tags(provider, instance, self._clock.now())
-        orphan = orphaned_record(found, instance, f"{why}; {orphan_remedy(instance.name)}")
-        await self._remover.publish_orphan(orphan)
-        await self._store.create(orphan)
+        instance, known = action.instance, await self._store.get(action.key)
+        orphan = known
+        if orphan is None:
+            log.warning("orphan", extra={"instance": action.key, "reason": action.why})
+            found = record_from_tags(action.provider, instance, self._clock.now())
+            why = f"{action.why}; {orphan_remedy(instance.name)}"
+            orphan = orphaned_record(found, instance, why)
+        if orphan.state == "orphaned":
+            await self._remover.publish_orphan(orphan)
+        if known is None:
+            await self._store.create(orphan)
 
     async def keep_launched(
         self, record: InstanceRecord, provider: str, instance: Instance, why: str
@@ -114,7 +89,7 @@ class Orphans:
 
         await self._store.change(node_key(record.pool, record.instance), orphaned)
 
-    async def _adopt(self, key: str, instance: Instance) -> None:
+    async def adopt(self, action: SweepAction) -> None:
         """Have the pool-manager record its node, then record the instance as running.
 
         In this order a crash in between leaves an orphan that can be adopted again.
@@ -124,13 +99,13 @@ class Orphans:
             if record is None or record.state != "orphaned":
                 return record
             intended = msgspec.structs.replace(record, state="intended", saga=ADOPTED)
-            return settle(intended, instance, self._clock.now(), record.provider).record
+            return settle(intended, action.instance, self._clock.now(), record.provider).record
 
-        record = running(await self._store.get(key))
+        record = running(await self._store.get(action.key))
         if record is None or record.state != "running":
             return
         await self._request(ADOPT_NODE, record)
-        await self._store.change(key, running)
+        await self._store.change(action.key, running)
 
     async def adopt_joined(self, key: str, provider: str, instance: Instance) -> None:
         """Have the pool-manager record the node of an instance that others made, then record it."""

@@ -3,9 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -37,8 +36,7 @@ GATED: Final = REMOVALS | {"keep-unnamed"}
 _answer: Final = msgspec.json.Decoder(RemovalAnswer)
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """A held removal says what holds its machine back."""
 
     action: SweepAction
@@ -81,8 +79,7 @@ class Proposals:
             self._held.pop(key, None)
             request = f"removal-{action.provider}-{instance.provider_id}-granted"
             return Authority(kind="proof", request=request, at=now, proof=proposal)
-        known = self._held.get(key)
-        since = known.since if known is not None else now
+        since = self._held[key].since if key in self._held else now
         self._held[key] = Held(action, answer.gate, answer.reason, since)
         log.info("held back", extra={"instance": action.key, "reason": answer.reason})
         return None

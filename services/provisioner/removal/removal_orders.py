@@ -27,15 +27,6 @@ that its provider does not have. A login that has expired (AUTH) refuses every r
 person renews it, and the next try succeeds."""
 
 
-UNSWEPT: Final = timedelta(minutes=10)
-"""Age up to which perhaps no sweep has seen an instance: many intervals, as a list may fail."""
-
-
-def is_unswept(record: InstanceRecord, now: datetime) -> bool:
-    """Return whether only the answer to its launch may say that a record's ID is its own."""
-    return record.running_at is not None and now - record.running_at < UNSWEPT
-
-
 def is_ordered(record: InstanceRecord, instance: Instance) -> bool:
     """Return whether the order of a record, perhaps carried out already, means an instance.
 
@@ -129,12 +120,6 @@ def order_of(
     )
 
 
-def without_surplus(record: InstanceRecord, gone: str) -> InstanceRecord:
-    """Return a record without an instance whose absence its provider has confirmed."""
-    left = tuple(each for each in record.surplus if each.provider_id != gone)
-    return replace(record, surplus=left)
-
-
 def with_accepted(record: InstanceRecord, by: Authority, now: datetime) -> InstanceRecord:
     """Return a record after a provider has accepted the order of a proof."""
     accepted = replace(by, accepted_at=now)
@@ -165,23 +150,12 @@ def orphan_remedy(name: str) -> str:
     )
 
 
-def order_of_surplus(record: InstanceRecord, surplus: SurplusInstance) -> TerminationOrder:
+def order_of_surplus(surplus: SurplusInstance, key: str, node: str) -> TerminationOrder:
     """Return the order for one instance beside that of a record."""
+    ids, by = (surplus.provider_id,), surplus.authority
     return TerminationOrder(
-        provider=surplus.provider,
-        provider_ids=(surplus.provider_id,),
-        key=node_key(record.pool, record.instance),
-        node=record.instance,
-        authority=surplus.authority,
+        provider=surplus.provider, provider_ids=ids, key=key, node=node, authority=by
     )
-
-
-def is_stopping(
-    record: InstanceRecord, listed: Iterable[Instance], taken: Collection[str] = ()
-) -> bool:
-    """Return whether the provider lists instances of this record, and is removing them all."""
-    mine = ordered_instances(record, listed, taken)
-    return bool(mine) and all(each.status == "stopping" for each in mine)
 
 
 def is_absent(
@@ -223,15 +197,7 @@ def is_leak(
     return kind in REFUSED_FOR_GOOD or waited >= after
 
 
-def may_go_on(
-    record: InstanceRecord, now: datetime, *, accepted: bool, waits_seconds: float
-) -> bool:
-    """Return whether a saga need not wait any longer for a removal, with which the sweep goes on.
-
-    `accepted`: the provider is removing it, and `waits_seconds` is the wait for its capacity;
-    otherwise that for the provider to accept.
-    """
-    if accepted and not waits_seconds:
-        return True
+def may_go_on(record: InstanceRecord, now: datetime, waits_seconds: float) -> bool:
+    """Return whether a saga need not wait for a removal any longer: the sweep goes on with it."""
     waited = now - (record.terminating_at or record.intended_at)
-    return waited >= timedelta(seconds=waits_seconds)
+    return not waits_seconds or waited >= timedelta(seconds=waits_seconds)

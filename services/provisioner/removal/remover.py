@@ -7,18 +7,16 @@ is recorded and published as a leak.
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from schemas.enums import ProviderErrorKind
 from schemas.instance_records import InstanceRecord
 from schemas.names import TOKEN
-from schemas.node_records import node_key
 from schemas.pool_events import InstanceLeaked
 from schemas.proposed_removals import RemovalGate, RemovalProposal
 from schemas.termination_orders import Authority, SurplusInstance, TerminationOrder
@@ -33,12 +31,12 @@ from services.provisioner.instances.instance_decisions import (
 )
 from services.provisioner.instances.instance_store import Change, InstanceStore
 from services.provisioner.provider_client.instance_list import InstanceList
-from services.provisioner.provider_client.provider import Instance
+from services.provisioner.provider_client.provider import Capabilities, Instance
 from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.removal import removal_orders
 from services.provisioner.removal.proposals import ANSWER_SECONDS_MAX, Proposals
-from services.provisioner.removal.removal_orders import order_of, order_of_surplus, without_surplus
+from services.provisioner.removal.removal_orders import order_of, order_of_surplus
 from services.provisioner.time_limits import TimeLimits
 from services.runtime.event_publisher import publish_event
 
@@ -46,14 +44,15 @@ log = logging.getLogger(__name__)
 
 PROOF_SECONDS_MAX: Final = 30.0
 """How old what proves that no work is on a machine may be when its provider is called."""
+UNSWEPT: Final = timedelta(minutes=10)
+"""Age up to which perhaps no sweep has seen an instance: many intervals, as a list may fail."""
 UNPROVEN: Final[tuple[RemovalGate, ...]] = ("occupied", "unread", "records")
 """Gates that hold a proof's order until its provider has accepted it once."""
 PUBLISHED_MAX: Final = 10_000
 """Remembered event IDs; forgetting them publishes the events again."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotRemoved:
+class NotRemoved(NamedTuple):
     """One attempt did not remove an instance, for this reason."""
 
     reason: str
@@ -100,20 +99,15 @@ class Remover:
             result = await self._try_removal(key, record, again=tries > 0)
             if record is None or result is None:
                 return True
-            waits = self._freed_within(record) if result.stopping else accepted_within_seconds
-            if removal_orders.may_go_on(
-                record, self._clock.now(), accepted=result.stopping, waits_seconds=waits
-            ):
+            waits = accepted_within_seconds
+            if result.stopping:  # a launch in its place waits where it can have no other capacity
+                calls = self._providers.calls.get(record.provider)
+                can = calls.provider.capabilities if calls is not None else Capabilities()
+                waits = can.freed_within_seconds if can.fixed_capacity else 0.0
+            if removal_orders.may_go_on(record, self._clock.now(), waits):
                 return True
             tries += 1
             await self._clock.sleep(self._limits.backoff_seconds(tries))
-
-    def _freed_within(self, record: InstanceRecord) -> float:
-        """How long a launch in its place waits for its capacity; 0: it can have another."""
-        if record.provider not in self._providers.calls:
-            return 0.0
-        can = self._providers.get(record.provider).provider.capabilities
-        return can.freed_within_seconds if can.fixed_capacity else 0.0
 
     async def try_removal(self, key: str) -> bool:
         """Try once; True if no instance of the record is left."""
@@ -122,14 +116,16 @@ class Remover:
     async def _try_removal(
         self, key: str, record: InstanceRecord | None, *, again: bool
     ) -> NotRemoved | None:
-        """Try once; None: no instance of the record is left, or it need not go."""
+        """Try once, wherever it may be; None: no instance is left, or it need not go."""
         if record is None or record.state not in TERMINATING_STATES:
             return None
-        result, judged = await self._terminate(key, record, again=again)
+        judged = record
+        for provider in instance_decisions.possible_providers(record, self._providers.calls):
+            result, judged = await self._terminate_at(provider, key, judged, again=again)
+            if result is not None:
+                await self._record_attempt(key, record, result)
+                return result
         ids = {record.provider_id, judged.provider_id}
-        if result is not None:
-            await self._record_attempt(key, record, result)
-            return result
 
         def gone(now: InstanceRecord | None) -> InstanceRecord | None:
             # What was launched since is not missing from an earlier list.
@@ -141,23 +137,10 @@ class Remover:
             return NotRemoved(f"{now.provider_id} was launched meanwhile")
         return None
 
-    async def _terminate(
-        self, key: str, record: InstanceRecord, *, again: bool
-    ) -> tuple[NotRemoved | None, InstanceRecord]:
-        """Terminate it wherever it may be; None: no provider has the instance of this record."""
-        for provider in instance_decisions.possible_providers(record, self._providers.calls):
-            result, record = await self._terminate_at(provider, key, record, again=again)
-            if result is not None:
-                return result, record
-        return None, record
-
     async def _terminate_at(
         self, provider: str, key: str, record: InstanceRecord, *, again: bool
     ) -> tuple[NotRemoved | None, InstanceRecord]:
-        """Terminate it at one provider; `again`: it was requested before, so the list says first.
-
-        Clouds limit the rate of calls, and a GPU machine takes minutes to go.
-        """
+        """Terminate it at one provider; `again`: it was requested before, so a list comes first."""
         try:
             calls = self._providers.get(provider)
             can, record = calls.provider.capabilities, calls.canonical_record(record)
@@ -168,7 +151,8 @@ class Remover:
             asked_at = self._clock.now()
             # Of an ID that two records have, or that is in doubt, the list says whose it is.
             held = record.id_doubted or bool(await self._store.other_holder(key, record))
-            unswept = removal_orders.is_unswept(record, asked_at)
+            # Only the answer to a recent launch may say that the ID is its own.
+            unswept = record.running_at is not None and asked_at - record.running_at < UNSWEPT
             looks = again or not record.provider_id or held or unswept
             listed = await calls.list_instances() if looks else []
             if again and removal_orders.is_absent(record, listed, asked_at, lag):
@@ -189,7 +173,8 @@ class Remover:
             return NotRemoved(str(error), error.kind), record
         if removal_orders.is_absent(record, listed, asked_at, lag):
             return None, record
-        if removal_orders.is_stopping(record, listed, taken):
+        mine = removal_orders.ordered_instances(record, listed, taken)
+        if mine and all(each.status == "stopping" for each in mine):
             return NotRemoved(f"{provider} is removing it", stopping=True), record
         return NotRemoved(f"{provider} still lists it"), record
 
@@ -241,8 +226,10 @@ class Remover:
         """Record where an instance is that had no record, before it is terminated there."""
 
         def decide(found: InstanceRecord) -> InstanceRecord:
-            at = found if found.provider else msgspec.structs.replace(found, provider=provider)
-            return found if found.provider else mark_listed(at, instance, self._clock.now())
+            if found.provider:
+                return found
+            at = msgspec.structs.replace(found, provider=provider)
+            return mark_listed(at, instance, self._clock.now())
 
         return await self._store.amend(key, decide, *TERMINATING_STATES) or record
 
@@ -258,11 +245,11 @@ class Remover:
                 "instance leaked", extra={"instance": record.instance, "reason": result.reason}
             )
             await self._publish_leak(
-                f"leaked-{node_key(record.pool, record.instance)}-{record.terminating_at}",
+                f"leaked-{key}-{record.terminating_at}",
                 record.provider,
                 instance_decisions.instance_of(record),
                 f"{result.reason}. Removal is retried",
-                record,
+                record.saga,
             )
         # A cloud may take a minute to remove a machine: that is not recorded each time.
         if leak or record.state == "leaked" or result.kind is not None:
@@ -286,29 +273,24 @@ class Remover:
             record.provider,
             instance_decisions.instance_of(record),
             record.error,
-            record,
+            record.saga,
         )
 
     async def _publish_leak(
-        self,
-        event_id: str,
-        provider: str,
-        instance: Instance,
-        reason: str,
-        record: InstanceRecord | None = None,
+        self, event_id: str, provider: str, instance: Instance, reason: str, cause: str = ""
     ) -> None:
         if event_id in self._published:
             return
         event = InstanceLeaked(
             id=event_id,
             time=self._clock.now(),
-            cause=record.saga if record is not None else "",
+            cause=cause,
             pool=instance.pool,
             instance=instance.name,
             provider=provider,
             provider_id=instance.provider_id,
             reason=reason,
-            dollars_per_hour=(record or instance).dollars_per_hour,
+            dollars_per_hour=instance.dollars_per_hour,
         )
         await publish_event(self._bus, event)
         if len(self._published) >= PUBLISHED_MAX:
@@ -317,14 +299,8 @@ class Remover:
 
     async def remove_unnamed(self, provider: str, instance: Instance, by: Authority) -> bool:
         """Have an instance go that can have no record; an operator sees whether it did."""
-        order = TerminationOrder(
-            provider=provider,
-            provider_ids=(instance.provider_id,),
-            key="",
-            node=instance.name,
-            authority=by,
-        )
-        await self._carry_out(order)
+        one = SurplusInstance(provider=provider, provider_id=instance.provider_id, authority=by)
+        await self._carry_out(order_of_surplus(one, "", instance.name))
         return True
 
     async def remove_surplus(self, key: str) -> bool:
@@ -332,13 +308,13 @@ class Remover:
         record = await self._store.get(key)
         if record is None:
             return True
-        outcomes = [await self._remove_one(key, record, each) for each in record.surplus]
+        outcomes = [await self._remove_one(key, record.instance, each) for each in record.surplus]
         return all(outcomes)
 
-    async def _remove_one(self, key: str, record: InstanceRecord, surplus: SurplusInstance) -> bool:
+    async def _remove_one(self, key: str, node: str, surplus: SurplusInstance) -> bool:
         gone = surplus.provider_id
         try:
-            await self._carry_out(order_of_surplus(record, surplus))
+            await self._carry_out(order_of_surplus(surplus, key, node))
             listed = await self._providers.get(surplus.provider).list_instances()
         except ProviderError as error:
             about = {"instance": key, "provider_id": gone, "reason": str(error)}
@@ -346,5 +322,10 @@ class Remover:
             return False
         if gone in InstanceList.of(listed).by_id:
             return False
-        await self._store.amend(key, partial(without_surplus, gone=gone))
+
+        def left(found: InstanceRecord) -> InstanceRecord:
+            others = tuple(each for each in found.surplus if each.provider_id != gone)
+            return msgspec.structs.replace(found, surplus=others)
+
+        await self._store.amend(key, left)
         return True

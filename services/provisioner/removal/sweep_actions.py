@@ -10,7 +10,7 @@ from schemas.machine_identity import MachineIdentity
 from schemas.node_records import NodeRecord
 from services.provisioner.provider_client.provider import Capabilities, Instance
 
-RemovalKind = Literal[
+SweepKind = Literal[
     "remove-unexpected",
     "remove-surplus",
     "remove-late",
@@ -18,8 +18,6 @@ RemovalKind = Literal[
     "retry-removal",
     "confirm-removal",
     "end-launch",
-]
-RecordKind = Literal[
     "adopt-instance",
     "restore-record",
     "correct-id",
@@ -29,17 +27,15 @@ RecordKind = Literal[
     "mark-unlisted",
     "mark-down",
     "mark-up",
-]
-OrphanKind = Literal[
     "keep-orphan",
     "keep-unnamed",
     "orphan-departed",
     "adopt-orphan",
     "terminate-orphan",
     "forget-instance",
+    "adopt-joined",
+    "retire-joined",
 ]
-JoinedKind = Literal["adopt-joined", "retire-joined"]
-SweepKind = RemovalKind | RecordKind | OrphanKind | JoinedKind
 """remove-unexpected: propose to remove an instance without a record, or with one that is over.
 remove-surplus: propose to remove an instance beside the one that serves.
 remove-late: an instance that the order of a record means came after the removal was confirmed.

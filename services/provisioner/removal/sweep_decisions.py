@@ -65,13 +65,11 @@ def decide_sweep(seen: SweepInput) -> tuple[SweepAction, ...]:
     shown: set[tuple[str, str]] = set()
     for provider, instances in seen.listed.items():
         adopts = seen.can.get(provider, Capabilities()).adopts
+        decide = _decide_joined if adopts else _decide_instance
         for instance in instances:
-            if adopts:
+            if adopts or is_of_fleet(instance.fleet, seen.fleet, seen.fleet_name):
                 shown.add((provider, node_key(instance.pool, instance.name)))
-                actions.append(_decide_joined(seen, provider, instance))
-            elif is_of_fleet(instance.fleet, seen.fleet, seen.fleet_name):
-                shown.add((provider, node_key(instance.pool, instance.name)))
-                actions.append(_decide_instance(seen, provider, instance))
+                actions.append(decide(seen, provider, instance))
     unseen = {
         provider: InstanceList.of(instances).hidden_prefixes
         for provider, instances in seen.listed.items()
@@ -84,13 +82,10 @@ def decide_sweep(seen: SweepInput) -> tuple[SweepAction, ...]:
             or bool(why_out_of_region(record, can))
         )
         actions.append(_decide_record(seen, key, record, can, listed=listed))
-        if record.surplus:
+        for each in record.surplus[:1]:
+            one = msgspec.structs.replace(instance_of(record), provider_id=each.provider_id)
             why = "it was ordered to go"
-            one = msgspec.structs.replace(
-                instance_of(record), provider_id=record.surplus[0].provider_id
-            )
-            at = record.surplus[0].provider
-            actions.append(SweepAction("retry-surplus", key, at, one, why))
+            actions.append(SweepAction("retry-surplus", key, each.provider, one, why))
     actions += [_decide_unrecorded(seen, key, node) for key, node in seen.unrecorded.items()]
     owners = {
         (each.provider, seen.canonical.get(key, each.provider_id)): (key, each.state)
@@ -113,8 +108,7 @@ def _doubts(
     for provider, instances in seen.listed.items():
         for instance in instances:
             key, state = owners.get((provider, instance.provider_id), ("", ""))
-            record = seen.records.get(key)
-            if record is None or state != "running" or record.id_doubted:
+            if state != "running" or (record := seen.records[key]).id_doubted:
                 continue
             if is_of_other_node(record, instance):
                 why = f"its ID is listed as {instance.name}'s"
@@ -159,17 +153,12 @@ def due_actions(actions: Sequence[SweepAction], removals_max: int) -> tuple[Swee
     return tuple(each for each in due if id(each) not in left)
 
 
-def is_named(instance: Instance) -> bool:
-    """Return whether an instance has the name of a node, so that it may have a record."""
-    return bool(TOKEN.match(instance.pool) and TOKEN.match(instance.name))
-
-
 def _decide_instance(seen: SweepInput, provider: str, instance: Instance) -> SweepAction | None:
     key = node_key(instance.pool, instance.name)
     record = seen.records.get(key)
     waits = _grace_of_listed(seen, provider, instance)
     action = partial(SweepAction, key=key, provider=provider, instance=instance)
-    if not is_named(instance):
+    if not (TOKEN.match(instance.pool) and TOKEN.match(instance.name)):
         why = "it has this fleet's tag and no node's name"
         return action("keep-unnamed", why=why)
     if record is not None and record.offering is not None and record.provider != provider:
@@ -290,12 +279,11 @@ def _decide_joined(seen: SweepInput, provider: str, instance: Instance) -> Sweep
     if record is None and key in seen.living:
         why = "its node is in service, and its record is lost"
         return action("restore-record", instance=instance, why=why)
+    same = record is not None and record.provider_id == instance.provider_id
     if record is None or record.state == "terminated":
-        returned = record is not None and record.provider_id == instance.provider_id
-        if returned and record is not None and record.error != LEFT:
-            return None
-        return action("adopt-joined", instance=instance, why="it has joined")
-    if record.state == "running" and record.provider_id != instance.provider_id:
+        ended = record is not None and same and record.error != LEFT
+        return None if ended else action("adopt-joined", instance=instance, why="it has joined")
+    if record.state == "running" and not same:
         why = f"{instance.provider_id} has its name now"
         return action("retire-joined", instance=instance_of(record), why=why)
     if record.state == "running" and record.error == NOT_LISTED:
@@ -381,45 +369,45 @@ def _decide_record(
         return action(kind, why=why, waits_seconds=max(waits, kept))
     if record.provider not in seen.listed:
         return None
-    if record.state == "orphaned" and not listed:
-        return action("forget-instance", why="this orphan is no longer listed")
-    if record.state == "intended" and not listed and key in seen.departed:
-        waits = _grace_left(seen, record.intended_at)
-        why = "its node is gone, and nothing that it launched is listed"
-        return action("end-launch", why=why, waits_seconds=waits)
-    if record.state != "running":
-        return None
-    if not listed and can.adopts:
-        waits = _grace_left(seen, record.running_at or record.intended_at)
-        return action("retire-joined", why=LEFT, waits_seconds=waits)
-    if not listed and key in seen.departed:  # its record was rolled back
-        waits = _grace_left(seen, record.running_at or record.intended_at)
-        why = "its node is gone, and its provider no longer lists it"
-        return action("forget-instance", why=why, waits_seconds=waits)
-    if listed and record.error == NOT_LISTED and not can.adopts:
-        return action("mark-listed", why="its provider lists it again")
-    if not listed and not record.error:
-        waits = _grace_left(seen, record.running_at or record.intended_at)
-        return action("mark-unlisted", why=NOT_LISTED, waits_seconds=waits)
-    return None
+    began = record.intended_at if record.state == "intended" else record.running_at
+    waiting = partial(action, waits_seconds=_grace_left(seen, began or record.intended_at))
+    found: SweepAction | None = None
+    if listed and record.state == "running" and record.error == NOT_LISTED and not can.adopts:
+        found = action("mark-listed", why="its provider lists it again")
+    if listed or record.state == "terminated":
+        return found
+    gone = key in seen.departed  # of a running one: its record was rolled back
+    match record.state:
+        case "orphaned":
+            found = action("forget-instance", why="this orphan is no longer listed")
+        case "intended" if gone:
+            why = "its node is gone, and nothing that it launched is listed"
+            found = waiting("end-launch", why=why)
+        case "running" if can.adopts:
+            found = waiting("retire-joined", why=LEFT)
+        case "running" if gone:
+            why = "its node is gone, and its provider no longer lists it"
+            found = waiting("forget-instance", why=why)
+        case "running" if not record.error:
+            found = waiting("mark-unlisted", why=NOT_LISTED)
+    return found
 
 
 def _judge_removal(
     seen: SweepInput, record: InstanceRecord, *, listed: bool
 ) -> tuple[SweepKind, str]:
     instances = seen.listed.get(record.provider)
-    error = f": {record.error}" if record.error else ""
     if instances is None:
-        why = f"its provider could not be listed, so it may still exist{error}"
-        return "retry-removal", why
-    if ordered_instances(record, instances):
-        return "retry-removal", f"it should be gone, and is listed{error}"
-    if remaining_instances(record, instances):
-        return "retry-removal", f"another machine of its name is listed{error}"
-    if listed:
-        why = f"its provider could not list the place where it ran, so it may still exist{error}"
-        return "retry-removal", why
-    return "confirm-removal", "its provider no longer lists it"
+        why = "its provider could not be listed, so it may still exist"
+    elif ordered_instances(record, instances):
+        why = "it should be gone, and is listed"
+    elif remaining_instances(record, instances):
+        why = "another machine of its name is listed"
+    elif listed:
+        why = "its provider could not list the place where it ran, so it may still exist"
+    else:
+        return "confirm-removal", "its provider no longer lists it"
+    return "retry-removal", f"{why}: {record.error}" if record.error else why
 
 
 def _grace_of_listed(seen: SweepInput, provider: str, instance: Instance) -> float:

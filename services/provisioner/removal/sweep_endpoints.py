@@ -4,7 +4,7 @@ Only that replica knows how long each instance has been listed. Other replicas f
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -20,7 +20,7 @@ from services.bus.protocol.endpoint_replies import reply_data, requester
 from services.primitives.clock import Clock
 from services.primitives.errors import Unavailable
 from services.provisioner.removal.sweep_report import report
-from services.provisioner.removal.sweeper import LEASE_NAME, Sweeper, SweepPlan
+from services.provisioner.removal.sweeper import LEASE_NAME, Sweeper
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +30,6 @@ SECONDS_MAX: Final = 100.0
 """For the forwarded request: each provider may take a minute to be listed."""
 
 _lease = decoder(LeaseRecord)
-
-Handle = Callable[[SweepRequest], Awaitable[SweepAnswer]]
 
 
 class SweepEndpoints:
@@ -48,54 +46,40 @@ class SweepEndpoints:
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
-        """Subject -> endpoint: one for all replicas, and one for this replica."""
+        """Return subject -> endpoint: one for all replicas, and one for this replica."""
         found: dict[str, Endpoint] = {}
-        for subject, name, handle in (
-            (subjects.query(PLAN), PLAN, self._plan),
-            (subjects.order_wildcard(NOW), NOW, self._sweep_now),
-        ):
-            found[subject] = self._forwarding(name, handle)
-            found[subjects.replica_query(name, self._replica)] = _endpoint(handle)
+        for subject, name in ((subjects.query(PLAN), PLAN), (subjects.order_wildcard(NOW), NOW)):
+            found[subject] = partial(self._forward, name)
+            found[subjects.replica_query(name, self._replica)] = partial(self._answer, name)
         return found
 
-    async def _plan(self, request: SweepRequest) -> SweepAnswer:
-        return self._answer(await self._sweeper.plan(request))
-
-    async def _sweep_now(self, request: SweepRequest) -> SweepAnswer:
-        return self._answer(*await self._sweeper.sweep(request))
-
-    def _answer(self, plan: SweepPlan, outcomes: list[str] | None = None) -> SweepAnswer:
-        return SweepAnswer(
+    async def _answer(self, name: str, data: bytes, _: Headers) -> bytes:
+        request, outcomes = _request(data), list[str]()
+        if name == NOW:
+            plan, outcomes = await self._sweeper.sweep(request)
+        else:
+            plan = await self._sweeper.plan(request)
+        held, observes = self._sweeper.proposals.held, self._sweeper.observes
+        answer = SweepAnswer(
             replica=self._replica,
             at=self._clock.now(),
-            performed=outcomes is not None,
-            lines=report(
-                plan.differences,
-                plan.due,
-                self._sweeper.observes,
-                self._sweeper.proposals.held,
-                outcomes or (),
-            ),
+            performed=name == NOW,
+            lines=report(plan.differences, plan.due, observes, held, outcomes),
             unlisted=dict(plan.unlisted),
             fleet_known=plan.fleet_known,
         )
+        return encode(answer)
 
-    def _forwarding(self, name: str, handle: Handle) -> Endpoint:
-        here = _endpoint(handle)
-
-        async def endpoint(data: bytes, headers: Headers) -> bytes:
-            asked = _request(data)
-            if by := requester(headers, asked.by):
-                log.info("sweep requested", extra={"by": by})
-                data = encode(msgspec.structs.replace(asked, by=by))
-            holder = self._replica if self._lease.held else await self._holder()
-            if holder == self._replica:
-                return await here(data, headers)
-            subject = subjects.replica_query(name, holder)
-            reply = await self._bus.request(subject, data, timeout_seconds=SECONDS_MAX)
-            return reply_data(reply)
-
-        return endpoint
+    async def _forward(self, name: str, data: bytes, headers: Headers) -> bytes:
+        asked = _request(data)
+        if by := requester(headers, asked.by):
+            log.info("sweep requested", extra={"by": by})
+            data = encode(msgspec.structs.replace(asked, by=by))
+        holder = self._replica if self._lease.held else await self._holder()
+        if holder == self._replica:
+            return await self._answer(name, data, headers)
+        subject = subjects.replica_query(name, holder)
+        return reply_data(await self._bus.request(subject, data, timeout_seconds=SECONDS_MAX))
 
     async def _holder(self) -> str:
         entry = await self._bus.get(LEASES, LEASE_NAME)
@@ -103,13 +87,6 @@ class SweepEndpoints:
             raise Unavailable("no provisioner holds the sweep lease; ask again in a few seconds")
         holder: str = _lease.decode(entry.value).holder
         return holder
-
-
-def _endpoint(handle: Handle) -> Endpoint:
-    async def endpoint(data: bytes, _: Headers) -> bytes:
-        return encode(await handle(_request(data)))
-
-    return endpoint
 
 
 def _request(data: bytes) -> SweepRequest:

@@ -4,8 +4,6 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-import msgspec
-
 from schemas.instance_records import InstanceRecord
 from schemas.machine_identity import MachineIdentity
 from schemas.messages import decoder
@@ -120,56 +118,45 @@ class SweepReadings:
         """
         old = self._clock.now() - timedelta(seconds=self._limits.sweep_grace_seconds)
         can = {name: self._providers.get(name).provider.capabilities for name in listed}
-        shown = {
-            node_key(each.pool, each.name)
-            for provider, instances in listed.items()
-            for each in instances
-            if can[provider].adopts or is_of_fleet(each.fleet, fleet, self._fleet_name)
-        }
+        shown, differing = set[str](), set[str]()
+        for provider, each in ((name, each) for name, found in listed.items() for each in found):
+            key = node_key(each.pool, each.name)
+            record = records.get(key)
+            if can[provider].adopts or is_of_fleet(each.fleet, fleet, self._fleet_name):
+                shown.add(key)
+            if record and record.state == "running" and record.provider_id != each.provider_id:
+                differing.add(key)
         wanted = {
             key
             for key, each in records.items()
             if each.provider in listed
             and (each.state == "running" or (each.state == "intended" and each.intended_at < old))
         }
-        differing = {
-            key
-            for instances in listed.values()
-            for each in instances
-            if (key := node_key(each.pool, each.name)) in records
-            and records[key].state == "running"
-            and records[key].provider_id != each.provider_id
-        }
         keys = (shown - records.keys()) | differing | (wanted if whole else wanted - shown)
         adopts = any(each.adopts for each in can.values())
         if not keys and not adopts:
             return NodesSeen()
         entries = await self._bus.entries(NODES)
-        nodes = {each.key: each.value for each in entries}
-        known = keys & nodes.keys()
-        living = frozenset(key for key in known if _in_service(nodes[key]))
+        known = keys & {each.key for each in entries}
+        read = readable((each for each in entries if adopts or each.key in keys), _node)
+        nodes = {entry.key: node for entry, node in read}
+        # An unreadable one may be in service.
+        gone = known & {key for key, node in nodes.items() if node.state == "terminated"}
         unrecorded = {
-            entry.key: node
-            for entry, node in (readable(entries, _node) if adopts else ())
-            if entry.key not in left_alone and is_unrecorded(node, records.get(entry.key))
+            key: node
+            for key, node in nodes.items()
+            if adopts and key not in left_alone and is_unrecorded(node, records.get(key))
         }
-        intended = [
-            key for key in keys - known if key in records and records[key].state == "intended"
-        ]
-        launching = {key for key in intended if await self._is_launching(records[key])}
-        forgotten = frozenset(intended) - launching
-        return NodesSeen(living, frozenset(known - living) | forgotten, unrecorded)
+        forgotten = {
+            key
+            for key in keys - known
+            if key in records
+            and records[key].state == "intended"
+            and not await self._is_launching(records[key])
+        }
+        return NodesSeen(frozenset(known - gone), frozenset(gone | forgotten), unrecorded)
 
     async def _is_launching(self, record: InstanceRecord) -> bool:
         """Return whether the saga that launches an instance is open; its ID may be given again."""
         state = await read_state(self._bus, record.saga) if record.saga else None
         return state is not None and not state.ended and state.params.new_node == record.instance
-
-
-def _in_service(value: bytes) -> bool:
-    """Whether a node's record says that it is in service; an unreadable one may be."""
-    try:
-        state: str = _node.decode(value).state
-    except msgspec.DecodeError:
-        return True
-    return state != "terminated"

@@ -8,21 +8,17 @@ instances, nor a launch in progress.
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
 from schemas.node_records import node_key
-from schemas.pool_records import (
-    FLEET_KEY,
-    FleetRecord,
-)
+from schemas.pool_records import FLEET_KEY, FleetRecord
 from schemas.sweeps import SweepRequest
 from schemas.termination_orders import Authority, SurplusInstance
 from schemas.topology import POOLS
@@ -34,21 +30,22 @@ from services.primitives.errors import NavarchError
 from services.provisioner.instances.instance_decisions import (
     down_reason,
     mark_listed,
+    mark_terminated,
     mark_terminating,
     record_from_tags,
     settle,
     with_surplus,
 )
-from services.provisioner.instances.instance_store import Change, InstanceStore
+from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.removal.empty_lists import empty_lists
-from services.provisioner.removal.id_corrections import IdCorrections, Report, report_nothing
+from services.provisioner.removal.id_corrections import IdCorrections, Report
 from services.provisioner.removal.orphans import Orphans
 from services.provisioner.removal.proposals import GATED
 from services.provisioner.removal.remover import Remover
-from services.provisioner.removal.sweep_actions import REMOVALS, SweepAction, SweepInput
+from services.provisioner.removal.sweep_actions import REMOVALS, SweepAction, SweepInput, SweepKind
 from services.provisioner.removal.sweep_decisions import decide_sweep, due_actions
 from services.provisioner.removal.sweep_readings import SweepReadings
 from services.provisioner.time_limits import TimeLimits
@@ -66,10 +63,13 @@ NOTHING: Final = SweepRequest()
 HELD_BACK: Final = "held removals"
 KEPT: Final = frozenset({"keep-orphan", "keep-unnamed", "note-unclear"})
 """What each sweep finds again, and leaves alone."""
+ORDERS: Final = frozenset({"remove-unexpected", "remove-late", "end-launch", "terminate-orphan"})
+RETRIES: Final = frozenset({"retry-removal", "confirm-removal", "retry-surplus"})
+REMOVED: Final = ORDERS | RETRIES
+"""What ends with an attempt to remove the instance of the record."""
 
 
-@dataclass(frozen=True, slots=True)
-class SweepPlan:
+class SweepPlan(NamedTuple):
     """A plan has what a sweep has found, and would do."""
 
     differences: tuple[SweepAction, ...]
@@ -94,7 +94,7 @@ class Sweeper:
         observes: Callable[[str], bool] = lambda _: False,
         *,
         fleet_name: str = "",
-        report: Report = report_nothing,
+        report: Report = lambda *_: None,
     ) -> None:
         """`observes`: whether a pool is in observe mode, so that nothing of it is removed.
 
@@ -113,6 +113,14 @@ class Sweeper:
         self._orphans = Orphans(bus, clock, store, remover)
         self._readings = SweepReadings(bus, clock, providers, limits, fleet_name)
         self._ids = IdCorrections(bus, clock, store, report)
+        self._performers: dict[SweepKind, Callable[[SweepAction], Awaitable[None]]] = {
+            "keep-orphan": self._orphans.keep,
+            "orphan-departed": self._orphans.keep_departed,
+            "adopt-orphan": self._orphans.adopt,
+            "adopt-joined": lambda e: self._orphans.adopt_joined(e.key, e.provider, e.instance),
+            "retire-joined": lambda e: self._orphans.retire_joined(e.key, e.why),
+            "correct-id": self._ids.correct,
+        }
         self._publish = report
         self.proposals = remover.proposals
         self._first_seen: dict[tuple[str, str], datetime] = {}
@@ -127,19 +135,17 @@ class Sweeper:
             self.sweep,
             every_seconds=self._limits.sweep_interval_seconds,
             look_seconds=self._limits.sweep_look_seconds,
-            on_lost=self._forget_lists,
+            on_lost=partial(self._publish, LISTS, ()),  # another replica looks at them
         )
-
-    def _forget_lists(self) -> None:
-        """Another replica looks at the lists, and reports what they lack."""
-        self._publish(LISTS, ())
 
     async def sweep(self, request: SweepRequest | None = None) -> tuple[SweepPlan, list[str]]:
         """Sweep once; return the plan and the outcome of each of its actions."""
         began = self._clock.monotonic()
         whole = request is not None or began >= self._whole_at
         limit = asyncio.Semaphore(ACTIONS_AT_ONCE_MAX)
-        by = operator_authority(request or NOTHING, self._clock.now())
+        asked = request or NOTHING
+        names = f"sweep --terminate {' '.join(asked.terminate)}"
+        by = Authority(kind="operator", request=names, by=asked.by, at=self._clock.now())
 
         async def one(action: SweepAction) -> str:
             async with limit:
@@ -150,12 +156,14 @@ class Sweeper:
                     return str(error)
 
         async with self._one_sweep:
-            plan = await self.plan(request or NOTHING, whole=whole)
+            plan = await self.plan(asked, whole=whole)
             if whole:
                 self._whole_at = began + WHOLE_SECONDS
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one(action)) for action in plan.due]
-            self._report(plan.due)
+            self._ids.report(plan.due)
+            proposed = [each for each in plan.due if each.kind in GATED]
+            self._publish(HELD_BACK, self.proposals.report(proposed))
             return plan, [each.result() for each in tasks]
 
     async def plan(self, request: SweepRequest = NOTHING, *, whole: bool = True) -> SweepPlan:
@@ -178,7 +186,12 @@ class Sweeper:
             for name, shown in listed.items()
         }
         self._publish(LISTS, empty_lists(records.values(), listed, now))
-        self._remember(listed, now)
+        # Ages are measured from the first listing; what is gone is forgotten.
+        shown = {(name, each.provider_id): now for name, all_ in listed.items() for each in all_}
+        known = self._first_seen.items()
+        self._first_seen = shown | {
+            key: at for key, at in known if key in shown or key[0] not in listed
+        }
         fleet_id = self._fleet_records.decode(fleet).id if fleet is not None else ""
         nodes = await self._readings.nodes(fleet_id, listed, records, left_alone, whole=whole)
         seen = SweepInput(
@@ -209,38 +222,17 @@ class Sweeper:
 
     async def _list(self) -> tuple[dict[str, list[Instance]], dict[str, str]]:
         """Return each provider's list, and for those that could not be listed the reason."""
-        names = list(self._providers.calls)
-        found = await asyncio.gather(
-            *(self._providers.calls[name].list_instances() for name in names),
-            return_exceptions=True,
-        )
-        listed: dict[str, list[Instance]] = {}
-        unlisted: dict[str, str] = {}
-        for name, result in zip(names, found, strict=True):
-            if isinstance(result, ProviderError):
-                log.warning("not listed", extra={"provider": name, "reason": str(result)})
-                unlisted[name] = str(result)
-            elif isinstance(result, BaseException):
-                raise result
-            else:
-                listed[name] = result
-        return listed, unlisted
+        names, found, unlisted = self._providers.calls, dict[str, list[Instance]](), {}
 
-    def _remember(self, listed: dict[str, list[Instance]], now: datetime) -> None:
-        """Measure the age of instances from their first listing; forget those that are gone."""
-        for provider, instances in listed.items():
-            shown = {(provider, each.provider_id) for each in instances}
-            gone = [key for key in self._first_seen if key[0] == provider and key not in shown]
-            for key in gone:
-                del self._first_seen[key]
-            for key in shown:
-                self._first_seen.setdefault(key, now)
+        async def one(name: str) -> None:
+            try:
+                found[name] = await names[name].list_instances()
+            except ProviderError as error:
+                log.warning("not listed", extra={"provider": name, "reason": str(error)})
+                unlisted[name] = str(error)
 
-    def _report(self, due: Sequence[SweepAction]) -> None:
-        """Report what an operator must look at."""
-        self._ids.report(due)
-        proposed = [each for each in due if each.kind in GATED]
-        self._publish(HELD_BACK, self.proposals.report(proposed))
+        await asyncio.gather(*map(one, names))
+        return {name: found[name] for name in names if name in found}, unlisted
 
     async def _perform(self, action: SweepAction, operator: Authority) -> bool:
         """Perform an action; False if an instance that should go is still listed."""
@@ -251,115 +243,87 @@ class Sweeper:
             return True
         if action.kind not in KEPT:
             log.info("sweep", extra={"action": action.kind, "on": str(action)})
-        match action.kind:
-            case "keep-unnamed" | "note-unclear":  # a command makes a removal of the latter
-                return not action.by_operator or await self._remover.remove_unnamed(
-                    provider, instance, operator
-                )
-            case (
-                "keep-orphan"
-                | "orphan-departed"
-                | "adopt-orphan"
-                | "terminate-orphan"
-                | "forget-instance"
-                | "adopt-joined"
-                | "retire-joined"
-            ):
-                return await self._orphans.perform(action, operator)
-            case "remove-unexpected" | "remove-surplus":
-                return await self._remove(action, operator)
-            case "retry-surplus":
-                return await self._remover.remove_surplus(key)
-            case "remove-late" | "end-launch" | "retry-removal" | "confirm-removal":
-                await self._order(action)
-                return await self._remover.try_removal(key)
-            case "correct-id":
-                await self._ids.correct(action)
-            case "doubt-id":
-                await self._store.amend(key, lambda found: _doubted(found, instance), "running")
-            case "mark-down" | "mark-up" | "mark-listed" | "mark-unlisted":
-                await self._store.amend(key, partial(self._marked, action), "running")
-            case _:
-                await self._store.change(key, lambda record: self._correct(action, record))
-        return True
-
-    async def _remove(self, action: SweepAction, operator: Authority) -> bool:
-        """Remove what no order means, by a command or a proof; False: it is held back."""
-        key = action.key
-        by = operator if action.by_operator else await self.proposals.authority(action)
+        if action.kind in KEPT - {"keep-orphan"}:  # a command makes a removal of them
+            return not action.by_operator or await self._remover.remove_unnamed(
+                provider, instance, operator
+            )
+        by: Authority | None = operator
+        if action.kind in REMOVALS and not action.by_operator:
+            by = await self.proposals.authority(action)
         if by is None:
-            return False
-        if action.kind == "remove-unexpected":
-            await self._store.change(key, self._record_unexpected(action, by))
-            return await self._remover.try_removal(key)
-        one = SurplusInstance(
-            provider=action.provider, provider_id=action.instance.provider_id, authority=by
-        )
+            return False  # it is held back
+        if performer := self._performers.get(action.kind):
+            await performer(action)
+        elif action.kind not in RETRIES:
+            await self._store.change(key, partial(self._changed, action, by))
+        if action.kind in ("remove-surplus", "retry-surplus"):
+            return await self._remover.remove_surplus(key)
+        return action.kind not in REMOVED or await self._remover.try_removal(key)
 
-        def beside(found: InstanceRecord) -> InstanceRecord:
-            # A launch may have recorded it since.
-            return found if found.provider_id == one.provider_id else with_surplus(found, one)
+    def _changed(
+        self, action: SweepAction, by: Authority, record: InstanceRecord | None
+    ) -> InstanceRecord | None:
+        """Return the record after an action; None: none is needed, or it has changed since.
 
-        await self._store.amend(key, beside)
-        return await self._remover.remove_surplus(key)
-
-    def _marked(self, action: SweepAction, record: InstanceRecord) -> InstanceRecord:
-        if action.kind in ("mark-listed", "mark-unlisted"):
-            return replace(record, error=NOT_LISTED if action.kind == "mark-unlisted" else "")
-        reason = down_reason(action.instance)
-        since = (record.down_since or self._clock.now()) if reason else None
-        return replace(record, down_since=since, down_reason=reason)
-
-    def _correct(self, action: SweepAction, record: InstanceRecord | None) -> InstanceRecord | None:
-        """Return the corrected record; None if it has changed since the sweep read it."""
-        if action.kind == "restore-record":
+        `by`: the authority of a new order.
+        """
+        now, kind = self._clock.now(), action.kind
+        new = record_from_tags(action.provider, action.instance, now)
+        if kind == "restore-record":
             earlier = record is not None and record.state == "terminated"
-            if record is not None and not (earlier and not action.instance.provider_id):
-                return None
-            record = self._new_record(action.provider, action.instance)
-        elif record is None or record.state != "intended":
-            return None
-        return settle(record, action.instance, self._clock.now(), action.provider).record
+            if record is None or (earlier and not action.instance.provider_id):
+                return settle(new, action.instance, now, action.provider).record
+        elif record is None:
+            found = mark_listed(new, action.instance, now)
+            gone = mark_terminating(found, now, by, "no record of it")
+            return gone if kind == "remove-unexpected" else None
+        elif kind == "forget-instance":
+            return mark_terminated(record, now)
+        elif record.state == "intended" and kind == "adopt-instance":
+            return settle(record, action.instance, now, action.provider).record
+        elif kind == "remove-surplus":
+            known = record.provider_id == action.instance.provider_id
+            return record if known else with_surplus(record, _surplus(action, by))
+        elif kind in ORDERS:
+            return _ordered(action, by, record, now)
+        elif record.state == "running":
+            return _marked(action, record, now)
+        return None
 
-    async def _order(self, action: SweepAction) -> None:
-        """Have the record say that an instance must go, by its own order or its launch's."""
-        if action.kind == "remove-late":
-            await self._store.change(action.key, self._record_unexpected(action, None))
-        elif action.kind == "end-launch":
-            await self._store.amend(action.key, self._end_launch, "intended")
 
-    def _end_launch(self, record: InstanceRecord) -> InstanceRecord:
-        """Have it go; its request may still be under way, so lists say when there is nothing."""
-        now = self._clock.now()
+def _surplus(action: SweepAction, by: Authority) -> SurplusInstance:
+    own = action.instance.provider_id
+    return SurplusInstance(provider=action.provider, provider_id=own, authority=by)
+
+
+def _ordered(
+    action: SweepAction, by: Authority, record: InstanceRecord, now: datetime
+) -> InstanceRecord | None:
+    """Have a record say that an instance must go, by an order, its own or its launch's."""
+    if action.kind == "terminate-orphan":
+        return mark_terminating(record, now, by)
+    if action.kind == "end-launch" and record.state == "intended":
+        # Its request may still be under way, so lists say when there is nothing.
         return mark_terminating(record, now, Authority(kind="launch", saga=record.saga, at=now))
+    if action.kind != "end-launch" and record.state == "terminated":
+        # The record of a cancelled launch names no provider.
+        record = replace(record, provider=action.provider)
+        return mark_listed(
+            record, action.instance, now, None if action.kind == "remove-late" else by
+        )
+    return None
 
-    def _record_unexpected(self, action: SweepAction, by: Authority | None) -> Change:
-        """Record that it must go, by a new order or its record's, so that operators see it."""
-        provider, instance = action.provider, action.instance
 
-        def decide(record: InstanceRecord | None) -> InstanceRecord | None:
-            now = self._clock.now()
-            if record is None and by is not None:
-                found = mark_listed(self._new_record(provider, instance), instance, now)
-                return mark_terminating(found, now, by, "no record of it")
-            if record is not None and record.state == "terminated":
-                # The record of a cancelled launch names no provider.
-                return mark_listed(replace(record, provider=provider), instance, now, by)
+def _marked(action: SweepAction, record: InstanceRecord, now: datetime) -> InstanceRecord | None:
+    """Have a running instance's record say how it is listed."""
+    reason = down_reason(action.instance)
+    match action.kind:
+        case "doubt-id" if record.provider_id == action.instance.provider_id:
+            return replace(record, id_doubted=True)
+        case "mark-listed" | "mark-unlisted":
+            return replace(record, error=NOT_LISTED if action.kind == "mark-unlisted" else "")
+        case "mark-down" | "mark-up":
+            since = (record.down_since or now) if reason else None
+            return replace(record, down_since=since, down_reason=reason)
+        case _:
             return None
-
-        return decide
-
-    def _new_record(self, provider: str, instance: Instance) -> InstanceRecord:
-        return record_from_tags(provider, instance, self._clock.now())
-
-
-def operator_authority(request: SweepRequest, now: datetime) -> Authority:
-    """Return the authority of an operator's command."""
-    names = " ".join(request.terminate)
-    return Authority(kind="operator", request=f"sweep --terminate {names}", by=request.by, at=now)
-
-
-def _doubted(record: InstanceRecord, instance: Instance) -> InstanceRecord:
-    """Return a record whose ID was listed as another node's, unless it was corrected since."""
-    doubted = record.provider_id == instance.provider_id
-    return replace(record, id_doubted=True) if doubted else record

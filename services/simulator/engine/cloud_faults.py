@@ -33,6 +33,8 @@ CALLS: Final[dict[str, tuple[Call, ProviderErrorKind | None]]] = {
     "list_error": ("list", None),
 }
 """Fault -> the call that fails, and its error; None: as the fault says."""
+UNLISTED: Final = "unlisted"
+"""Message of a `lying_removal` after which lists lack the machine, too."""
 LASTING: Final = frozenset({"no_capacity", "no_quota"})
 """These last until they are recovered; the others fail `count` calls."""
 
@@ -147,9 +149,8 @@ class CloudFaults:
                 self._machines.failing_boot_checks += fault.count
             case "old_hardware":
                 self._machines.reused += fault.count
-            case "slow_removal":
-                until = float("inf") if fault.seconds is None else self._after(fault.seconds)
-                self._cloud.removing_until = until
+            case "slow_removal" | "lying_removal":
+                self._remove_late(fault)
             case "fixed_capacity":
                 self._cloud.machines_max[fault.selector] = fault.count
                 if fault.seconds is not None:
@@ -164,6 +165,14 @@ class CloudFaults:
                     self._later(fault.seconds, partial(self.recover, fault.kind))
             case _:
                 self._fail_calls(fault)
+
+    def _remove_late(self, fault: InjectedFault) -> None:
+        until = float("inf") if fault.seconds is None else self._after(fault.seconds)
+        if fault.kind == "slow_removal":
+            self._cloud.removing_until = until
+        else:
+            self._cloud.removals_lie_until = until
+            self._cloud.unlists_on_lie = fault.message == UNLISTED
 
     def _answer_wrongly(self, fault: InjectedFault) -> None:
         ids = self._cloud.ids
@@ -211,6 +220,8 @@ class CloudFaults:
             self._machines.reused = 0
         if kind in ("", "slow_removal"):
             self._cloud.removing_until = 0.0
+        if kind in ("", "lying_removal"):
+            self._cloud.tell_the_truth()
         if kind in ("", "fixed_capacity"):
             self._cloud.machines_max.clear()
         if kind in ("", "respelled_ids", "listed_twice", "empty_list", "wrong_answer"):

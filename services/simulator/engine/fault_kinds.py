@@ -64,6 +64,7 @@ CloudFault = Literal[
     "launch_cut_off",
     "terminate_error",
     "slow_removal",
+    "lying_removal",
     "fixed_capacity",
     "reported_quota",
     "list_error",
@@ -82,12 +83,13 @@ listed_twice: they show each twice; empty_list: they succeed and show nothing; w
 next `count` launches are answered with an ID that no machine has, or another one's (`message`:
 unknown, borrowed); lost_answer: a launch takes effect and its answer is lost; launch_cut_off:
 the replica that launches loses its connection until the launch takes effect; slow_removal:
-machines that are being removed stay so until it ends; fixed_capacity: the cloud has `count`
-machines, and those that are being removed count; reported_quota: the account may have `count`
-machines, which the cloud reports, and it refuses more; never_boots: the next machines never
-boot; boot_failure: their boot checks fail; old_hardware: they have the hardware that was
-terminated last; other_rack: they are in racks of their own; preemption: the cloud announces that
-it takes some of its machines."""
+machines that are being removed stay so until it ends; lying_removal: removals are answered, and
+their machines go on until it ends, in lists as well unless `message` is unlisted; fixed_capacity:
+the cloud has `count` machines, and those that are being removed count; reported_quota: the account
+may have `count` machines, which the cloud reports, and it refuses more; never_boots: the next
+machines never boot; boot_failure: their boot checks fail; old_hardware: they have the hardware that
+was terminated last; other_rack: they are in racks of their own; preemption: the cloud announces
+that it takes some of its machines."""
 WorkloadFault = Literal[
     "network",
     "endless_drain",

@@ -331,7 +331,7 @@ class Invariants:
             if self._cloud.adopts
             else self._cloud.count(record.instance)
         )
-        lied = self._cloud.ids.lied(self._simulation.now())
+        lied = self._cloud.lied_about(record.instance)
         if record.state == "terminated" and exists and not lied and not self._came_late(record):
             self.fail(f"{record.instance} is recorded as gone, and exists", record.instance)
 

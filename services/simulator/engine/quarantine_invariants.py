@@ -10,7 +10,7 @@ from schemas.saga_log_entries import SagaStarted, StepStarted, StepSucceeded, sa
 from schemas.topology import NODES, SAGAS
 from services.bus.port import Stored
 from services.pool_manager.planner import cloud_notices, rack_units
-from services.pool_manager.planner.disruption_budget import FLEET_LEVEL_MIN
+from services.pool_manager.planner.disruption_budget import ALL, FLEET_LEVEL_MIN
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.remediation.flapping_nodes import calm_at, flaps
 from services.pool_manager.planner.remediation.quarantine import pool_limit
@@ -145,7 +145,7 @@ class QuarantineInvariants:
             return  # its rack counts already
         wanted = rack_units.units(pool, pool.desired)
         stated = pool.spec.budget.max_quarantined
-        if stated is None:
+        if stated is None or stated == ALL:
             return
         allowed = budget_count(stated, wanted, least=1)
         if len(units) > allowed:

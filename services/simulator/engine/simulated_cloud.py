@@ -77,6 +77,8 @@ class CloudInstance:
     """What the launch requested."""
     stopping: bool = False
     stopped: bool = False
+    hidden_until: float = 0.0
+    """Lists lack it until then: its removal was answered as if done."""
 
 
 def offering_of(machine: CloudInstance) -> Offering:
@@ -117,6 +119,10 @@ class SimulatedCloud:
     """Cuts a process off from the bus for so many seconds."""
     removing_until: float = 0.0
     """Until then no machine that is being removed is gone."""
+    removals_lie_until: float = 0.0
+    """Until then a removal is answered as if done, and its machine goes on."""
+    unlists_on_lie: bool = False
+    """Whether lists then lack the machine as well."""
     adopts: bool = False
     """Whether others make its machines, and Navarch only adopts them."""
     machines_max: dict[OfferingSelector, int] = field(default_factory=dict)
@@ -202,11 +208,26 @@ class SimulatedCloud:
         machine = self.machines.get(provider_id)
         if machine is None or machine.stopping:
             return
+        if self.simulation.now() < self.removals_lie_until:
+            machine.hidden_until = self.removals_lie_until if self.unlists_on_lie else 0.0
+            self.simulation.note(f"cloud leaves {machine.instance.name} ({provider_id}) running")
+            return
         machine.stopping = True
         self.simulation.note(f"cloud ends {machine.instance.name} ({provider_id})")
         self.on_ending(machine.instance)
         seconds = self.chance.random() * STOPPING_SECONDS_MAX
         asyncio.get_running_loop().call_later(seconds, self._removed, provider_id)
+
+    def tell_the_truth(self) -> None:
+        """Remove from now on what it is asked to, and list every machine."""
+        now = self.removals_lie_until = self.simulation.now()
+        for each in self.machines.values():
+            each.hidden_until = min(each.hidden_until, now)
+
+    def lied_about(self, name: str) -> bool:
+        """Return whether an absence may have been concluded from a list that was wrong."""
+        hidden = (each.instance.name for each in self.machines.values() if each.hidden_until)
+        return name in hidden or self.ids.lied(self.simulation.now())
 
     def _removed(self, provider_id: str) -> None:
         """A machine is gone, unless the cloud takes its time."""
@@ -251,7 +272,7 @@ class SimulatedCloud:
             if each.stopping or each.stopped
             else each.instance
             for each in self.machines.values()
-            if each.shown_at <= now and provider == each.provider
+            if max(each.shown_at, each.hidden_until) <= now and provider == each.provider
         ]
 
 
