@@ -150,6 +150,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """The autoscaler's last growth, while its effect on the waiting jobs is unknown."""
     unserved: dict[str, Int] = {}
     """Shape of jobs -> how many kept waiting while nodes that were added for them had no work."""
+    unserved_gone: dict[str, Int] = {}
+    """The same of those that wait no more, while a node in service has no work."""
     unserved_since: UtcTime | None = None
     gangs: tuple[Int, ...] = ()
     """What the autoscaler grew it for, in their order: each is launched as a whole, so that one for

@@ -38,7 +38,7 @@ from services.pool_manager.planner.node_counts import Nodes, is_for_silence
 from services.pool_manager.planner.node_projection import FOUND
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, Rest
-from services.pool_manager.planner.remediation import remedy_selection, renewals
+from services.pool_manager.planner.remediation import obstacles, remedy_selection, renewals
 from services.pool_manager.planner.remediation.quarantine_recheck import diagnostic_of
 from services.pool_manager.planner.remediator import Remediator
 from services.pool_manager.planner.safety import holds
@@ -203,6 +203,7 @@ class Reconciler:
         free += retirements.asked_about(snapshot.record, snapshot.nodes.needs_attention, now)
         free += remedy_selection.asked_about(snapshot, now)
         free += renewals.asked_about(snapshot, now)
+        free += obstacles.asked_about(snapshot, now)
         pool = snapshot.record.name
         if free:
             use = await self._node_use.read_with_work(pool, tuple(dict.fromkeys(free)))

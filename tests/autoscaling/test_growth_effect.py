@@ -16,6 +16,7 @@ from services.pool_manager.autoscaling.growth_effect import (
     AddedNodes,
     is_awaited,
     judged,
+    not_helped,
     shapes,
     with_growth,
     without_unserved,
@@ -53,9 +54,9 @@ def pending(count: int) -> PoolMetrics:
     return PoolMetrics(pending_jobs=count)
 
 
-def added(count: int = 2, ago: timedelta = GRACE, busiest: float | None = 0.0) -> AddedNodes:
+def added(count: int = 2, ago: timedelta = GRACE, least_busy: float | None = 0.0) -> AddedNodes:
     """Return nodes that have been in service for so long."""
-    return AddedNodes(admitted=(NOW - ago,) * count, busiest=busiest)
+    return AddedNodes(admitted=(NOW - ago,) * count, least_busy=least_busy)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +64,12 @@ def added(count: int = 2, ago: timedelta = GRACE, busiest: float | None = 0.0) -
     [
         (grew(), pending(2), added(), True, {JOBS: 2}),
         (grew(), pending(3), added(), True, {JOBS: 2}),
-        (grew(), pending(2), added(busiest=None), True, {JOBS: 2}),
+        (grew(), pending(2), added(least_busy=None), True, {JOBS: 2}),
         (grew(), pending(1), added(), True, {}),
-        (grew(), pending(2), added(busiest=40.0), True, {}),
+        (grew(), pending(0), added(ago=GRACE - SECOND), False, {}),
+        (grew(), pending(0), added(count=1), True, {}),
+        (grew(), pending(2), added(least_busy=40.0), True, {}),
+        (grew(), pending(2), added(count=1, least_busy=40.0), False, {}),
         (grew(), pending(2), added(ago=GRACE - SECOND), False, {}),
         (grew(), pending(2), added(count=1), False, {}),
         (grew(), pending(2), AddedNodes(), False, {}),
@@ -81,7 +85,10 @@ def added(count: int = 2, ago: timedelta = GRACE, busiest: float | None = 0.0) -
         "another one came",
         "use of the nodes unknown",
         "one was served",
-        "a node works",
+        "withdrawn beside idle nodes",
+        "served before all nodes came",
+        "all nodes work",
+        "the first of them works",
         "not for long enough",
         "a node is missing",
         "no node is there",
@@ -100,7 +107,7 @@ def test_what_a_growth_has_served(
     judges: bool,
     unserved: dict[str, int],
 ) -> None:
-    """Nodes in service and idle for the grace, and no job less, are no help."""
+    """Nodes in service, one of them idle for the grace, and no job less, are no help."""
     after = judged(before, metrics, nodes, NOW)
     assert (after.growth is None, after.unserved) == (judges, unserved)
     assert (after.unserved_since is not None) == bool(unserved)
@@ -134,7 +141,7 @@ def test_jobs_that_never_start_lead_to_one_growth(jobs: int, rounds: int) -> Non
     record, now, metrics = pool(), NOW, pending(jobs)
     start = record.desired
     for _ in range(rounds):
-        new = AddedNodes(admitted=(now - GRACE,) * (record.desired - start), busiest=0.0)
+        new = AddedNodes(admitted=(now - GRACE,) * (record.desired - start), least_busy=0.0)
         record = judged(record, metrics, new, now)
         seen = without_unserved(metrics, record.unserved)
         target = record.desired + (seen.pending_jobs or 0)
@@ -143,3 +150,66 @@ def test_jobs_that_never_start_lead_to_one_growth(jobs: int, rounds: int) -> Non
             record = with_growth(grown, record.desired, metrics, now)
         now += timedelta(minutes=6)
     assert record.desired == start + jobs
+
+
+@given(
+    comes=st.lists(st.booleans(), min_size=1, max_size=40),
+    jobs=st.integers(1, 6),
+    minutes=st.integers(1, 12),
+)
+def test_jobs_that_come_and_go_lead_to_one_growth(
+    comes: list[bool], jobs: int, minutes: int
+) -> None:
+    """Nodes without work are left of the last time; six hours pass before they are tried again."""
+    record, now = pool(), NOW
+    start, grown_at = record.desired, NOW
+    for waits in comes[: int(AGAIN_AFTER / timedelta(minutes=minutes))]:
+        metrics = pending(jobs if waits else 0)
+        new = AddedNodes(
+            admitted=(grown_at,) * (record.growth.nodes if record.growth else 0),
+            least_busy=0.0,
+            idle=record.desired - start,
+        )
+        record = judged(record, metrics, new, now)
+        seen = without_unserved(metrics, not_helped(record, metrics, new.idle))
+        target = record.desired + (seen.pending_jobs or 0)
+        if target > record.desired and not is_awaited(record, metrics, target):
+            record = with_growth(replace(record, desired=target), record.desired, metrics, now)
+            grown_at = now
+        now += timedelta(minutes=minutes)
+    assert record.desired <= start + jobs
+
+
+@pytest.mark.parametrize(
+    ("counts", "idle", "expected"),
+    [
+        ([3, 0, 3], 3, {JOBS: 3}),
+        ([3, 0, 3], 1, {JOBS: 1}),
+        ([3, 1, 3], 3, {JOBS: 3}),
+        ([3, 1, 0, 5], 9, {JOBS: 3}),
+        ([3, 2], 3, {JOBS: 2}),
+        ([3, 0, 3], 0, {}),
+        ([3, 1, 3], 0, {JOBS: 1}),
+    ],
+    ids=[
+        "all come again",
+        "one node is left",
+        "some do",
+        "more come",
+        "they wait on",
+        "nodes work",
+        "nodes work now",
+    ],
+)
+def test_jobs_that_come_again_have_the_nodes_without_work(
+    counts: list[int], idle: int, expected: dict[str, int]
+) -> None:
+    """Once every node has work, what comes is grown for like any other job."""
+    record = pool(unserved={JOBS: counts[0]})
+    for count in counts:
+        record = judged(record, pending(count), AddedNodes(idle=idle), NOW)
+    assert not_helped(record, pending(counts[-1]), idle) == expected
+    working = judged(record, pending(counts[-1]), AddedNodes(), NOW)
+    assert not_helped(working, pending(counts[-1]), 0) == record.unserved
+    later = judged(record, pending(counts[-1]), AddedNodes(idle=idle), NOW + AGAIN_AFTER)
+    assert not_helped(later, pending(counts[-1]), idle) == {}

@@ -82,13 +82,21 @@ def test_the_failure_is_counted_once() -> None:
     assert (after.failures, after.retry_at, after.open) == (1, NOW, {})
 
 
-def test_operators_hear_what_was_seen_last() -> None:
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ("bootstrap", "its set-up did not end"),
+        ("register", "its agent never registered"),
+        ("admit", "its boot checks have not passed"),
+    ],
+)
+def test_operators_hear_what_was_seen_last(step: str, words: str) -> None:
     """The event names the machine, what it was waited for, and the setting to change."""
-    failed = failed_launches.with_free_place(record(), state())
+    failed = failed_launches.with_free_place(record(), state(failed_step=step))
     world = PoolSnapshot(fleet="f", record=failed, nodes=Nodes(), revision=7)
     failed, _, wake_at = pool_conditions.reported(world, failed, NOW)
     assert wake_at is not None
     _, (event,), _ = pool_conditions.reported(world, failed, wake_at)
     assert wake_at - NOW < timedelta(seconds=10)
-    assert "new: its agent never registered (launch_timeout:" in event.reason
+    assert f"new: {words} (launch_timeout:" in event.reason
     assert "raise launch_timeout" in event.remedy

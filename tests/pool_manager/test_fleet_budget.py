@@ -333,4 +333,4 @@ def test_silence_does_not_queue_behind_work_that_does_not_leave(
     record = PoolRecord(name="p", spec=spec, desired=2, open={"s": opened})
     nodes = Nodes([NodeRecord(pool="p", node=each, state="active") for each in "ac"])
     left = allowance(record, nodes, None, NOW)
-    assert left.refusal(cordoned=False, silent=silent) == expected
+    assert left.refusal(cordoned=False, no_work=silent) == expected

@@ -10,7 +10,7 @@ import pytest
 from schemas.enums import NodeState
 from schemas.node_records import GpuUse, NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
-from schemas.settings import PoolSpec
+from schemas.settings import HealthSpec, PoolSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import NodeUse, PoolSnapshot, Work
@@ -80,6 +80,34 @@ def test_smaller_pool_gives_away_the_least_used(known: dict[str, NodeUse]) -> No
     assert list(known) == order
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cordoned": True},
+        {"lost": True, "lost_at": NOW},
+        {"health": "unhealthy", "health_at": NOW},
+        {"health": "unhealthy", "health_at": NOW, "cordoned": True},
+    ],
+    ids=["cordoned", "silent", "unhealthy", "unhealthy and cordoned"],
+)
+def test_what_takes_no_work_leaves_before_a_node_in_service(changes: dict[str, Any]) -> None:
+    """Whatever it costs, and although the other has no work either."""
+    out = msgspec.structs.replace(node("z", NOW - timedelta(days=9)), **changes)
+    spec = msgspec.structs.replace(pool(1).spec, health=HealthSpec(auto_replace=False))
+    known = {"a": use(busy=False, dollars=9), "z": use(busy=True, minutes=900)}
+    record = msgspec.structs.replace(pool(1), spec=spec)
+    (leaving,) = plan(replace(snapshot(record, node("a"), out), use=known), NOW).start.values()
+    assert leaving.node == "z"
+
+
+def test_what_is_to_be_repaired_leaves_before_what_is_cordoned() -> None:
+    """The cordoned node works, and may come back."""
+    out = msgspec.structs.replace(node("a"), cordoned=True)
+    broken = msgspec.structs.replace(node("z"), health="unhealthy", health_at=NOW)
+    (leaving,) = plan(snapshot(pool(1), out, broken), NOW).start.values()
+    assert leaving.node == "z"
+
+
 def test_a_node_with_a_job_of_several_nodes_is_busy() -> None:
     """The node's record has the job, whatever its GPUs do."""
     gang = msgspec.structs.replace(node("a"), gangs=("4711",))
@@ -131,9 +159,9 @@ def reboot(name: str) -> OpenSaga:
     return OpenSaga(kind="reboot", node=name, since=NOW)
 
 
-def replacement(old: str, new: str) -> OpenSaga:
+def replacement(old: str, new: str, **changes: Any) -> OpenSaga:
     """Return a replacement whose launch is to come."""
-    return OpenSaga(kind="replace", node=old, new_node=new, since=NOW)
+    return OpenSaga(kind="replace", node=old, new_node=new, since=NOW, **changes)
 
 
 def booting(name: str, state: NodeState = "launching") -> NodeRecord:
@@ -153,6 +181,8 @@ GIVEN_UP = [
     ),
     ([launch("x"), replacement("a", "z")], [], 2, "x", "", "a replacement's launch stays"),
     ([launch("x"), replacement("a", "z")], [], 1, "x z", "", "until it is too many as well"),
+    ([replacement("a", "z", called_off="r")], [], 2, "", "", "one that is wanted again goes on"),
+    ([replacement("a", "z", called_off="r")], [], 1, "z", "", "one that is not stays given up"),
     ([reboot("a")], [], 1, "", "", "a node in repair is waited for"),
     ([reboot("a")], [], 0, "", "b", "where one of two leaves, it is the other"),
     (

@@ -52,6 +52,8 @@ CASES = [
     ({"cordoned": True}, [], 0, True, "it is cordoned, and nothing is done"),
     ({"lost": True}, [], 0, True, "it is silent"),
     ({"state": "registered"}, [LAUNCH], 0, False, "it boots"),
+    ({"state": "registered"}, [OLD], 0, True, "it has booted for longer than launch_timeout"),
+    ({"state": "launching"}, [OLD], 0, True, "its launch has lasted longer than that"),
     ({"cordoned": True}, [LAUNCH], 0, False, "a launch is young"),
     ({"cordoned": True}, [OLD], 0, True, "a launch is older than launch_timeout"),
     ({"cordoned": True}, [opened("reboot", 5, node="c")], 0, False, "it is being rebooted"),

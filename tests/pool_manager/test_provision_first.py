@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schemas.node_records import NodeRecord
+from schemas.enums import HealthStatus
+from schemas.node_records import NodeRecord, RemediationAttempt
 from schemas.saga_params import SagaParams
 from schemas.settings import PoolSpec
 from services.pool_manager.planner.saga_projection import leaving_node
@@ -80,6 +81,70 @@ def test_since_when_there_is_no_room(
     found = leaving_node(node, state)
     assert found is not None
     assert found.no_room_since == expected
+
+
+@pytest.mark.parametrize(
+    ("signature", "health", "room_since", "makes_room"),
+    [
+        ("expired", "healthy", EARLIER, True),
+        ("drifted", "degraded", EARLIER, True),
+        ("consolidated", "healthy", NOW, False),  # it has its time
+        ("xid-79", "healthy", None, False),  # its cordon was taken back
+        ("expired", "unhealthy", EARLIER, False),  # it is cordoned first, as any broken node
+    ],
+)
+def test_a_node_that_is_well_makes_room_without_a_cordon(
+    signature: str, health: HealthStatus, room_since: datetime | None, *, makes_room: bool
+) -> None:
+    """The tries without room count although the node has served all the while."""
+    params = SagaParams(
+        pool="p", node="p-1", new_node="p-2", order="provision_first", fault_signature=signature
+    )
+    state = SagaState(
+        saga="replace-p-1-1",
+        kind="replace",
+        params=params,
+        cause="",
+        trace="",
+        last_id="",
+        status="unwound",
+        started_at=NOW,
+        sequence=9,
+        steps={"provision": StepState(status="failed", error="CAPACITY")},
+    )
+    node = NodeRecord(pool="p", node="p-1", health=health, no_room_since=room_since)
+    found = leaving_node(node, state)
+    assert found is not None
+    assert found.no_room_since == room_since
+    spec = PoolSpec(min_nodes=1, max_nodes=1, replace_order="provision_first")
+    assert lacks_room(found, spec, NOW) is makes_room
+
+
+@pytest.mark.parametrize(("signature", "kept"), [("drifted", True), ("xid-79", False)])
+def test_an_uncordon_forgets_no_try_to_renew_a_node(signature: str, *, kept: bool) -> None:
+    """A spare had its place: it is given back where nothing comes in its place, and tried again."""
+    attempt = RemediationAttempt(
+        saga="replace-p-1-1", kind="replace", fault_signature=signature, at=EARLIER
+    )
+    node = NodeRecord(
+        pool="p", node="p-1", cordoned=True, sagas=1, no_room_since=EARLIER, attempts=(attempt,)
+    )
+    state = SagaState(
+        saga="uncordon-p-1-2",
+        kind="uncordon",
+        params=SagaParams(pool="p", node="p-1"),
+        cause="",
+        trace="",
+        last_id="",
+        status="done",
+        started_at=NOW,
+        sequence=9,
+        steps={"uncordon": StepState(status="succeeded")},
+    )
+    found = leaving_node(node, state)
+    assert found is not None
+    assert not found.cordoned
+    assert found.no_room_since == (EARLIER if kept else None)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from schemas.breaker_state import Breaker, OpenIncident
+from schemas.enums import SagaKind
 from schemas.health_records import HealthRecord, RecordedFault
 from schemas.node_events import GpuIdentity
 from schemas.node_records import NodeRecord, Quarantine, WorkloadView
@@ -16,7 +17,7 @@ from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.saga_projection import leaving_node
 from services.pool_manager.reconciler import saga_params
-from services.saga.saga_state import SagaState
+from services.saga.saga_state import SagaState, StepState
 from tests.pool_manager.test_quarantine import saga
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -151,3 +152,22 @@ def test_a_test_that_does_not_pass_leaves_the_node_quarantined(
     again = leaving_node(msgspec.structs.replace(after, saga="", saga_entry=0), state)
     assert again is not None
     assert (NOW,) == after.tests == again.tests
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "is_evidence"),
+    [
+        ("recheck", "test-failed", True),
+        ("recheck", "not-admitted", False),
+        ("reboot", "test-failed", False),
+    ],
+)
+def test_what_nvml_says_in_a_recheck_is_kept_as_evidence(
+    kind: SagaKind, error: str, *, is_evidence: bool
+) -> None:
+    """A tool that cannot run says nothing; a test after a repair has a place of its own."""
+    failed = StepState(status="failed", error=error, ended_at=NOW)
+    state = msgspec.structs.replace(saga(kind, "unwound"), steps={"check": failed})
+    after = leaving_node(accused(), state)
+    assert after is not None
+    assert after.test_failed_at == (NOW if is_evidence else None)

@@ -16,7 +16,12 @@ from schemas.node_records import CloudNotice, GpuUse, NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, PoolSpec, WindowSpec
 from services.pool_manager.planner.node_counts import unavailable
-from services.pool_manager.planner.pool_planner import RENEW_AGAIN_SECONDS, close, plan
+from services.pool_manager.planner.pool_planner import (
+    RENEW_AGAIN_SECONDS,
+    RETRY_FIRST_SECONDS,
+    close,
+    plan,
+)
 from services.pool_manager.planner.pool_snapshot import NodeUse, PoolPlan, PoolSnapshot
 from services.pool_manager.planner.remediation import renewals
 from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence, unfounded
@@ -166,6 +171,28 @@ def test_after_a_failure_the_next_one_waits(how: Ended, waits: bool) -> None:
     record = close(before, "s", failed=how == "failed", how=how, now=NOW)
     again = NOW + timedelta(seconds=RENEW_AGAIN_SECONDS)
     assert record.renew_at == (again if waits else None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "minutes", "again_minutes"),
+    [
+        ({"replace_order": "provision_first"}, 20, 10),
+        ({"replace_order": "provision_first"}, 40, RETRY_FIRST_SECONDS / 60),
+        ({"replace_order": "provision_first", "provision_first_for": Duration(0)}, 20, 60),
+        ({"replace_order": "provision_first", "provision_first_for": Duration(9000)}, 20, 60),
+        ({"replace_order": "terminate_first"}, 20, 60),
+    ],
+    ids=["in time", "at once", "never", "an hour at most", "it goes first already"],
+)
+def test_the_next_try_is_at_the_time_when_the_old_node_goes_first(
+    changes: dict[str, Any], minutes: float, again_minutes: float
+) -> None:
+    """With `provision_first` a node makes room once it has found none for so long."""
+    since = NOW - timedelta(minutes=minutes)
+    opened = OpenSaga(kind="replace", node="a", new_node="b", since=since, fault_signature=EXPIRED)
+    before = pool(1, spec=spec(**changes), open={"s": opened})
+    record = close(before, "s", failed=True, how="failed", exhausted=True, now=NOW)
+    assert record.renew_at == NOW + timedelta(minutes=again_minutes)
 
 
 def test_spares_are_renewed_first_and_one_at_a_time() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -75,6 +76,30 @@ async def test_what_failed_is_final_and_named(bus: NatsBus) -> None:
         failure.value.error,
     )
     assert 1 == len(asked)
+
+
+@pytest.mark.parametrize(
+    ("checks", "failing", "since", "error"),
+    [
+        (("boot",), "nvml", None, "test-failed"),
+        (("boot", "dcgm"), "nvml", None, "test-failed"),
+        (("boot", "dcgm"), "dcgm", None, "not-admitted"),
+        (("dcgm",), "dcgm", None, "not-admitted"),
+        (("boot",), "nvml", datetime(2026, 1, 1, tzinfo=UTC), "not-admitted"),
+    ],
+    ids=["nvml", "nvml beside a tool", "a tool", "a tool alone", "after a repair"],
+)
+async def test_only_nvml_in_a_recheck_is_evidence(
+    bus: NatsBus, checks: tuple[str, ...], failing: str, since: datetime | None, error: str
+) -> None:
+    """What a tool finds is a fault of its own, and one that cannot run says nothing."""
+    found = Diagnosis(ok=False, checks=(CheckResult(name=failing, ok=False, detail="no answer"),))
+    await agent(bus, [found])
+    inputs = CheckInputs(pool="training", node="training-1", checks=checks, level=1, since=since)
+    asked = replace(command(), inputs=msgspec.to_builtins(inputs))
+    with pytest.raises(StepFailure) as failure:
+        await DiagnosticStep(bus, SystemClock()).check(asked)
+    assert failure.value.error == error
 
 
 async def test_an_agent_that_is_away_or_busy_is_asked_again(

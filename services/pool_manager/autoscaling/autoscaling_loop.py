@@ -20,9 +20,11 @@ from services.pool_manager.autoscaling.autoscaler_plugins import Finder, Found
 from services.pool_manager.autoscaling.autoscalers import PoolMetrics, PoolState, stay
 from services.pool_manager.autoscaling.gpu_utilization import PoolUtilization
 from services.pool_manager.autoscaling.growth_effect import (
+    BUSY_PERCENT,
     AddedNodes,
     is_awaited,
     judged,
+    not_helped,
     with_growth,
     without_unserved,
 )
@@ -136,9 +138,11 @@ class Autoscaling:
         record, revision = stored
         metrics = self._metrics(pool, for_pool(load, record.spec.labels), silent)
         now, kind, again = self._clock.now(), found.kind, self._interval
+        added = self._added(record)
         if not silent:
-            record = judged(record, metrics, self._added(record), now)
-        state = self._state(record, without_unserved(metrics, record.unserved))
+            record = judged(record, metrics, added, now)
+        unhelped = not_helped(record, metrics, added.idle)
+        state = self._state(record, without_unserved(metrics, unhelped))
         try:
             recommended = await found.recommend(state)
         except PluginFailedError as error:
@@ -185,18 +189,18 @@ class Autoscaling:
 
     def _added(self, record: PoolRecord) -> AddedNodes:
         """Return what came of the last growth."""
-        growth = record.growth
-        if growth is None:
-            return AddedNodes()
+        growth, at = record.growth, self._clock.now().timestamp()
+        used = self._watched(record.name)
         admitted = {
             node.node: node.admitted_at
             for node in self._store.nodes.of(record.name)
-            if node.state == "active" and node.admitted_at and node.admitted_at >= growth.at
+            if growth is not None and node.state == "active"
+            if node.admitted_at and node.admitted_at >= growth.at
         }
-        at = self._clock.now().timestamp()
         return AddedNodes(
             admitted=tuple(admitted.values()),
-            busiest=self._watched(record.name).busiest(admitted, at),
+            least_busy=used.least_busy(admitted, at),
+            idle=used.count(self._serving(record.name), at, BUSY_PERCENT),
         )
 
     def _serving(self, pool: str) -> list[str]:

@@ -4,7 +4,7 @@ A job may wait for something else than nodes: a label that no node has, a quota,
 waits it looks like demand, and each growth for it would lead to the next, up to max_nodes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -34,9 +34,11 @@ class AddedNodes:
     """Describes the nodes that came into service since a growth."""
 
     admitted: Sequence[datetime] = ()
-    busiest: float | None = None
-    """How busy the GPUs of the busiest are, in percent; None: unknown, so that the jobs alone say
+    least_busy: float | None = None
+    """How busy the GPUs of the least busy are, in percent; None: unknown: the jobs alone say
     whether it helped."""
+    idle: int = 0
+    """Nodes in service, these and others, that are known to have no work."""
 
 
 def shapes(metrics: PoolMetrics) -> dict[str, int] | None:
@@ -60,35 +62,82 @@ def judged(
     waiting = shapes(metrics)
     if waiting is None:
         return record
-    unserved, since = _still_unserved(record, waiting, now), record.unserved_since
-    growth = record.growth
+    growth, since, before, gone = record.growth, now, dict[str, int](), dict[str, int]()
+    if record.unserved_since is not None and now - record.unserved_since < AGAIN_AFTER:
+        since, before, gone = record.unserved_since, record.unserved, record.unserved_gone
     if growth is not None and _is_unserved(growth, waiting, added, now):
-        unserved, since, growth = {**unserved, **growth.waiting}, now, None
-    elif growth is not None and (
-        _has_effect(growth, waiting, added) or now - growth.at >= UNKNOWN_AFTER
-    ):
+        gone = {shape: count for shape, count in gone.items() if shape not in growth.waiting}
+        before, since, growth = {**before, **growth.waiting}, now, None
+    elif growth is not None and _has_effect(growth, waiting, added, now):
+        if not _works(added):
+            gone = _gone(growth.waiting, _capped(growth.waiting, waiting), gone)
         growth = None
+    elif growth is not None and now - growth.at >= UNKNOWN_AFTER:
+        growth = None
+    unserved = _capped(before, waiting)
+    gone = _gone(before, unserved, gone) if added.idle else {}
     return msgspec.structs.replace(
-        record, growth=growth, unserved=unserved, unserved_since=since if unserved else None
+        record,
+        growth=growth,
+        unserved=unserved,
+        unserved_gone=gone,
+        unserved_since=since if unserved or gone else None,
     )
 
 
-def _still_unserved(record: PoolRecord, waiting: dict[str, int], now: datetime) -> dict[str, int]:
-    since = record.unserved_since
-    if since is None or now - since >= AGAIN_AFTER:
-        return {}
-    left = {shape: min(count, waiting.get(shape, 0)) for shape, count in record.unserved.items()}
-    return {shape: count for shape, count in left.items() if count}
+def _capped(counts: Mapping[str, int], waiting: Mapping[str, int]) -> dict[str, int]:
+    """Return the counts, of each shape no more than wait."""
+    left = {shape: min(count, waiting.get(shape, 0)) for shape, count in counts.items()}
+    return {shape: count for shape, count in left.items() if count > 0}
 
 
-def _has_effect(growth: Growth, waiting: dict[str, int], added: AddedNodes) -> bool:
+def _gone(
+    before: Mapping[str, int], unserved: Mapping[str, int], gone: Mapping[str, int]
+) -> dict[str, int]:
+    """Return how many have gone, with those that wait no more."""
+    found = {
+        shape: gone.get(shape, 0) + before.get(shape, 0) - unserved.get(shape, 0)
+        for shape in {**gone, **before}
+    }
+    left = [(shape, count) for shape, count in found.items() if count]
+    return dict(left[-SHAPES_MAX:])
+
+
+def not_helped(record: PoolRecord, metrics: PoolMetrics, idle: int) -> dict[str, int]:
+    """Return the jobs for which more nodes are no help, by their shapes.
+
+    Where some went unserved, others that come have the nodes without work that were added for
+    those: so many are not grown for.
+    """
+    waiting, found = shapes(metrics) or {}, dict(record.unserved)
+    for shape, count in record.unserved_gone.items():
+        again = max(0, min(count, idle, waiting.get(shape, 0) - found.get(shape, 0)))
+        idle -= again
+        if again:
+            found[shape] = found.get(shape, 0) + again
+    return found
+
+
+def _has_effect(growth: Growth, waiting: dict[str, int], added: AddedNodes, now: datetime) -> bool:
+    """Return whether fewer jobs wait, or all nodes have come and have work.
+
+    Where one of several has none, the jobs that wait beside it do not wait for nodes.
+    """
     fewer = any(waiting.get(shape, 0) < count for shape, count in growth.waiting.items())
-    return fewer or (added.busiest is not None and added.busiest > BUSY_PERCENT)
+    if len(added.admitted) < growth.nodes or added.least_busy is None:
+        return fewer
+    # Jobs that are withdrawn within minutes were not served by nodes that have no work.
+    return _works(added) or (fewer and now - max(added.admitted, default=now) >= GRACE)
+
+
+def _works(added: AddedNodes) -> bool:
+    """Return whether no node is known to have no work."""
+    return added.least_busy is None or added.least_busy > BUSY_PERCENT
 
 
 def _is_unserved(growth: Growth, waiting: dict[str, int], added: AddedNodes, now: datetime) -> bool:
-    """Whether all nodes have been in service for long, without work, and every job still waits."""
-    if _has_effect(growth, waiting, added):
+    """Whether all nodes have been in service for long, one without work, and every job waits."""
+    if _has_effect(growth, waiting, added, now):
         return False
     return len(added.admitted) >= growth.nodes and now - max(added.admitted) >= GRACE
 

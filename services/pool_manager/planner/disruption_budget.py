@@ -308,14 +308,14 @@ class Allowance:
     """It is what may be begun with nodes that have none: `disruptions` are theirs."""
 
     def refusal(
-        self, *, cordoned: bool, resets: bool = False, silent: bool = False
+        self, *, cordoned: bool, resets: bool = False, no_work: bool = False
     ) -> BreakerCause:
         """Return what forbids to act on one more node, in place or otherwise; empty: nothing.
 
         A node that is cordoned already counts as out of service; acting on it takes out no more.
+        One that has no work to lose does not queue behind work that does not leave.
         """
-        # What is silent has no work to lose, and does not queue behind work that does not leave.
-        spared = self.voluntary_out + silent * self.overdue
+        spared = self.voluntary_out + no_work * self.overdue
         if not cordoned and self.unavailable - spared >= self.level:
             return "level"
         if resets and self.reset_rate is not None and self.resets >= self.reset_rate:

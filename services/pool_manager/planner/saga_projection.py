@@ -63,7 +63,9 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
         tests=_tests(record, state),
         test_failed_at=_test_failed_at(record, state),
         sole_notice=_ahead_of(record, state, cordoned=cordoned),
-        no_room_since=_no_room_since(record, state) if cordoned or _is_voluntary(state) else None,
+        no_room_since=_no_room_since(record, state)
+        if cordoned or _is_voluntary(state) or _serves_on(record, state)
+        else None,
         promotion_unknown_at=_still_unknown(record, state, cordoned=cordoned),
     )
     return _with_gpu_health(record, state)
@@ -130,6 +132,12 @@ def _no_room_since(record: NodeRecord, state: SagaState) -> datetime | None:
 def _is_voluntary(state: SagaState) -> bool:
     """Return whether the node stayed in service while its successor was launched."""
     return state.params.fault_signature in RENEWALS
+
+
+def _serves_on(record: NodeRecord, state: SagaState) -> bool:
+    """Return whether a node is given back whose renewal failed after a spare took its place."""
+    last = record.attempts[-1] if record.attempts else None
+    return state.kind == "uncordon" and last is not None and last.fault_signature in RENEWALS
 
 
 def promoted_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | None:

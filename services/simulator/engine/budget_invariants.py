@@ -116,6 +116,8 @@ class BudgetInvariants:
         self._records = StoredRecords(simulation.server)
         self.share_job: Callable[[str, Collection[tuple[str, datetime]]], bool] = lambda *_: False
         """Whether a node has run a job with one of these, about which a saga began at the time."""
+        self.has_no_work: Callable[[str], bool] = lambda _: False
+        """Whether a node's agent and its workload system say that it has none."""
         self._disrupting: dict[str, dict[str, None]] = {}
         """Pool -> its sagas that count against the budget."""
         self._begun: dict[tuple[str, str], dict[str, tuple[float, bool]]] = {}
@@ -180,7 +182,7 @@ class BudgetInvariants:
             after = decided_at.get(saga, entry.time) > decided_at.get(entry.saga, entry.time)
             return after and known.sagas.started(saga).params.node in known.preempted
 
-        silent = record is not None and record.lost
+        free = (record is not None and record.lost) or self.has_no_work(node)
         opened = pool.open.get(entry.saga)
         is_fault = opened is None or rate_that_counts(opened) != "voluntary"
         out = [
@@ -190,7 +192,7 @@ class BudgetInvariants:
             # What has no fault spends nothing that faults need.
             and not (is_fault and each in self._without_fault)
             and not (self._is_gap(known.sagas.started(each).params) or later(each))
-            and not (silent and self._is_overdue(known.sagas.started(each)))
+            and not (free and self._is_overdue(known.sagas.started(each)))
         ]
         self._disrupting[entry.params.pool] = {
             each: None for each in disrupting if each in known.sagas.open

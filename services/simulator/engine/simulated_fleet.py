@@ -145,6 +145,7 @@ class SimulatedFleet:
         }
         self.invariants = Invariants(simulation, self.cloud, self.workload, self.machines)
         self.budget = BudgetInvariants(simulation, self.cloud, self.invariants)
+        self.budget.has_no_work = self._has_no_work
         PlacementInvariants(simulation, self.invariants)
         self.rack_invariants = RackInvariants(simulation, self.invariants)
         WorkloadInvariants(simulation, self.workload, self.invariants)
@@ -275,6 +276,12 @@ class SimulatedFleet:
         self._resets.append(adoption.on_reset)
         self.workload.is_another = self._is_another
         return SimulatedGroup(self.simulation, self.cloud, spec, self._on_joined)
+
+    def _has_no_work(self, node: str) -> bool:
+        """Return whether a node's GPUs rest, and nothing runs there."""
+        machine = self.machines.machine_of(node)
+        rests = machine is not None and machine.gpu_use is not None and not machine.gpu_use.busy
+        return rests and not self.workload.work_on(node).running
 
     def _is_another(self, node: NodeReference) -> bool:
         """As a workload system compares them: without an identity the name alone counts."""

@@ -26,8 +26,8 @@ class SimulatedRacks:
     """Completes what is known of a machine with its rack.
 
     A gang of a rack's size gets a rack of its own. A node's successor gets the place of that node
-    while it is free, and any other machine a free place in a rack that is not full. A fault places machines
-    elsewhere. GPUs report the rack as their NVLink domain.
+    while it is free, and any other machine a free place in a rack that is not full. A fault places
+    machines elsewhere. GPUs report the rack as their NVLink domain.
     """
 
     def __init__(

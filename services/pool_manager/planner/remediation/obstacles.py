@@ -10,9 +10,11 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.disruption_budget import allowance
-from services.pool_manager.planner.gates import pool_gates
+from services.pool_manager.planner.gates import gate_table, pool_gates
 from services.pool_manager.planner.gates.proposal import Proposal
+from services.pool_manager.planner.idle_nodes import is_idle
 from services.pool_manager.planner.node_counts import (
+    busy,
     cordon_just_refused,
     is_down,
     is_gone,
@@ -21,6 +23,7 @@ from services.pool_manager.planner.node_counts import (
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.remediation import remedy_selection
 from services.pool_manager.planner.remediator import RemedyChoice
+from services.pool_manager.planner.retirements import USES_READ_MAX
 from services.pool_manager.planner.safety import breaker, incidents
 from services.pool_manager.planner.safety.breaker_messages import wave_words
 from services.pool_manager.planner.sizing import spares
@@ -104,6 +107,34 @@ def _beyond_budget(
         else:
             left = left.took(cordoned=out)
     return frozenset(beyond)
+
+
+def without_work(
+    snapshot: PoolSnapshot, waiting: Sequence[NodeRecord], now: datetime
+) -> frozenset[str]:
+    """Return the names of the nodes that have no work to lose: silent ones, and empty ones.
+
+    Empty is what the agent and the workload system have just said so of; unknown is not empty.
+    """
+    return frozenset(node.node for node in waiting if node.lost or is_idle(node, snapshot.use, now))
+
+
+def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:
+    """Return the nodes that need not queue behind drains that do not end, if they have no work."""
+    record = snapshot.record
+    left = allowance(record, snapshot.nodes, snapshot.others, now)
+    refused = left.refusal(cordoned=False)
+    if not refused or left.refusal(cordoned=False, no_work=True) == refused:
+        return []
+    taken = busy(record)
+    found = [
+        node.node
+        for node in snapshot.nodes.needs_attention
+        if node.node not in taken and not node.lost
+        if remediation_reason(node, record, now)
+        if gate_table.first(Proposal("repair", record, now, node)) is None
+    ]
+    return found[:USES_READ_MAX]
 
 
 def gaps_wait(record: PoolRecord, obstacle: breaker.BreakerReason | None) -> bool:

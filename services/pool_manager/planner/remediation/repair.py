@@ -62,6 +62,8 @@ class _Actions:
     """Of the record's open sagas: counted once, since a wave begins thousands."""
     choices: Mapping[str, RemedyChoice]
     """Node -> its remedy."""
+    without_work: frozenset[str]
+    """Nodes that have no work to lose."""
     refused: BreakerCause = ""
 
 
@@ -85,6 +87,7 @@ def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
         allowance=allowance(record, snapshot.nodes, snapshot.others, now),
         start={},
         units=open_sagas.open_units(record),
+        without_work=obstacles.without_work(snapshot, waiting, now),
     )
     actions = _begin_urgent(snapshot, actions, obstacle, now)
     actions = _replace_gone(snapshot, actions, obstacle, now)
@@ -105,7 +108,7 @@ def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     if calm:
         actions = _remediate_degraded(snapshot, actions, now)
         actions = _renew(snapshot, actions, now)
-    if calm and not actions.left and not _ramping(actions.record):
+    if calm and not actions.left and not breaker.is_ramping(actions.record):
         closed = breaker.nothing_waits(actions.record.breaker, now)
         actions = replace(actions, record=_with_breaker(actions.record, closed))
     return replace(
@@ -156,11 +159,6 @@ def _waiting(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> Seque
     )
 
 
-def _ramping(record: PoolRecord) -> bool:
-    """Whether repairs that were begun slowly are still under way."""
-    return any(breaker.in_ramp(record.breaker, each) for each in record.open.values())
-
-
 # --- acting --------------------------------------------------------------------------------------
 
 
@@ -185,7 +183,8 @@ def _refusal(actions: _Actions, node: NodeRecord) -> BreakerCause:
     resets = remedy_selection.is_in_place(actions.choices[node.node].remedy)
     out, allowed = takes_out_no_more(actions.record, actions.nodes, node), actions.allowance
     allowed = allowed.for_no_fault() if cloud_notices.is_only_taken(node) else allowed
-    return allowed.refusal(cordoned=out, resets=resets, silent=node.lost)
+    free = node.node in actions.without_work
+    return allowed.refusal(cordoned=out, resets=resets, no_work=free)
 
 
 def _begin(

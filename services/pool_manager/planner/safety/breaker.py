@@ -155,6 +155,11 @@ def in_ramp(breaker: Breaker, opened_: OpenSaga) -> bool:
     )
 
 
+def is_ramping(record: PoolRecord) -> bool:
+    """Return whether repairs that were begun slowly are still under way."""
+    return any(in_ramp(record.breaker, each) for each in record.open.values())
+
+
 def ramp_room(record: PoolRecord) -> int | None:
     """How many more repairs the ramp lets begin; None: it sets no bound."""
     breaker = record.breaker

@@ -1,0 +1,79 @@
+"""An unhealthy node that has no work does not queue behind a drain that does not end."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from schemas.duration import Duration
+from schemas.node_records import GpuUse
+from schemas.pool_records import OpenSaga
+from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec
+from services.pool_manager.planner.disruption_budget import allowance
+from services.pool_manager.planner.gates import pool_gates
+from services.pool_manager.planner.gates.proposal import Proposal
+from services.pool_manager.planner.pool_planner import plan
+from services.pool_manager.planner.pool_snapshot import NodeUse, PoolSnapshot
+from services.pool_manager.planner.remediation import obstacles
+from tests.pool_manager.test_pool_planner import NOW, node, pool, snapshot, spec
+
+LIMIT = Duration(1800)
+RESTING = GpuUse(busy=False, since=NOW - timedelta(minutes=20))
+EMPTY = NodeUse(gpus=RESTING, work="none")
+
+
+def world(minutes: int, **changes: Any) -> PoolSnapshot:
+    """Return a pool whose budget a drain has taken for some minutes, and an unhealthy node."""
+    chosen = spec(
+        budget=BudgetSpec(max_unavailable=1),
+        drain="wait",
+        drain_timeout=LIMIT,
+        health=HealthSpec(incident=IncidentSpec(stage=Duration(0), hold=Duration(0))),
+    )
+    since = NOW - timedelta(minutes=minutes)
+    opened = OpenSaga(kind="replace", node="a", new_node="x", since=since, fault_signature="ecc")
+    record = pool(4, spec=chosen, open={"replace-a-1": opened})
+    broken = node("b", health="unhealthy", health_at=NOW, health_kind="nvml", **changes)
+    return snapshot(record, node("a", cordoned=True), broken, node("c"), node("d"))
+
+
+@pytest.mark.parametrize(
+    ("use", "minutes", "begun"),
+    [
+        (EMPTY, 30, True),
+        (EMPTY, 29, False),
+        (NodeUse(gpus=RESTING, work="runs"), 30, False),
+        (NodeUse(gpus=RESTING, work="unknown"), 30, False),
+        (NodeUse(gpus=GpuUse(busy=True, since=NOW), work="none"), 30, False),
+        (NodeUse(), 30, False),
+        (None, 30, False),
+    ],
+    ids=["empty", "the drain has its time", "runs", "unknown", "busy", "silence", "not asked"],
+)
+def test_an_empty_node_does_not_queue_behind_a_drain_that_does_not_end(
+    use: NodeUse | None, minutes: int, *, begun: bool
+) -> None:
+    """What is not known to be empty waits; `navarch why` names the budget in that case alone."""
+    seen = replace(world(minutes), use={"b": use} if use is not None else None)
+    decided = plan(seen, NOW)
+    assert begun == any(
+        each.node == "b" and each.kind == "replace" for each in decided.start.values()
+    )
+    allowed = allowance(seen.record, seen.nodes, None, NOW)
+    proposed = Proposal(
+        "repair", seen.record, NOW, seen.nodes.by_name["b"], use=seen.use, allowed=allowed
+    )
+    assert begun == (pool_gates.budget(proposed) is None)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "changes", "asked"),
+    [(30, {}, ["b"]), (29, {}, []), (30, {"lost": True, "lost_at": NOW}, [])],
+    ids=["overdue", "not overdue", "silent"],
+)
+def test_work_is_asked_about_only_where_it_decides(
+    minutes: int, changes: dict[str, Any], asked: list[str]
+) -> None:
+    """A silent node has none that could be asked about."""
+    assert obstacles.asked_about(world(minutes, **changes), NOW) == asked
