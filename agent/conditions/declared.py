@@ -201,6 +201,15 @@ CONDITIONS: Final = (
         words="NVLinks are down",
     ),
     Declared(
+        name="nvlinks-slow",
+        kind="nvlink",
+        subcode="slow",
+        begins_seconds=60.0,
+        ends_seconds=60.0,
+        remedy="reset_gpu",
+        words="NVLinks are slower than they were, or than the type's",
+    ),
+    Declared(
         name="fabric-left",
         kind="fabric",
         subcode="left",
@@ -227,8 +236,17 @@ CONDITIONS: Final = (
         subcode="width",
         begins_seconds=5.0,
         remedy="reboot",
-        words="the PCIe link is narrower than it was",
+        words="the PCIe link is narrower than it was, or than the type's",
         example_metrics={"pcie_width": 8},
+    ),
+    Declared(
+        name="pcie-generation",
+        kind="pcie",
+        subcode="generation",
+        begins_seconds=60.0,
+        ends_seconds=60.0,
+        remedy="reboot",
+        words="the PCIe link is slower under load than it was, or than the type's",
     ),
     Declared(
         name="rdma-devices",
@@ -239,7 +257,7 @@ CONDITIONS: Final = (
         begins_seconds=60.0,
         ends_seconds=30.0,
         remedy="inspect",
-        words="fewer RDMA devices are up than the type has",
+        words="an RDMA port is not as it was, or as the type's",
     ),
     # --- what slows a GPU -----------------------------------------------------------------------
     Declared(

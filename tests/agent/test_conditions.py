@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent.conditions.declared import BY_NAME, CONDITIONS
 from agent.conditions.engine import Conditions, Observed, Seen, held, started, step
 from agent.conditions.gpu_reader import NvmlOutage, NvmlView, read_gpus
-from agent.observations import Best, GpuInventory, NodeSample, NvmlFailure
+from agent.observations import Best, GpuInventory, GpuNeeds, NodeSample, NvmlFailure
 from schemas.gpu_samples import GpuSample
 from schemas.held_conditions import HELD_MAX, LIST_BYTES_MAX, HeldCondition, bounded
 from schemas.node_events import GpuIdentity
@@ -111,7 +111,10 @@ def view(*, failures: tuple[NvmlFailure, ...] = (), **changes: Any) -> NvmlView:
         if gpu.index not in {each.index for each in failures}
     )
     return NvmlView(
-        inventory=GpuInventory(GPUS), sample=NodeSample(gpus, failures), expected=8, best=BEST
+        inventory=GpuInventory(GPUS),
+        sample=NodeSample(gpus, failures),
+        needs=GpuNeeds(gpus=8),
+        best=BEST,
     )
 
 
