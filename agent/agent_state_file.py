@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from agent.conditions.engine import Conditions
+from agent.conditions.rdma_reader import RdmaPort
 from agent.json_file import read_json, write_json
 from agent.observations import GpuState
 from schemas.value_limits import UtcTime
@@ -27,6 +28,8 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     time: UtcTime | None = None
     gpus: GpuState = GpuState()
     conditions: Conditions = Conditions()
+    ports: dict[str, RdmaPort] = {}
+    """RDMA ports that were up when the boot checks passed."""
     tested: bool = False
     """Whether this boot's tests have passed."""
     notices: tuple[str, ...] = ()

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol, TypeVar
 
+import msgspec
+
 from agent.conditions.engine import Observed
 from agent.conditions.gpu_reader import NvmlOutage, NvmlView, read_gpus
 from agent.faults.fault_builder import GpuMap
@@ -23,7 +25,15 @@ from agent.faults.sample_changes import (
     fill_missing,
     missing,
 )
-from agent.observations import Best, GpuInventory, GpuState, NodeSample, dated_use
+from agent.observations import (
+    NEEDS_UNKNOWN,
+    Best,
+    GpuInventory,
+    GpuNeeds,
+    GpuState,
+    NodeSample,
+    dated_use,
+)
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
 from agent.sources.nvml import GpuProcess, NvmlUnavailable
 from schemas.node_events import GpuIdentity
@@ -82,15 +92,13 @@ class GpuMonitor:
         deadline_seconds: float,
         on_change: Callable[[SampleChange], None],
         observe: Callable[[Observed], None] = lambda _: None,
-        expected: int | None = None,
-        nvlinks: int | None = None,
+        needs: GpuNeeds = NEEDS_UNKNOWN,
         before: EarlierRun | None = None,
         alone: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         """Call `nvml` in `probe`'s thread; pass changes to `on_change`, conditions to `observe`.
 
-        `expected`: GPUs of the host's type; `nvlinks`: of each; `alone` keeps others from NVML
-        while it restarts.
+        `needs`: of the host's type; `alone` keeps others from NVML while it restarts.
         """
         self._alone = alone
         self._nvml = nvml
@@ -98,8 +106,7 @@ class GpuMonitor:
         self._deadline_seconds = deadline_seconds
         self._on_change = on_change
         self._observe = observe
-        self._expected = expected
-        self._nvlinks = nvlinks
+        self.needs = needs
         before = before or EarlierRun()
         self._known = before.gpus
         self.current = before.same_boot
@@ -109,10 +116,11 @@ class GpuMonitor:
             )
             for each in before.gpus.counters
         }
-        self._best = {
-            uuid: each if before.same_boot else Best(pcie_width=each.pcie_width)
+        self.best = {
+            uuid: each if before.same_boot else msgspec.structs.replace(each, nvlinks=0)
             for uuid, each in before.gpus.best.items()
         }
+        """UUID -> the most that each GPU has had."""
         self._opened = False
         self.links_awaited = False
         """NVLinks and fabric are still coming up after the boot."""
@@ -151,7 +159,7 @@ class GpuMonitor:
         self._known = GpuState(present=inventory.gpus, gone=gone)
         known = {gpu.uuid for gpu in self._all_known()}
         self._samples = {uuid: each for uuid, each in self._samples.items() if uuid in known}
-        self._best = {uuid: each for uuid, each in self._best.items() if uuid in known}
+        self.best = {uuid: each for uuid, each in self.best.items() if uuid in known}
         self._look_again_at = now + REOPEN_FAILING_SECONDS
         return True
 
@@ -200,7 +208,7 @@ class GpuMonitor:
             present=self._known.present,
             gone=self._known.gone,
             counters=tuple(baseline(each) for each in self._samples.values()),
-            best=self._best,
+            best=self.best,
         )
 
     def _all_known(self) -> tuple[GpuIdentity, ...]:
@@ -217,9 +225,8 @@ class GpuMonitor:
                 inventory=self.inventory,
                 sample=sample,
                 gone=self.gpus.gone,
-                expected=self._expected,
-                nvlinks=self._nvlinks,
-                best=self._best,
+                needs=self.needs,
+                best=self.best,
                 driver_awaited=self.driver_awaited,
                 links_due=not self.links_awaited and now >= self._links_due_at,
             )
@@ -241,7 +248,7 @@ class GpuMonitor:
         for change in changes(self._samples, now):
             self._on_change(change)
         for uuid, each in now.items():
-            self._best[uuid] = self._best.get(uuid, Best()).with_sample(each)
+            self.best[uuid] = self.best.get(uuid, Best()).with_sample(each)
         if sample.failures:
             now = {uuid: fill_missing(self._samples.get(uuid), each) for uuid, each in now.items()}
         self._samples |= now

@@ -9,23 +9,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Final
 
-from agent.conditions.declared import RDMA_SECONDS
-from agent.conditions.engine import Observed, Seen
 from agent.conditions.watch import ConditionWatch
 from agent.fault_reporter import FaultReporter
-from agent.faults.boot_checks import AWAITED, DRIVER, boot_checks, nvlink_domain, rdma_check
+from agent.faults.boot_checks import AWAITED, DRIVER, boot_checks, nvlink_domain
 from agent.faults.sample_changes import SampleChange
 from agent.gpu_monitor import OPEN_SECONDS_MAX, GpuMonitor
 from agent.maintenance.diagnostics_runner import DiagnosticsRunner
 from agent.observations import GpuInventory, NodeSample
 from agent.own_record import MissingEvents
+from agent.rdma_monitor import RdmaMonitor
 from agent.settings import AgentConfig
-from agent.sources.blocking_calls import ProbeHung, ProbeThread
-from agent.sources.host_metrics import HostMetrics, devices_up
+from agent.sources.host_metrics import HostMetrics
 from agent.sources.kernel_log_reader import KernelLogReader
 from schemas import subjects
 from schemas.messages import encode
@@ -40,8 +36,6 @@ REGISTER_AGAIN_SECONDS: Final = 20.0
 """After its registration an agent registers again where its node's record lacks it."""
 REFUSED_AGAIN_SECONDS: Final = 300.0
 """The same of a machine that is refused: operators see that it is still there."""
-RDMA_SECONDS_MAX: Final = 5.0
-"""How long reading the state of all RDMA devices may take."""
 FIRST_LOOK_SECONDS: Final = 3.0
 """How long the kernel log reader waits for NVML's PCI addresses."""
 
@@ -52,6 +46,7 @@ class MonitorDependencies:
 
     clock: Clock
     gpus: GpuMonitor
+    rdma: RdmaMonitor
     conditions: ConditionWatch
     kernel_log: KernelLogReader
     host: HostMetrics
@@ -96,14 +91,12 @@ class NodeMonitor:
         self._links_awaited = False
         self._driver_until = 0.0
         """Until then, boot checks wait for the driver."""
-        self._rdma_at = 0.0
         self._checked_inventory: GpuInventory | None = None
         self._testing: asyncio.Task[None] | None = None
         self._samples = 0
         self._rack = ""
         self._provider_id = ""
         self._nvlink_domain = ""
-        self._rdma = ProbeThread("rdma")
         self.tested = tested
         """Whether this boot's tests have passed."""
 
@@ -197,37 +190,14 @@ class NodeMonitor:
         self._register_moved(sample)
         self._checked_inventory = self._gpus.inventory
         checks = boot_checks(
-            self._config.gpu_count,
-            self._config.nvlinks,
+            self._gpus.needs,
+            self._gpus.best,
             self._gpus.inventory,
             sample,
             self._gpus.problem,
             self._kernel_log_problem,
         )
-        needed = self._config.rdma_devices
-        return (*checks, rdma_check(needed, await self._rdma_up())) if needed else checks
-
-    async def _observe_rdma(self) -> None:
-        """Compare the RDMA devices that are up with the type's, once the boot checks are over."""
-        now = self._clock.monotonic()
-        if not self._config.rdma_devices or not self._checked or now < self._rdma_at:
-            return
-        self._rdma_at = now + RDMA_SECONDS
-        up = await self._rdma_up()
-        check = rdma_check(self._config.rdma_devices, up)
-        if up is None:
-            self._dependencies.conditions.observe(Observed("rdma", {}, {-1: check.detail}))
-            return
-        seen = {} if check.ok else {("rdma-devices", -1): Seen(check.detail)}
-        self._dependencies.conditions.observe(Observed("rdma", seen))
-
-    async def _rdma_up(self) -> tuple[str, ...] | None:
-        """The RDMA devices that are up; None: the driver does not answer."""
-        read = partial(devices_up, Path(self._config.sys), self._config.rdma_devices)
-        try:
-            return await self._rdma.call(read, RDMA_SECONDS_MAX)
-        except ProbeHung:
-            return None
+        return (*checks, *await self._dependencies.rdma.check())
 
     def boot_checked(self, checks: tuple[CheckResult, ...]) -> BootChecked:
         """Build the event of the boot checks."""
@@ -278,6 +248,8 @@ class NodeMonitor:
         checked = self.boot_checked(checks)
         self._checked = checks
         self._checked_ok = checked.ok
+        if checked.ok:
+            self._dependencies.rdma.admit()
         self._reporter.send(checked)
 
     def _register_again(self) -> None:
@@ -324,7 +296,8 @@ class NodeMonitor:
             next_at = max(next_at + self._config.sample_interval, self._clock.monotonic())
             telemetry = await self._sample()
             await self._recheck()
-            await self._observe_rdma()
+            if self._checked:
+                await self._dependencies.rdma.look()
             self._register_again()
             self._reraise_test_error()
             if self._clock.monotonic() >= publish_at:

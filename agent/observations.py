@@ -99,15 +99,37 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
     """The most that a GPU has had, which it is to have still."""
 
     pcie_width: int = 0
+    pcie_generation: int = 0
+    nvlink_mbyte_per_second: int = 0
     nvlinks: int = 0
     """Of this boot."""
 
     def with_sample(self, gpu: GpuSample) -> "Best":
         """Take in a sample."""
-        width = max(self.pcie_width, gpu.pcie_width or 0)
-        links = max(self.nvlinks, gpu.nvlinks_up or 0)
-        unchanged = (width, links) == (self.pcie_width, self.nvlinks)
-        return self if unchanged else Best(pcie_width=width, nvlinks=links)
+        best = Best(
+            pcie_width=max(self.pcie_width, gpu.pcie_width or 0),
+            pcie_generation=max(self.pcie_generation, gpu.pcie_generation or 0),
+            nvlink_mbyte_per_second=max(
+                self.nvlink_mbyte_per_second, gpu.nvlink_mbyte_per_second or 0
+            ),
+            nvlinks=max(self.nvlinks, gpu.nvlinks_up or 0),
+        )
+        return self if best == self else best
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuNeeds:
+    """Says what the host's type has; 0 and None: not known."""
+
+    gpus: int | None = None
+    nvlinks: int | None = None
+    """Of each GPU; None: by its model, or what it has had."""
+    nvlink_gbyte_per_second: float = 0.0
+    pcie_width: int = 0
+    pcie_generation: int = 0
+
+
+NEEDS_UNKNOWN: Final = GpuNeeds()
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,6 +29,8 @@ READ_SECONDS: Final = 15.0
 CHANGING_SECONDS: Final = 3.0
 """Interval before its admission and during its sagas: what it has read then is repeated in
 heartbeats, and must be known when the store is restored from a backup."""
+FILE_SECONDS_MAX: Final = 60.0
+"""After so long an unchanged file is written again: it says when its content was read."""
 REASON_CHARS_MAX: Final = 200
 
 _decoder = decoder(NodeRecord)
@@ -76,6 +78,23 @@ class SeenConditions(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[HeldCondition, ...]
 
 
+class _ReadFile:
+    """Writes a file for other programs where its content changed, or it is about to look old."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._content: object = None
+        self._written_at = 0.0
+
+    def write(self, content: object, dated: msgspec.Struct, now: float) -> None:
+        """Write `dated`, which is `content` with the time `now`, in epoch seconds."""
+        age = now - self._written_at
+        if content == self._content and 0 <= age < FILE_SECONDS_MAX:
+            return
+        if write_json(self._path, dated):
+            self._content, self._written_at = content, now
+
+
 class OwnRecord:
     """Reads this node's record."""
 
@@ -92,11 +111,11 @@ class OwnRecord:
         `conditions`: what holds on this host.
         """
         self._conditions = conditions
-        self._conditions_file = Path(config.state_dir) / CONDITIONS_FILE
+        self._conditions_file = _ReadFile(Path(config.state_dir) / CONDITIONS_FILE)
         self._boot_id = boot_id
         self._last: NodeRecord | None = None
         self._key = node_key(config.pool, config.node)
-        self._file = Path(config.state_dir) / FILE
+        self._file = _ReadFile(Path(config.state_dir) / FILE)
         self._clock = clock
         self._bus = bus
         self.admission = Admission()
@@ -121,11 +140,11 @@ class OwnRecord:
         while True:
             self._last = record = await self._read()
             now = self._clock.now().timestamp()
-            write_json(
-                self._conditions_file, SeenConditions(seen_at=now, held=self._conditions().held)
-            )
+            held = self._conditions().held
+            self._conditions_file.write(held, SeenConditions(seen_at=now, held=held), now)
             if record is not None:
-                write_json(self._file, _copy(record, self._clock.now().timestamp()))
+                copy = _copy(record, now)
+                self._file.write((copy.health, copy.reason), copy, now)
                 self.admission = self.admission.with_record(record)
             settled = record is not None and record.admitted_at is not None and not record.saga
             await self._clock.sleep(READ_SECONDS if settled else CHANGING_SECONDS)

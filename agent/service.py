@@ -24,8 +24,9 @@ from agent.maintenance.diagnostics_runner import DiagnosticsDependencies, Diagno
 from agent.maintenance.reset_and_reboot import ActionDependencies, ResetAndReboot
 from agent.node_logs import NodeLogs
 from agent.node_monitor import MonitorDependencies, NodeMonitor
-from agent.observations import KernelLogLine
+from agent.observations import GpuNeeds, KernelLogLine
 from agent.own_record import OwnRecord
+from agent.rdma_monitor import RdmaMonitor, needs_of
 from agent.settings import AgentConfig
 from agent.sources.blocking_calls import ProbeThread
 from agent.sources.cloud.notice_watcher import NoticeSource, NoticeWatcher
@@ -136,6 +137,7 @@ class Agent:
             on_event=self._reporter.event,
         )
         self._gpus = self._make_gpu_monitor()
+        self._rdma = self._make_rdma_monitor()
         self._cloud = NoticeWatcher(
             outside.notice_sources,
             outside.clock,
@@ -159,14 +161,29 @@ class Agent:
             deadline_seconds=self._config.probe_deadline,
             on_change=self._reporter.change,
             observe=self._conditions.observe,
-            expected=self._config.gpu_count,
-            nvlinks=self._config.nvlinks,
+            needs=GpuNeeds(
+                gpus=self._config.gpu_count,
+                nvlinks=self._config.nvlinks,
+                nvlink_gbyte_per_second=self._config.nvlink_gbyte_per_second,
+                pcie_width=self._config.pcie_width,
+                pcie_generation=self._config.pcie_generation,
+            ),
             alone=self._xids.alone,
             before=EarlierRun(
                 gpus=self._state.gpus,
                 same_boot=self._same_boot,
                 pause_seconds=self._state.age_seconds(self._clock.now()),
             ),
+        )
+
+    def _make_rdma_monitor(self) -> RdmaMonitor:
+        return RdmaMonitor(
+            Path(self._config.sys),
+            needs_of(self._config),
+            self._clock,
+            self._conditions.observe,
+            self._state.ports,
+            same_boot=self._same_boot,
         )
 
     def _make_diagnostics(self) -> DiagnosticsRunner:
@@ -200,6 +217,7 @@ class Agent:
         dependencies = MonitorDependencies(
             clock=self._clock,
             gpus=self._gpus,
+            rdma=self._rdma,
             conditions=self._conditions,
             kernel_log=self._kernel_log,
             host=self._outside.host,
@@ -363,6 +381,7 @@ class Agent:
                 gpus=self._gpus.remember(),
                 notices=self._cloud.announced[:NOTICES_MAX],
                 tested=self._monitor.tested,
+                ports=self._rdma.known,
             )
         if self._state.boot_id == self._who.boot_id:
             self._state = msgspec.structs.replace(self._state, conditions=self._conditions.state)
@@ -371,7 +390,9 @@ class Agent:
     async def _end_with_owner(self, stopping: asyncio.Event) -> None:
         """End when `exit_without` is gone (an instance of the local provider)."""
         belongs_to = self._config.exit_without
-        while not belongs_to or Path(belongs_to).exists():  # noqa: ASYNC240 - one stat
+        if not belongs_to:
+            await asyncio.Event().wait()
+        while Path(belongs_to).exists():  # noqa: ASYNC240 - one stat
             await self._clock.sleep(min(self._config.heartbeat_interval, 2.0))
         log.info("%s is gone, so the agent ends", belongs_to)
         stopping.set()

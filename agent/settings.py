@@ -14,7 +14,14 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from schemas.duration import Duration, decode_hook
-from schemas.instance_type_catalogue import DRIVER_WAIT
+from schemas.instance_type_catalogue import (
+    DRIVER_WAIT,
+    LinkLayer,
+    LinkRate,
+    NvlinkCount,
+    PcieGeneration,
+    PcieLanes,
+)
 from schemas.names import InvalidNameError, node_token, pool_name, token
 from services.primitives.errors import ConfigurationError
 
@@ -64,11 +71,22 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Empty: the kernel's."""
     gpu_count: int | None = None
     """GPUs that this host must have; 0: none, and NVML is not used; None: at least one."""
-    nvlinks: Annotated[int, msgspec.Meta(ge=0, le=36)] | None = None
+    nvlinks: NvlinkCount | None = None
     """NVLinks that each GPU must have up at boot; 0: not checked; None: those of its model, on a
     host of four or more GPUs."""
+    nvlink_gbyte_per_second: LinkRate = 0.0
+    """Speed that an NVLink must have in one direction; 0: not known, and not checked."""
+    pcie_width: PcieLanes = 0
+    """PCIe lanes that each GPU must have; 0: the most that it has had."""
+    pcie_generation: PcieGeneration = 0
+    """PCIe generation that each GPU must have under load; 0: the highest that it has had."""
     rdma_devices: Annotated[int, msgspec.Meta(ge=0, le=256)] = 0
-    """RDMA devices (InfiniBand, RoCE, EFA) that must be up at boot, at least; 0: not checked."""
+    """RDMA devices (InfiniBand, RoCE, EFA) that must be up, at least; 0: those that were up when
+    the boot checks passed."""
+    rdma_link_layer: LinkLayer = ""
+    """Link layer of the ports that count; empty: that of most devices."""
+    rdma_gbit_per_second: LinkRate = 0.0
+    """Rate that each of their ports must have; 0: the highest that it has had."""
     sys: str = "/sys"
     """The host's /sys, where they are read."""
     interconnect_wait: Duration = Duration(90)

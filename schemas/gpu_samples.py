@@ -54,6 +54,8 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     retired_pages: Int | None = None
     nvlink_errors: Int | None = None
     nvlinks_up: Int | None = None
+    nvlink_mbyte_per_second: Int | None = None
+    """Speed that the NVLinks that are up have in common, of each in one direction."""
     pcie_replays: Int | None = None
     pcie_width: Int | None = None
     pcie_generation: Int | None = None

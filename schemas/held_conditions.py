@@ -81,6 +81,15 @@ def condition_views(listed: ConditionList | None) -> tuple[ConditionView, ...]:
     )
 
 
+def unreported_view(since: str) -> ConditionView:
+    """Return what people see of a node whose agent has reported no conditions since then."""
+    message = (
+        "the agent has reported none (one of an earlier release does not): faults wear off by the "
+        "policy's times"
+    )
+    return ConditionView(name="conditions", since=since, unknown=True, message=message)
+
+
 def begin_id(pool: str, node: str, boot_id: str, held: HeldCondition) -> str:
     """Return the ID of the fault with which a condition began."""
     boot = boot_id.replace("-", "")[:8]

@@ -18,6 +18,9 @@ ReaderName = Literal["nvml", "rdma"]
 Scope = Literal["gpu", "host"]
 RDMA_SECONDS: Final = 30.0
 """How often the RDMA devices are counted once the boot checks are over."""
+FAILING_SECONDS: Final = 120.0
+"""How long the driver, or a GPU, answers nothing before the host gets no work: a minute of it may be
+a driver that is busy with a reset or a dump."""
 READERS: Final[dict[ReaderName, str]] = {
     "nvml": f"by NVML, every {AgentSettings().sample_interval:g}s unless `sample_interval` differs",
     "rdma": f"in /sys/class/infiniband, every {RDMA_SECONDS:g}s",
@@ -87,7 +90,7 @@ CONDITIONS: Final = (
         of_reader=True,
         kind="probe_failed",
         subcode="failing",
-        begins_seconds=60.0,
+        begins_seconds=FAILING_SECONDS,
         severe=True,
         remedy="reboot",
         words="every call into the driver fails",
@@ -106,10 +109,10 @@ CONDITIONS: Final = (
         of_reader=True,
         kind="probe_hung",
         subcode="lasting",
-        begins_seconds=60.0,
+        begins_seconds=FAILING_SECONDS,
         severe=True,
         remedy="reboot",
-        words="the driver has hung for a minute",
+        words="the driver has hung for two minutes",
     ),
     # --- a GPU that is not there, or does not answer --------------------------------------------
     Declared(
@@ -160,7 +163,7 @@ CONDITIONS: Final = (
         of_reader=True,
         kind="probe_failed",
         subcode="silent",
-        begins_seconds=60.0,
+        begins_seconds=FAILING_SECONDS,
         severe=True,
         remedy="reboot",
         words="no reading of the GPU succeeds",
@@ -201,6 +204,15 @@ CONDITIONS: Final = (
         words="NVLinks are down",
     ),
     Declared(
+        name="nvlinks-slow",
+        kind="nvlink",
+        subcode="slow",
+        begins_seconds=60.0,
+        ends_seconds=60.0,
+        remedy="reset_gpu",
+        words="NVLinks are slower than they were, or than the type's",
+    ),
+    Declared(
         name="fabric-left",
         kind="fabric",
         subcode="left",
@@ -227,8 +239,17 @@ CONDITIONS: Final = (
         subcode="width",
         begins_seconds=5.0,
         remedy="reboot",
-        words="the PCIe link is narrower than it was",
+        words="the PCIe link is narrower than it was, or than the type's",
         example_metrics={"pcie_width": 8},
+    ),
+    Declared(
+        name="pcie-generation",
+        kind="pcie",
+        subcode="generation",
+        begins_seconds=60.0,
+        ends_seconds=60.0,
+        remedy="reboot",
+        words="the PCIe link is slower under load than it was, or than the type's",
     ),
     Declared(
         name="rdma-devices",
@@ -239,7 +260,7 @@ CONDITIONS: Final = (
         begins_seconds=60.0,
         ends_seconds=30.0,
         remedy="inspect",
-        words="fewer RDMA devices are up than the type has",
+        words="an RDMA port is not as it was, or as the type's",
     ),
     # --- what slows a GPU -----------------------------------------------------------------------
     Declared(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.conditions.engine import Key, Observed, Seen
-from agent.observations import Best, GpuInventory, NodeSample, NvmlFailure
+from agent.observations import NEEDS_UNKNOWN, Best, GpuInventory, GpuNeeds, NodeSample, NvmlFailure
 from schemas.gpu_samples import GpuSample
 from schemas.held_conditions import Reading
 from schemas.node_events import GpuIdentity
@@ -46,6 +46,10 @@ FABRIC_CONFIGURATION_BIT: Final = 8
 FABRIC_CONFIGURATION: Final = 0xF
 FABRIC_CONFIGURED: Final = (0, 1)
 """Not reported, or correct; other values name the error."""
+LOADED_PERCENT: Final = 50
+"""Utilization from which on a GPU has its PCIe link at its full generation."""
+RATE_PART_MIN: Final = 0.95
+"""Share of its speed that a link must have: drivers round."""
 HW_SLOWDOWN: Final = 0x8
 HW_THERMAL: Final = 0x40
 HW_POWER_BRAKE: Final = 0x80
@@ -73,10 +77,7 @@ class NvmlView:
     inventory: GpuInventory | None = None
     sample: NodeSample | None = None
     gone: tuple[GpuIdentity, ...] = ()
-    expected: int | None = None
-    """GPUs of the host's type; None: not known."""
-    nvlinks: int | None = None
-    """Of each GPU; None: by its model, or what it has had."""
+    needs: GpuNeeds = NEEDS_UNKNOWN
     best: Mapping[str, Best]
     driver_awaited: bool = False
     """The driver still has its time to be loaded after the boot."""
@@ -104,16 +105,20 @@ def read_gpus(view: NvmlView) -> Observed:
         text = f"GPU {gone.index} ({gone.uuid}) is gone: NVML no longer lists it"
         seen["gpu-vanished", gone.index] = Seen(text, {"gpu_uuid": gone.uuid})
     count = len(view.inventory.gpus) + len(view.inventory.failures)
-    if view.expected is not None and count != view.expected:
-        text = f"{count} GPUs are visible, {view.expected} are expected"
-        seen["gpu-count", -1] = Seen(text, {"gpus": count, "gpus_expected": view.expected})
+    expected = view.needs.gpus
+    if expected is not None and count != expected:
+        text = f"{count} GPUs are visible, {expected} are expected"
+        seen["gpu-count", -1] = Seen(text, {"gpus": count, "gpus_expected": expected})
     models = {gpu.uuid: gpu.name for gpu in view.inventory.gpus}
     for gpu in view.sample.gpus:
         best = view.best.get(gpu.uuid, Best())
         needed = links_of(models.get(gpu.uuid, ""), len(models)) or best.nvlinks
-        needed = needed if view.nvlinks is None else view.nvlinks
-        seen |= {(name, gpu.index): each for name, each in _states(gpu, best)}
+        needed = needed if view.needs.nvlinks is None else view.needs.nvlinks
+        seen |= {(name, gpu.index): each for name, each in _states(gpu)}
+        seen |= {(name, gpu.index): each for name, each in _pcie(gpu, view.needs, best)}
         if view.links_due:
+            if needed and (slow := _slow(gpu, view.needs, best)):
+                seen["nvlinks-slow", gpu.index] = slow
             seen |= {(name, gpu.index): each for name, each in _links(gpu, needed)}
     return Observed("nvml", seen, {each.index: each.text for each in failures})
 
@@ -169,20 +174,45 @@ def _recovery(index: int, action: int) -> Seen:
     return Seen(f"NVML asks for a recovery of GPU {index}: {word}", metrics, word)
 
 
-def _states(gpu: GpuSample, best: Best) -> Iterator[tuple[str, Seen]]:
+def pcie_width_problem(gpu: GpuSample, needs: GpuNeeds, best: Best) -> str:
+    """Compare the PCIe lanes with the type's, and with the most that the GPU has had."""
+    lanes = max(needs.pcie_width, best.pcie_width)
+    narrow = bool(gpu.pcie_width) and (gpu.pcie_width or 0) < lanes
+    return f"the PCIe link has {gpu.pcie_width} lanes of {lanes}" if narrow else ""
+
+
+def _pcie(gpu: GpuSample, needs: GpuNeeds, best: Best) -> Iterator[tuple[str, Seen]]:
+    if text := pcie_width_problem(gpu, needs, best):
+        metrics: dict[str, Reading] = {"pcie_width": gpu.pcie_width or 0}
+        was = max(needs.pcie_width, best.pcie_width)
+        yield "pcie-width", Seen(text, metrics | {"pcie_width_was": was})
+    needed, now = max(needs.pcie_generation, best.pcie_generation), gpu.pcie_generation
+    # A GPU that rests has its link at a lower generation, to save power.
+    if now and now < needed and (gpu.utilization_percent or 0) >= LOADED_PERCENT:
+        text = f"the PCIe link has generation {now} of {needed} under load"
+        yield "pcie-generation", Seen(text, {"pcie_generation": now})
+
+
+def _slow(gpu: GpuSample, needs: GpuNeeds, best: Best) -> Seen | None:
+    """Compare the NVLinks' speed with the type's, and with the most that they have had."""
+    needed = max(1_000 * needs.nvlink_gbyte_per_second, best.nvlink_mbyte_per_second)
+    now = gpu.nvlink_mbyte_per_second
+    if not now or not gpu.nvlinks_up or now >= RATE_PART_MIN * needed:
+        return None
+    text = f"NVLinks have {now / 1_000:g} of {needed / 1_000:g} GB/s"
+    return Seen(text, {"nvlink_mbyte_per_second": now})
+
+
+def _states(gpu: GpuSample) -> Iterator[tuple[str, Seen]]:
     if gpu.recovery_action:
         yield "gpu-recovery", _recovery(gpu.index, gpu.recovery_action)
     if gpu.remap_failed:
         yield "row-remap-failed", Seen("a row could not be remapped", remap_metrics(gpu))
     if gpu.remap_pending:
         yield "row-remap-pending", Seen("a row remap waits for a GPU reset", remap_metrics(gpu))
-    if gpu.pcie_width and gpu.pcie_width < best.pcie_width:
-        text = f"the PCIe link has {gpu.pcie_width} lanes of {best.pcie_width}"
-        metrics: dict[str, Reading] = {"pcie_width": gpu.pcie_width}
-        yield "pcie-width", Seen(text, metrics | {"pcie_width_was": best.pcie_width})
     reasons = gpu.throttle_reasons or 0
     if reasons & (HW_SLOWDOWN | HW_THERMAL | HW_POWER_BRAKE):
-        metrics = {"throttle_reasons": reasons}
+        metrics: dict[str, Reading] = {"throttle_reasons": reasons}
         if gpu.temperature_celsius is not None:
             metrics["temperature"] = gpu.temperature_celsius
         if gpu.power_watts is not None:

@@ -1,25 +1,31 @@
 """Boot checks: whether the host is fit to be a node. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from agent.conditions.gpu_reader import FABRIC_COMPLETED, fabric_problems, links_of
-from agent.observations import GpuInventory, NodeSample, common_domain
+from agent.conditions.gpu_reader import (
+    FABRIC_COMPLETED,
+    fabric_problems,
+    links_of,
+    pcie_width_problem,
+)
+from agent.conditions.rdma_reader import RDMA
+from agent.observations import Best, GpuInventory, GpuNeeds, NodeSample, common_domain
 from schemas.gpu_samples import GpuSample
 from schemas.node_events import CheckResult
 
 DETAIL_CHARS_MAX: Final = 1000
 DRIVER: Final = "driver"
 INTERCONNECT: Final = "interconnect"
-RDMA: Final = "rdma-devices"
+PCIE: Final = "pcie"
 AWAITED: Final = frozenset({INTERCONNECT, RDMA})
 """Checks that may fail for a while after a boot, until the fabric manager and the network have set
 links up."""
 
 
 def boot_checks(
-    expected: int | None,
-    nvlinks: int | None,
+    needs: GpuNeeds,
+    best: Mapping[str, Best],
     inventory: GpuInventory | None,
     sample: NodeSample | None,
     problem: str,
@@ -27,7 +33,7 @@ def boot_checks(
 ) -> tuple[CheckResult, ...]:
     """Check what NVML and the kernel log returned; None: not available.
 
-    `expected`: GPUs of the host; `nvlinks`: links that each must have up, None: by its model.
+    `needs`: of the host's type; `best`: the most that each GPU has had, by UUID.
     """
     checks = [
         CheckResult(
@@ -36,6 +42,7 @@ def boot_checks(
             detail=kernel_log_problem or "the kernel log is followed",
         )
     ]
+    expected = needs.gpus
     if expected == 0:
         return (*checks, CheckResult(name="gpus-visible", ok=True, detail="no GPUs are expected"))
     if inventory is None or sample is None:
@@ -54,21 +61,21 @@ def boot_checks(
                 detail=f"{visible} GPUs are visible, {expected} are expected",
             )
         )
-    if links := _interconnect(nvlinks, inventory, sample):
+    checks += _pcie(needs, best, sample)
+    if links := _interconnect(needs.nvlinks, inventory, sample):
         checks.append(links)
     return tuple(checks)
 
 
-def rdma_check(needed: int, up: Sequence[str] | None) -> CheckResult:
-    """Compare the RDMA devices that are up with how many there must be; None: reading them hangs.
-
-    More are no fault: a cloud's host may have one for its storage or for the network of its own.
-    """
-    if up is None:
-        return CheckResult(name=RDMA, ok=False, detail="the state of the RDMA devices is not read")
-    named = f" ({', '.join(up)})" if up else ""
-    detail = f"{len(up)} RDMA devices are up{named}, {needed} are expected"
-    return CheckResult(name=RDMA, ok=len(up) >= needed, detail=detail[:DETAIL_CHARS_MAX])
+def _pcie(needs: GpuNeeds, best: Mapping[str, Best], sample: NodeSample) -> list[CheckResult]:
+    """Name the GPUs whose PCIe link is narrower than it must be; nothing where none is."""
+    narrow = [
+        f"GPU {gpu.index}: {text}"
+        for gpu in sample.gpus
+        if (text := pcie_width_problem(gpu, needs, best.get(gpu.uuid, Best())))
+    ]
+    detail = "; ".join(narrow)[:DETAIL_CHARS_MAX]
+    return [CheckResult(name=PCIE, ok=False, detail=detail)] if narrow else []
 
 
 def nvlink_domain(sample: NodeSample | None) -> str:

@@ -4,26 +4,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from agent.conditions.rdma_reader import RdmaPort
+
 ACTIVE: Final = "ACTIVE"
 PROC: Final = Path("/proc")
 
 
-def devices_up(sys: Path, needed: int = 0) -> tuple[str, ...]:
-    """Return the names of the devices that have an active port.
+def rdma_ports(sys: Path) -> tuple[RdmaPort, ...]:
+    """Return every port of the RDMA devices, up or not."""
+    return tuple(
+        RdmaPort(
+            device=state.parents[2].name,
+            port=state.parent.name,
+            link_layer=_text(state.with_name("link_layer")),
+            gbit_per_second=_rate(_text(state.with_name("rate"))),
+            active=_text(state).endswith(f": {ACTIVE}"),
+        )
+        for state in sorted(sys.glob("class/infiniband/*/ports/*/state"))
+    )
 
-    Where at least `needed` devices have the same link layer, up or not, those of others (the bond
-    of an InfiniBand host's Ethernet) are not counted.
-    """
-    up: dict[str, str] = {}
-    layers: dict[str, set[str]] = {}
-    for state in sorted(sys.glob("class/infiniband/*/ports/*/state")):
-        name, layer = state.parents[2].name, _text(state.with_name("link_layer"))
-        layers.setdefault(layer, set()).add(name)
-        if _text(state).endswith(f": {ACTIVE}"):
-            up.setdefault(name, layer)
-    most = max(layers, key=lambda each: len(layers[each]), default="")
-    alone = needed > 0 and len(layers.get(most, ())) >= needed
-    return tuple(name for name, layer in up.items() if not alone or layer == most)
+
+def _rate(text: str) -> float:
+    """Return the rate of a port as the kernel writes it: `400 Gb/sec (4X NDR)`; 0: none."""
+    number, _, unit = text.partition(" ")
+    try:
+        return float(number) if unit.startswith("Gb/sec") else 0.0
+    except ValueError:
+        return 0.0
 
 
 def _text(file: Path) -> str:

@@ -17,7 +17,7 @@ from services.primitives.clock import Clock
 
 log = logging.getLogger(__name__)
 
-WAIT_MS: Final = 500
+WAIT_MS: Final = 1_000
 WAIT_SECONDS_MAX: Final = 8.0
 """A wait that takes longer than this hangs."""
 OPEN_SECONDS_MAX: Final = 10.0

@@ -82,8 +82,10 @@ class LevelWatch:
         self._policy = policy
         self._tracing = tracing
         self._judge = judge
-        self._listed: dict[str, ConditionList] = {}
-        """Subject -> the last list that was compared with the node's record."""
+        self._listed: dict[str, ConditionList | None] = {}
+        """Subject -> the last list that was compared with the node's record; None: there was none.
+
+        A subject that is absent is compared at its next sample."""
         self._refused: set[str] = set()
         """Subjects of lists that came too early: those are compared again."""
         self._judged, self._invalid, self._late = (
@@ -151,7 +153,7 @@ class LevelWatch:
             return
         self._judged.inc()
         subject, listed = stored.subject, sample.conditions
-        if listed != self._listed.get(subject):
+        if subject not in self._listed or listed != self._listed[subject]:
             await self._compare(subject, listed, stored)
         crossings = self._spells.take(subject, stored.time.timestamp(), sample.gpus)
         for crossing in crossings:
@@ -162,14 +164,12 @@ class LevelWatch:
         of = subjects.parse_node(subject)
         if of is None:
             return
-        self._listed.pop(subject, None)
-        if listed is not None:
-            self._listed[subject] = listed
+        self._listed[subject] = listed
         seen = Trigger(f"sample-{stored.sequence}", 0, stored.time)
 
         async def compare() -> None:
             held = await self._store.read(of.pool, of.node)
-            if held.revision and held.record.conditions == listed:
+            if held.record.conditions == listed and (held.revision or listed is None):
                 return
             if not await self._judge.listed(of.pool, of.node, listed, seen):
                 self._refused.add(subject)

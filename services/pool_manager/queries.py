@@ -21,7 +21,7 @@ from schemas.fleet_queries import (
     Query,
 )
 from schemas.health_records import HealthRecord
-from schemas.held_conditions import condition_views
+from schemas.held_conditions import ConditionView, condition_views, unreported_view
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
 from schemas.settings import FleetBudgetSpec, Settings
@@ -97,9 +97,16 @@ def node_view(
         registered_at=_moment(record.registered_at),
         last_change=_moment(record.changed_at),
         gpus=tuple(_gpus(record, health)) if detailed else (),
-        conditions=condition_views(health.conditions) if detailed and health else (),
+        conditions=_conditions(record, health) if detailed and health else (),
         health_events=_health_events(health),
     )
+
+
+def _conditions(record: NodeRecord, health: HealthRecord) -> tuple[ConditionView, ...]:
+    """Return what the node's agent sees, or that it does not say."""
+    if health.conditions is None and record.agent_version and health.status != "unknown":
+        return (unreported_view(_moment(record.registered_at)),)
+    return condition_views(health.conditions)
 
 
 def _gpus(record: NodeRecord, health: HealthRecord | None) -> Iterator[GpuView]:

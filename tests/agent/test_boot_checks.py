@@ -6,9 +6,10 @@ from typing import Final
 
 import pytest
 
-from agent.faults.boot_checks import INTERCONNECT, RDMA, boot_checks, rdma_check
-from agent.observations import GpuInventory, NodeSample
-from agent.sources.host_metrics import devices_up
+from agent.conditions.rdma_reader import RDMA, RdmaNeeds, rdma_check
+from agent.faults.boot_checks import INTERCONNECT, boot_checks
+from agent.observations import GpuInventory, GpuNeeds, NodeSample
+from agent.sources.host_metrics import rdma_ports
 from schemas.gpu_samples import GpuSample
 from schemas.node_events import GpuIdentity
 from services.bus.nats.nats_bus import NatsBus
@@ -88,7 +89,7 @@ def test_interconnect(
             GpuSample(index=i, uuid=f"GPU-{i}", **(whole if i else readings)) for i in range(gpus)
         )
     )
-    checks = boot_checks(gpus, nvlinks, inventory, sample, "", "")
+    checks = boot_checks(GpuNeeds(gpus=gpus, nvlinks=nvlinks), {}, inventory, sample, "", "")
     found = next((each for each in checks if each.name == INTERCONNECT), None)
     assert (found is None) == (detail is None)
     if found is not None and detail is not None:
@@ -103,7 +104,7 @@ def test_gpus_of_two_nvlink_domains_fail() -> None:
         for i in range(2)
     ]
     inventory = GpuInventory(tuple(GpuIdentity(index=i, uuid=f"GPU-{i}") for i in range(2)))
-    checks = boot_checks(2, None, inventory, NodeSample(tuple(gpus)), "", "")
+    checks = boot_checks(GpuNeeds(gpus=2), {}, inventory, NodeSample(tuple(gpus)), "", "")
     assert not checks[-1].ok
     assert "the GPUs are in different NVLink domains: d.0, d.1" == checks[-1].detail
 
@@ -133,11 +134,12 @@ def sys(tmp_path: Path) -> Path:
 )
 def test_rdma_devices_are_counted(sys: Path, needed: int, ok: bool, detail: str) -> None:
     """Those with an active port; a host without any has none, and more are no fault."""
-    found = rdma_check(needed, devices_up(sys))
+    needs = RdmaNeeds(devices=needed)
+    found = rdma_check(needs, {}, rdma_ports(sys))
     assert (RDMA, ok, detail) == (found.name, found.ok, found.detail)
-    assert devices_up(sys / "elsewhere") == ()
-    assert not rdma_check(needed, ()).ok
-    assert not rdma_check(needed, None).ok
+    assert rdma_ports(sys / "elsewhere") == ()
+    assert not rdma_check(needs, {}, ()).ok
+    assert not rdma_check(needs, {}, None).ok
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent.conditions.declared import BY_NAME, CONDITIONS
 from agent.conditions.engine import Conditions, Observed, Seen, held, started, step
 from agent.conditions.gpu_reader import NvmlOutage, NvmlView, read_gpus
-from agent.observations import Best, GpuInventory, NodeSample, NvmlFailure
+from agent.observations import Best, GpuInventory, GpuNeeds, NodeSample, NvmlFailure
 from schemas.gpu_samples import GpuSample
 from schemas.held_conditions import HELD_MAX, LIST_BYTES_MAX, HeldCondition, bounded
 from schemas.node_events import GpuIdentity
@@ -111,7 +111,10 @@ def view(*, failures: tuple[NvmlFailure, ...] = (), **changes: Any) -> NvmlView:
         if gpu.index not in {each.index for each in failures}
     )
     return NvmlView(
-        inventory=GpuInventory(GPUS), sample=NodeSample(gpus, failures), expected=8, best=BEST
+        inventory=GpuInventory(GPUS),
+        sample=NodeSample(gpus, failures),
+        needs=GpuNeeds(gpus=8),
+        best=BEST,
     )
 
 
@@ -150,21 +153,23 @@ CASES = [
     (
         "one does not answer",
         view(failures=(NvmlFailure(3, "probe_failed", "x", 999),)),
-        90,
+        150,
         ["gpu-failing", "gpu-silent"],
     ),
     (
         "none answers",
         view(failures=tuple(NvmlFailure(i, "probe_failed", "x", 999) for i in range(8))),
-        90,
+        150,
         ["driver-failing", *["gpu-failing"] * 8, *["gpu-silent"] * 8],
     ),
     ("hangs", outage("hangs", hangs=True, reading="power"), 20, ["driver-hangs"]),
-    ("hangs for good", outage("hangs", hangs=True), 90, ["driver-hangs", "driver-hung"]),
+    ("hangs for good", outage("hangs", hangs=True), 150, ["driver-hangs", "driver-hung"]),
+    ("hangs for a minute", outage("hangs", hangs=True), 60, ["driver-hangs"]),
+    ("fails for a minute", outage("unknown", code=999), 60, []),
     ("not loaded yet", outage("no driver", code=9), 500, []),
     ("never loaded", outage("no driver", code=9), 700, ["driver-not-loaded"]),
     ("another version", outage("mismatch", code=18), 20, ["driver-mismatch"]),
-    ("fails as a whole", outage("unknown", code=999), 90, ["driver-failing"]),
+    ("fails as a whole", outage("unknown", code=999), 150, ["driver-failing"]),
 ]
 
 

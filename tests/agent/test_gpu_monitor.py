@@ -97,7 +97,7 @@ def test_a_reading_that_a_gpu_has_not_got_is_absent(driver: Driver):
 
 def test_a_real_gpu_s_readings_are_the_stand_ins(driver: Driver):
     """An H100 in a VM of its own, driver 580.159.04: what it has not got, and what it reports."""
-    nothing = ("retired_sbe", "retired_dbe", "nvlinks", "nvlink_errors")
+    nothing = ("retired_sbe", "retired_dbe", "nvlinks", "nvlink_errors", "nvlink_speed")
     driver.order(
         *(f"gpu 0 none {each}" for each in nothing),
         *("gpu 0 fabric_state 0", "gpu 0 fabric_health 0", "gpu 0 margin 44"),

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 import yaml
 
-from agent.faults.boot_checks import rdma_check
+from agent.conditions.rdma_reader import RdmaPort, rdma_check
+from agent.rdma_monitor import needs_of
 from agent.settings import load
 from schemas.duration import Duration, parse_duration
 from schemas.instance_records import InstanceRecord
@@ -17,7 +18,7 @@ from schemas.saga_log_entries import StepSucceeded
 from services.bus.nats.nats_bus import NatsBus
 from services.provisioner.conformance import environment
 from services.provisioner.instances.instance_decisions import intended_record
-from services.provisioner.launch.type_settings import TypeSettings
+from services.provisioner.launch.type_settings import TypeSettings, of_gpus
 from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
 from services.provisioner.provider_client.provider import (
     Environment,
@@ -101,7 +102,10 @@ async def test_the_options_ask_for_the_fabric_and_the_catalogue_counts_its_devic
     calls = providers(provider)
     found = TypeSettings(calls, OfferingCatalogue(with_shipped(InstanceTypes()), calls.traits()))
     expected = {"RDMA_DEVICES": str(devices)} if devices else {}
-    assert expected == found.of(record(provider.name, kind, of_pool))
+    given = found.of(record(provider.name, kind, of_pool))
+    assert expected == {name: text for name, text in given.items() if name in expected}
+    assert ("RDMA_DEVICES" in given) == bool(devices)
+    assert ("RDMA_GBIT_PER_SECOND" in given) == (kind == H100 and bool(devices))
     await provider.close()
 
 
@@ -127,6 +131,38 @@ async def test_an_agent_gets_the_time_of_its_driver_unless_it_has_it(
     found = TypeSettings(calls, OfferingCatalogue(types, calls.traits()))
     assert found.of(record("aws", "p5.48xlarge", {})) == expected
     await provider.close()
+
+
+@pytest.mark.parametrize(
+    ("provider", "kind", "figures"),
+    [
+        ("aws", "p5.48xlarge", {"NVLINKS": "18", "NVLINK_GBYTE_PER_SECOND": "25"}),
+        ("aws", "p5.4xlarge", {}),
+        ("aws", "g6.48xlarge", {}),
+        (
+            "coreweave",
+            "gd-8xh100ib-i128",
+            {
+                "NVLINKS": "18",
+                "NVLINK_GBYTE_PER_SECOND": "25",
+                "PCIE_WIDTH": "16",
+                "PCIE_GENERATION": "5",
+            },
+        ),
+    ],
+)
+def test_an_agent_gets_the_figures_that_are_known_of_its_type(
+    provider: str, kind: str, figures: dict[str, str]
+) -> None:
+    """Figures that are not published are left out, so that the agent does not compare them."""
+    catalogue = OfferingCatalogue(with_shipped(InstanceTypes()), {})
+    spec = catalogue.spec(provider, kind)
+    assert spec is not None
+    assert of_gpus(spec) == figures
+    env = {f"NAVARCH_{name}": text for name, text in figures.items()}
+    config = load(env | {"NAVARCH_POOL": "p", "NAVARCH_NODE": "n"})
+    assert (config.nvlinks or 0) == spec.nvlinks
+    assert config.pcie_width == spec.pcie_width
 
 
 async def test_wrong_options_are_reported_by_their_provider(tmp_path: Path) -> None:
@@ -175,6 +211,6 @@ async def test_a_node_with_fewer_devices_than_its_type_has_is_refused(
     [text] = [each["content"] for each in files if each["path"] == "/etc/navarch/agent.env"]
     config = load(dict(line.split("=", 1) for line in text.splitlines()))
     assert config.driver_wait == 1500
-    up = [f"mlx5_{number}" for number in range(8)]
-    assert rdma_check(config.rdma_devices, up).ok
-    assert not rdma_check(config.rdma_devices, up[:7]).ok
+    up = [RdmaPort(device=f"mlx5_{number}") for number in range(8)]
+    assert rdma_check(needs_of(config), {}, up).ok
+    assert not rdma_check(needs_of(config), {}, up[:7]).ok

@@ -17,6 +17,7 @@ NVLINK_ERROR_FIELDS: Final = (
     pynvml.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL,
     pynvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
 )
+NVLINK_SPEED: Final = pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON
 RECOVERY_ACTION: Final = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 
 Fields = dict[str, Any]
@@ -87,13 +88,15 @@ def _retired(handle: Any) -> Fields:
 
 
 def _fields(handle: Any) -> Fields:
-    """Read NVLink errors, memory temperature and the recovery action in one call."""
-    fields = [*NVLINK_ERROR_FIELDS, pynvml.NVML_FI_DEV_MEMORY_TEMP, RECOVERY_ACTION]
-    *errors, temperature, recovery = pynvml.nvmlDeviceGetFieldValues(handle, fields)
+    """Read NVLink errors and speed, memory temperature and the recovery action in one call."""
+    fields = [*NVLINK_ERROR_FIELDS, NVLINK_SPEED, pynvml.NVML_FI_DEV_MEMORY_TEMP, RECOVERY_ACTION]
+    *errors, speed, temperature, recovery = pynvml.nvmlDeviceGetFieldValues(handle, fields)
     found: Fields = {}
     counted = [int(e.value.ullVal) for e in errors if e.nvmlReturn == pynvml.NVML_SUCCESS]
     if counted:
         found["nvlink_errors"] = sum(counted)
+    if speed.nvmlReturn == pynvml.NVML_SUCCESS and speed.value.uiVal:
+        found["nvlink_mbyte_per_second"] = int(speed.value.uiVal)
     if temperature.nvmlReturn == pynvml.NVML_SUCCESS:
         found["memory_temperature_celsius"] = int(temperature.value.uiVal)
     if recovery.nvmlReturn == pynvml.NVML_SUCCESS:

@@ -22,6 +22,7 @@ from services.health_monitor.rules.node_health import (
     Decision,
     Effect,
     Trigger,
+    applied,
     decide_review,
     decide_settled,
 )
@@ -80,6 +81,9 @@ def decide_listed(
         record, effects = _ended(record, over, seen)
     for key in now.keys() - before.keys():
         fault = fault_of(record, listed.boot_id, now[key], seen, "")
+        if known is None and applied(record, _of_fault(fault, seen)):
+            # An agent of an earlier release ran meanwhile: what it had a timer for is held again.
+            fault = fault_of(record, listed.boot_id, now[key], seen, seen.id)
         record, more = judge(_begun(record, fault, seen), fault, _of_fault(fault, seen))
         effects = (*effects, *more)
     return record, effects

@@ -18,12 +18,14 @@
  */
 
 #define _GNU_SOURCE
+#include <poll.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -41,7 +43,8 @@ enum key {
     ECC_DBE_TOTAL, REMAPPED_CORRECTABLE, REMAPPED_UNCORRECTABLE, REMAP_PENDING, REMAP_FAILED,
     RETIRED_SBE, RETIRED_DBE, NVLINKS, NVLINKS_DOWN, NVLINK_ERRORS, PCIE_REPLAYS, PCIE_WIDTH,
     PCIE_WIDTH_MAX, PCIE_GENERATION, POWER_LIMIT, FABRIC_STATE, FABRIC_STATUS, FABRIC_HEALTH, LOST,
-    FABRIC_CLUSTER, FABRIC_CLIQUE, PROCESSES, RECOVERY_ACTION, KEYS
+    FABRIC_CLUSTER, FABRIC_CLIQUE, PROCESSES, RECOVERY_ACTION, NVLINK_SPEED,
+    KEYS
 };
 
 static const struct { const char *name; long long standard; } keys[KEYS] = {
@@ -65,6 +68,7 @@ static const struct { const char *name; long long standard; } keys[KEYS] = {
     [FABRIC_HEALTH] = {"fabric_health", 0x1aa}, [LOST] = {"lost", 0},
     [FABRIC_CLUSTER] = {"fabric_cluster", 0},  [FABRIC_CLIQUE] = {"fabric_clique", 0},
     [PROCESSES] = {"processes", 0},            [RECOVERY_ACTION] = {"recovery_action", 0},
+    [NVLINK_SPEED] = {"nvlink_speed", 26562},
 };
 
 struct gpu {
@@ -627,7 +631,8 @@ struct field_value {
 };
 
 enum { FIELD_CRC_FLIT = 38, FIELD_CRC_DATA = 45, FIELD_REPLAY = 52, FIELD_RECOVERY = 59,
-       FIELD_MEMORY_TEMPERATURE = 82, FIELD_LINK_COUNT = 91, FIELD_RECOVERY_ACTION = 230,
+       FIELD_MEMORY_TEMPERATURE = 82, FIELD_LINK_SPEED = 90, FIELD_LINK_COUNT = 91,
+       FIELD_RECOVERY_ACTION = 230,
        TYPE_UINT = 1, TYPE_ULL = 3 };
 
 int nvmlDeviceGetFieldValues(void *device, int count, struct field_value *values)
@@ -650,6 +655,11 @@ int nvmlDeviceGetFieldValues(void *device, int count, struct field_value *values
         case FIELD_CRC_DATA: case FIELD_REPLAY: case FIELD_RECOVERY: break;
         case FIELD_MEMORY_TEMPERATURE:
             key = MEMORY_TEMPERATURE;
+            v->type = TYPE_UINT;
+            v->value.ui = (unsigned int)g->value[key];
+            break;
+        case FIELD_LINK_SPEED:
+            key = NVLINK_SPEED;
             v->type = TYPE_UINT;
             v->value.ui = (unsigned int)g->value[key];
             break;
@@ -708,11 +718,42 @@ int nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *set)
     return gpu < 0 ? INVALID_ARGUMENT : enter("nvmlDeviceRegisterEvents", gpu);
 }
 
+/* Wait until something in the state file's directory changed, at most so long; where that cannot be
+ * watched, for 25 ms. Returns the milliseconds waited, from 1 on. */
+static unsigned int wait_for_change(unsigned int timeout_ms)
+{
+    static int watch = -2;
+    const struct timespec slice = {0, 25 * 1000 * 1000};
+    struct timespec before, after;
+    char directory[LINE_MAX_];
+    const char *path = getenv("NAVARCH_NVML_STATE"), *end = path ? strrchr(path, '/') : NULL;
+    if (watch == -2 && end != NULL && (size_t)(end - path) < sizeof directory - 1) {
+        memcpy(directory, path, (size_t)(end - path) + 1);
+        directory[end - path + 1] = 0;
+        watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+        if (watch >= 0 && inotify_add_watch(watch, directory, IN_CLOSE_WRITE | IN_MOVED_TO) < 0)
+            watch = -1;
+    }
+    if (watch < 0) {
+        nanosleep(&slice, NULL);
+        return 25;
+    }
+    struct pollfd changed = {watch, POLLIN, 0};
+    char events[4096];
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    poll(&changed, 1, (int)timeout_ms);
+    while (read(watch, events, sizeof events) > 0)
+        ;
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    long long passed = (after.tv_sec - before.tv_sec) * 1000LL
+                     + (after.tv_nsec - before.tv_nsec) / 1000000;
+    return passed > 0 ? (unsigned int)passed : 1;
+}
+
 int nvmlEventSetWait_v2(void *set, struct event_data *to, unsigned int timeout_ms)
 {
-    const struct timespec slice = {0, 25 * 1000 * 1000};
     (void)set;
-    for (unsigned int waited = 0;; waited += 25) {
+    for (unsigned int waited = 0;;) {
         int code = enter("nvmlEventSetWait", -1);
         if (code != OK)
             return code;
@@ -730,6 +771,6 @@ int nvmlEventSetWait_v2(void *set, struct event_data *to, unsigned int timeout_m
             return OK;
         if (waited >= timeout_ms)
             return TIMEOUT;
-        nanosleep(&slice, NULL);
+        waited += wait_for_change(timeout_ms - waited);
     }
 }
