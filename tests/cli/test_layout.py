@@ -26,6 +26,7 @@ from services.cli.text.styles import BOLD, RESET, to_terminal, wrapped
 from services.cli.text.table_layout import chosen, columns, fitting, name_header, sort_key
 from services.primitives.errors import NavarchError
 from tests.cli.test_http_commands import READS, Place, fill
+from tests.support.output_shapes import overlong
 from tests.support.terminals import in_terminal
 
 HEADERS = ("node", "provider", "age", "remarks")
@@ -148,8 +149,7 @@ async def test_nothing_breaks_inside_a_word_at_80_columns(
         _, out, _ = await place.run(line, NAVARCH_NATS_URL=server.url)
         titles = [each for each in out.splitlines() if each.strip().isupper()]
         assert not any(each.startswith(" ") for each in titles), line
-        broken = [each for each in out.splitlines() if len(each) > TERMINAL and _breaks(each)]
-        assert broken == [], line
+        assert overlong(out, TERMINAL) == [], line
 
 
 AGED: Final = {
@@ -201,11 +201,6 @@ def test_what_matters_stays_in_a_narrow_terminal(
     assert {*kept} <= {headers[each] for each in places}
     one_character = fitting(headers, [1_000 for _ in headers], 1)
     assert not {"since", "began", "deadline", "p95"} & {headers[each] for each in one_character}
-
-
-def _breaks(line: str) -> bool:
-    """Whether the line has a break between words within the terminal, after its indent."""
-    return " " in line.strip()[: TERMINAL - 1]
 
 
 LISTED = [
