@@ -23,6 +23,7 @@ from rich.table import Table
 
 from benchmarks import (
     agent_cost,
+    command_start,
     comparison,
     cordon_latency,
     event_listing,
@@ -98,6 +99,12 @@ def _parts(arguments: argparse.Namespace) -> dict[str, Part]:
             node_listing,
             node_listing.measure,
             lambda: node_listing.measure_fleet("medium", ("bus",), Effort(9, 15.0)),
+        ),
+        "commands": Part(
+            "the start of commands",
+            command_start,
+            command_start.measure,
+            lambda: command_start.measure(Effort(5, 20.0)),
         ),
         "levels": Part(
             "telemetry into the health-monitor", level_evaluation, level_evaluation.measure

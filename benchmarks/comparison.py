@@ -21,6 +21,22 @@ WORST: Final = "_ratio_worst"
 """Of the rounds of one measurement: two rounds of one program differ by a third and more."""
 DIGITS: Final = 4
 """Significant ones, of figures and ratios."""
+COMMANDS: Final = {
+    "start": "list --help",
+    "status": "status",
+    "why": "why training-0",
+    "get": "get training-0",
+    "events": "events --since 1h",
+    "sagas": "saga list",
+}
+"""Name of the figure -> the command of which the start is measured."""
+
+
+def command_figure(name: str) -> str:
+    """Return the whole name of a command's figure."""
+    return f"command_{name}_cpu_seconds"
+
+
 QUICK: Final = (
     "kmsg_to_cordon_ms_p50",
     "join_500_seconds",
@@ -31,6 +47,7 @@ QUICK: Final = (
     ),
     "telemetry_ingest_samples_per_cpu_second",
     "listing_medium_bus_seconds",
+    *map(command_figure, COMMANDS),
 )
 """The figures of the hot paths, whose ratios may not become worse."""
 

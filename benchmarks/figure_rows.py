@@ -2,6 +2,8 @@
 
 from typing import Final, NamedTuple
 
+from benchmarks.comparison import COMMANDS, command_figure
+
 
 class Row(NamedTuple):
     """A row says how one figure is printed."""
@@ -41,6 +43,13 @@ def _listings() -> list[Row]:
     ]
 
 
+def _commands() -> list[Row]:
+    return [
+        Row(f"`navarch {line}`: processor time", command_figure(name), "s")
+        for name, line in COMMANDS.items()
+    ]
+
+
 def _security() -> list[Row]:
     return [
         Row(f"{what} with accounts and TLS: {label}", f"secured_{name}_{figure}", unit)
@@ -74,6 +83,7 @@ ROWS: Final = (
     Row("Telemetry not evaluated", "level_evaluation_lost", "samples", "0"),
     Row("`navarch events`, one core", "events_printed_per_cpu_second", "/s"),
     *_listings(),
+    *_commands(),
     Row("Verdict to the scheduler's own cordon, p50", "scheduler_cordon_ms_p50", "ms"),
     Row("Verdict to the scheduler's own cordon, p99", "scheduler_cordon_ms_p99", "ms"),
     Row("200 simultaneous drains: last cordon", "drains_200_last_cordon_seconds", "s"),

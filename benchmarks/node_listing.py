@@ -47,9 +47,7 @@ async def measure_fleet(name: str, ways: tuple[str, ...], effort: Effort) -> dic
     nodes = SIZES[name]
     found: dict[str, Any] = {}
     async with serving(sync=False) as (server, bus, place):
-        await _fill(bus, nodes)
-        config = place / "navarch.yaml"
-        config.write_text(json.dumps(_configuration(place, nodes)), "utf-8")
+        config = await configured(bus, place, nodes)
         async with (
             service("services.pool_manager", server.url, config),
             service("services.gateway", server.url, config, NAVARCH_AUTH_TOKEN=TOKEN) as (_, ready),
@@ -58,11 +56,19 @@ async def measure_fleet(name: str, ways: tuple[str, ...], effort: Effort) -> dic
                 "bus": {"NAVARCH_NATS_URL": server.url},
                 "http": {"NAVARCH_SERVER": ready["http"], "NAVARCH_AUTH_TOKEN": TOKEN},
             }
-            await _settle(environments["bus"], nodes)
+            await settled(environments["bus"], nodes)
             for way in ways:
                 listed = await _list(environments[way], effort)
                 found |= {f"listing_{name}_{way}_{each}": value for each, value in listed.items()}
     return found
+
+
+async def configured(bus: NatsBus, place: Path, nodes: int) -> Path:
+    """Store the nodes' records; return the configuration of their services."""
+    await _fill(bus, nodes)
+    config = place / "navarch.yaml"
+    config.write_text(json.dumps(_configuration(place, nodes)), "utf-8")
+    return config
 
 
 def _configuration(place: Path, nodes: int) -> dict[str, Any]:
@@ -114,7 +120,7 @@ async def _put(bus: NatsBus, name: str) -> None:
     await bus.put(HEARTBEATS, key, encode(beat), ttl_seconds=HEARTBEAT_TTL_SECONDS)
 
 
-async def _settle(environment: dict[str, str], nodes: int) -> None:
+async def settled(environment: dict[str, str], nodes: int) -> None:
     """Wait until the pool-manager knows all nodes."""
     async with asyncio.timeout(SETTLED_SECONDS_MAX):
         known = 0

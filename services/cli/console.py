@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -91,8 +91,8 @@ def write(text: str, *, exactly: bool = False) -> None:
 
     Lines are broken between words where the terminal is narrower, but `exactly`: to be copied.
     """
-    if not exactly and (room := width()):
-        text = wrapped(text, room)
+    if not exactly and (columns := width()):
+        text = wrapped(text, columns)
     sys.stdout.write(f"{to_terminal(text)}\n")
     sys.stdout.flush()
 
@@ -100,8 +100,8 @@ def write(text: str, *, exactly: bool = False) -> None:
 def note(text: str) -> None:
     """Say something beside the output, on stderr."""
     line = f"navarch: {escape(text)}"
-    room = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
-    sys.stderr.write(f"{wrapped(line, room) if room else line}\n")
+    columns = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
+    sys.stderr.write(f"{wrapped(line, columns) if columns else line}\n")
 
 
 def write_data(output: Format, value: Any) -> None:
@@ -149,6 +149,22 @@ def _yaml(data: bytes) -> str:
     return text.rstrip()
 
 
+def room(output: Format) -> int:
+    """Return how wide a table may be; 0: `-o wide` has every column."""
+    return 0 if output.kind == "wide" else width()
+
+
+def table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    output: Format = Format.TABLE,
+    *,
+    painted: bool = True,
+) -> str:
+    """Return a table that fits the terminal; `painted`: rows about something wrong are coloured."""
+    return table_layout.columns(headers, rows, colour=painted and colour(), width=room(output))
+
+
 def write_table(
     headers: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -165,8 +181,8 @@ def write_table(
         headers, rows = table_layout.chosen(headers, rows, names=names, sort_by=output.sort_by)
     if rows or (titled and not empty):
         # Columns that are asked for stay.
-        room = 0 if names or output.kind == "wide" else width()
-        write(table_layout.columns(headers, rows, colour=colour(), width=room, titled=titled))
+        most = 0 if names else room(output)
+        write(table_layout.columns(headers, rows, colour=colour(), width=most, titled=titled))
     elif titled:
         write(empty)
 

@@ -11,7 +11,6 @@ from schemas.operator_requests import Request
 from schemas.step_declarations import waits_for
 from services.cli import console
 from services.cli.fleet_connection import FleetAccess
-from services.cli.text.table_layout import columns
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import AnswerError
 
@@ -65,7 +64,7 @@ def page(result: DryRun) -> str:
         for gate in result.gates
     ]
     if rows:
-        lines += ["", columns(("gate", "", "applies to", "why"), rows, colour=False)]
+        lines += ["", console.table(("gate", "", "applies to", "why"), rows, painted=False)]
     if owners := owner_lines(result):
         lines += ["", *owners]
     if result.promotes:
@@ -85,7 +84,7 @@ def page(result: DryRun) -> str:
             for step in result.steps
         ]
         final = next((step.step for step in result.steps if step.final), "")
-        lines += ["", columns(("step", "at most", "waits for"), steps, colour=False)]
+        lines += ["", console.table(("step", "at most", "waits for"), steps, painted=False)]
         if final:
             leaves = escape_line(result.leaves)
             lines.append(f"It can be cancelled until {final} begins; that leaves {leaves}.")

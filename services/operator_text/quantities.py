@@ -57,6 +57,19 @@ def age(seconds: float) -> str:
     return f"{whole // DAY}d{whole % DAY // HOUR}h"
 
 
+def age_since(began: datetime, now: datetime) -> str:
+    """Return how long ago something began."""
+    return age((now - began).total_seconds())
+
+
+def age_since_text(began: str, now: datetime) -> str:
+    """Return how long ago that was; `-` for a text that is not a time."""
+    try:
+        return age_since(datetime.fromisoformat(began), now)
+    except (ValueError, TypeError):
+        return "-"
+
+
 def first_of(names: Sequence[str], most: int) -> str:
     """The first names, and how many more there are: `a, b and 7 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

@@ -1,6 +1,7 @@
 """`navarch breaker` against a real pool-manager: show, open and close."""
 
 import asyncio
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
@@ -75,6 +76,7 @@ async def test_an_invalid_request_is_refused_in_one_sentence(
     assert said in err
 
 
+NOW = datetime(2026, 1, 1, 12, 5, tzinfo=UTC)
 PLAIN = PoolView(
     name="training",
     desired=100,
@@ -111,9 +113,10 @@ PLAIN = PoolView(
 def test_each_state_names_the_next_step(changes: dict[str, object], state: str, then: str) -> None:
     """The state, the use of the budget, and what happens next."""
     view = msgspec.structs.replace(PLAIN, **changes)
-    cells = row(view)
+    cells = row(view, NOW)
 
-    assert (state, "20 of 20", "20 of 50 in 1h", "0", "7") == (cells[1], *cells[3:7])
+    assert (state, "20 of 20", "20 of 50 in 1h", "0", "7") == (cells[1], *cells[4:8])
+    assert cells[2] == "5m0s"
     assert next_line(view).startswith(f"training: {then}")
 
 

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
 from typer.main import get_command
 
@@ -23,13 +24,15 @@ from schemas.messages import encode
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Headers
+from services.cli import console
 from services.cli.app import app
 from services.cli.command_examples import EXAMPLES
 from services.pool_manager.plugin_switches import PluginSwitches
 from services.primitives.clock import SystemClock
 from tests.cli.begun_names import OVER, SAGA
 from tests.cli.test_http_commands import commands, fill, navarch
-from tests.support.documented_commands import ROOT, Documented, documented
+from tests.support.documented_commands import BLOCK, ROOT, Documented, documented
+from tests.support.output_shapes import Shape, differences, heading, overlong, shape
 from tests.support.secured import nats_config
 
 RUN_BY_PAGE: Final = {
@@ -100,6 +103,8 @@ OTHERS: Final = {
 """Command -> names that it knows in place of the usual: an orphan; a node that is gone."""
 NEEDS_ATTENTION: Final = {"navarch status": 3, "navarch diagnose": 3}
 """Command -> the exit code with which it ends here, where the fleet has a failure."""
+COPIED: Final = {"navarch incident"}
+"""Commands whose output is a document, with lines as they are."""
 CONFIGURATION: Final = """
 data_dir: data
 providers:
@@ -108,6 +113,11 @@ providers:
   lambda: {type: lambda}
 """
 HELP: Final = "help"
+TERMINAL: Final = 80
+SHAPES: Final = Path(__file__).parent / "documented_shapes.json"
+WRITES: Final = bool(os.environ.get("WRITE_SHAPES"))
+"""`WRITE_SHAPES=1` has the test write the shapes, of a terminal of any width, to be committed."""
+TABLE_COLUMNS_MIN: Final = 3
 EVERY: Final = (
     *documented(),
     *(Documented(HELP, tuple(shlex.split(each))) for each in EXAMPLES.values()),
@@ -224,7 +234,8 @@ async def test_the_other_commands_are_run(
 ) -> None:
     """Each ends well, in the order of its page, in a directory of its own."""
     assert fleet.connected
-    failed = []
+    monkeypatch.setattr(console, "width", lambda: 0 if WRITES else TERMINAL)
+    failed, too_long, shapes = [], [], dict[str, Shape]()
     pages = {each.page for each in EVERY if runs_here(each)}
     for page in sorted(pages):
         place = tmp_path / page
@@ -241,6 +252,31 @@ async def test_the_other_commands_are_run(
             line = translated(each, server.url)
             monkeypatch.setattr("sys.stdin", io.StringIO("secret-key-of-a-provider\n"))
             outcome = await asyncio.to_thread(navarch, line, environment)
+            printed = outcome[1].replace(str(place), "/")
+            # Whether there is a sample that is new enough depends on how fast this test is.
+            shapes[each.line] = () if parsed(each.words) == "navarch top" else shape(printed)
+            if parsed(each.words) not in COPIED:
+                too_long += [(each.line, one) for one in overlong(outcome[1], TERMINAL)]
             if outcome[0] != NEEDS_ATTENTION.get(parsed(each.words), 0):
                 failed.append((page, line, outcome))
     assert failed == [], "\n".join(map(str, failed))
+    if WRITES:
+        SHAPES.write_text(
+            msgspec.json.format(msgspec.json.encode(shapes), indent=1).decode() + "\n"
+        )
+    known = msgspec.json.decode(SHAPES.read_bytes(), type=dict[str, Shape])
+    assert shapes.keys() == known.keys()
+    other = {line: each for line, one in shapes.items() if (each := differences(one, known[line]))}
+    assert other == {}
+    assert WRITES or too_long == [], "\n".join(map(str, too_long))
+
+
+def test_the_tables_on_the_pages_are_those_that_are_printed() -> None:
+    """A table in a block of text has a heading that some command has, perhaps without columns."""
+    printed = msgspec.json.decode(SHAPES.read_bytes(), type=dict[str, Shape])
+    known = tuple(each for one in printed.values() for each in one)
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        for _, block in BLOCK.findall(page.read_text(encoding="utf-8")):
+            lines = [each for each in block.splitlines() if len(heading(each)) > TABLE_COLUMNS_MIN]
+            shown = tuple(" | ".join(heading(each)) for each in lines)
+            assert differences(shown, known) == [], page.name

@@ -1,5 +1,7 @@
 """Conditions of a node, as `navarch get`, `why`, `diagnose` and `uncordon` show them."""
 
+from datetime import UTC, datetime
+
 import msgspec
 import pytest
 
@@ -18,19 +20,20 @@ HELD = ConditionView(
     name="pcie-width", gpu_index=3, since="2026-11-21T01:00:00Z", message="8 lanes of 16"
 )
 UNREAD = ConditionView(name="nvml", since="2026-11-21T02:00:00Z", unknown=True, message="hangs")
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
 SILENT = "whether it holds now is unknown, as the agent is silent"
 NODE = NodeView(id="n-1", pool="p", status="active", health="degraded", conditions=(HELD, UNREAD))
 
 
 def test_the_page_of_a_node_has_what_holds_and_what_is_unknown():
     """Each condition has its GPU, its state and its message; a node in order has no such table."""
-    page = node_page(NODE, colour=False)
+    page = node_page(NODE, NOW, colour=False)
     assert "pcie-width" in page
     assert "8 lanes of 16" in page
     assert condition_line(HELD) in page
     assert condition_line(UNREAD) in page
     healthy = NodeView(id="n-2", pool="p", status="active", health="healthy")
-    assert "condition" not in node_page(healthy, colour=False).lower()
+    assert "condition" not in node_page(healthy, NOW, colour=False).lower()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from schemas.topology import POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.text import instances_text
+from services.operator_text import quantities
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider import Environment
 from services.provisioner.providers.fake import FakeFault, FakeProvider
@@ -174,7 +175,7 @@ def test_the_cost_of_leaks_as_far_as_it_is_known(records: list[InstanceRecord], 
 )
 def test_an_age_has_two_units(seconds: float, said: str) -> None:
     """The two largest; a clock that is behind gives no negative age."""
-    assert said == instances_text.age(seconds)
+    assert said == quantities.age(seconds)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Tables and texts within 80 columns: columns go, words stay whole; and how lists are chosen."""
 
 import re
+from collections.abc import Sequence
+from typing import Final
 
 import pytest
 from typer.main import get_command
@@ -9,10 +11,22 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.cli import console
 from services.cli.app import app
+from services.cli.commands import (
+    alert_commands,
+    breaker_commands,
+    evidence_command,
+    join_commands,
+    nats_config_commands,
+    plugin_commands,
+    report_commands,
+    saga_commands,
+)
+from services.cli.text import instances_text, tables
 from services.cli.text.styles import BOLD, RESET, to_terminal, wrapped
 from services.cli.text.table_layout import chosen, columns, fitting, name_header, sort_key
 from services.primitives.errors import NavarchError
 from tests.cli.test_http_commands import READS, Place, fill
+from tests.support.output_shapes import overlong
 from tests.support.terminals import in_terminal
 
 HEADERS = ("node", "provider", "age", "remarks")
@@ -133,13 +147,60 @@ async def test_nothing_breaks_inside_a_word_at_80_columns(
         if WIDE.search(line):
             continue
         _, out, _ = await place.run(line, NAVARCH_NATS_URL=server.url)
-        broken = [each for each in out.splitlines() if len(each) > TERMINAL and _breaks(each)]
-        assert broken == [], line
+        titles = [each for each in out.splitlines() if each.strip().isupper()]
+        assert not any(each.startswith(" ") for each in titles), line
+        assert overlong(out, TERMINAL) == [], line
 
 
-def _breaks(line: str) -> bool:
-    """Whether the line has a break between words within the terminal, after its indent."""
-    return " " in line.strip()[: TERMINAL - 1]
+AGED: Final = {
+    **dict.fromkeys(("list", "instances", "leaked", "evidence", "hardware list"), "age"),
+    **dict.fromkeys(("saga list --all --since 300d", "alerts list", "breaker show"), "age"),
+    "status": "open alert  age",
+}
+"""Lists of what has a beginning -> what their heading has."""
+
+
+@pytest.mark.slow
+async def test_what_has_a_beginning_has_an_age_at_80_columns(
+    manager: NatsBus, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of its beginning goes first where there is no room; `-o wide` has both."""
+    place = await _place(manager, server, monkeypatch)
+    monkeypatch.setattr(console, "width", lambda: TERMINAL)
+    for line, heading in AGED.items():
+        _, out, err = await place.over_bus(line)
+        titles = [each for each in out.splitlines() if each.isupper()]
+        assert any(heading.upper() in each for each in titles), (line, out, err)
+    for line in ("alerts list", "leaked", "hardware list", "breaker show"):
+        _, out, _ = await place.over_bus(f"{line} -o wide")
+        assert {"AGE", "SINCE"} <= {*out.split()}, line
+
+
+@pytest.mark.parametrize(
+    ("headers", "kept"),
+    [
+        (tables.POOL_HEADERS, ("pool", "desired", "healthy", "unhealthy", "breaker")),
+        (saga_commands.HEADERS, ("saga", "status", "step", "age", "waiting for")),
+        (saga_commands.ALL_HEADERS, ("saga", "status", "age", "reason")),
+        (breaker_commands.HEADERS, ("pool", "breaker", "age", "unhealthy, waiting", "why")),
+        (alert_commands.HEADERS, ("severity", "age", "key", "title")),
+        (evidence_command.HEADERS, ("unhealthy since", "age", "node", "fault", "saga")),
+        (instances_text.LEAKED_HEADERS, ("instance", "age", "$/hour", "so far", "last error")),
+        (join_commands.HEADERS, ("node", "state", "age", "ends")),
+        (plugin_commands.HEADERS, ("name", "state", "failures", "last error")),
+        (report_commands.HEADERS, ("pool", "fault", "count", "repaired in: median")),
+        (nats_config_commands.USER_HEADERS, ("name", "role", "state", "age", "until (utc)")),
+    ],
+)
+def test_what_matters_stays_in_a_narrow_terminal(
+    headers: Sequence[str], kept: Sequence[str]
+) -> None:
+    """Cells are as wide as a long name, and still the columns that say what is wrong are there."""
+    width = TERMINAL + sum(map(len, kept))
+    places = fitting(headers, [max(len(each), TERMINAL // 6) for each in headers], width)
+    assert {*kept} <= {headers[each] for each in places}
+    one_character = fitting(headers, [1_000 for _ in headers], 1)
+    assert not {"since", "began", "deadline", "p95"} & {headers[each] for each in one_character}
 
 
 LISTED = [

@@ -1,20 +1,33 @@
-"""The README's walk passes from top to bottom, in its own order, on the fleet that it serves."""
+"""The README's walk passes from top to bottom, in its own order, in a fresh clone that it serves."""
 
+import asyncio
 import json
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pytest
-import yaml
 
-from tests.cli.test_serve import READY, ROOT, navarch, served
+from services.primitives.free_ports import free_ports
+from tests.cli.test_serve import READY, ROOT, Served, environment
 from tests.support.documented_commands import documented
 from tests.support.inprocess import eventually
+from tests.support.output_shapes import Shape, differences, heading, overlong, shape
+from tests.support.terminals import STYLES, in_terminal
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SERVE: Final = "serve"
 BEGINNING: Final = "-…"
+CONFIG: Final = "config/navarch.yaml"
+TERMINAL: Final = 80
+BUS_PORT: Final = "4222"
+SHAPES: Final = ROOT / "tests/cli/documented_shapes.json"
 
 
 def walk() -> list[tuple[str, ...]]:
@@ -27,24 +40,73 @@ def walk() -> list[tuple[str, ...]]:
     ]
 
 
-def shipped() -> str:
-    """Return the shipped configuration, without its port and its directory."""
-    whole = yaml.safe_load((ROOT / "config" / "navarch.yaml").read_text("utf-8"))
-    return yaml.safe_dump({key: whole[key] for key in whole.keys() - {"data_dir", "nats"}})
+def fresh_clone(place: Path) -> Path:
+    """Clone this checkout as it is committed; only the bus has a port of its own."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no checkout")
+    clone = place / "navarch"
+    subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
+    config = clone / CONFIG
+    text = config.read_text("utf-8")
+    assert BUS_PORT in text
+    config.write_text(text.replace(BUS_PORT, str(free_ports(1)[0])), "utf-8")
+    return clone
+
+
+@asynccontextmanager
+async def served_clone(place: Path) -> AsyncIterator[Served]:
+    """Serve the shipped configuration as the README says; end it."""
+    clone = fresh_clone(place)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.cli", SERVE, "--config", CONFIG),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=environment(),
+        cwd=clone,
+    )
+    try:
+        yield Served(process, clone)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.communicate()
+
+
+def known_headings() -> Shape:
+    """Return the headings of all tables that documented commands print."""
+    shapes = msgspec.json.decode(SHAPES.read_bytes(), type=dict[str, Shape])
+    return tuple(each for one in shapes.values() for each in one if " | " in each)
 
 
 async def test_the_walk_of_the_readme_passes_from_top_to_bottom(tmp_path: Path) -> None:
-    """A drained node spent the budget, so its replacement was refused; `why` took no beginning."""
+    """A drained node spent the budget, so its replacement was refused; `why` took no beginning.
+
+    Each command is typed in a terminal of 80 columns. Its tables have the known headings, and no
+    line is longer that could have been broken.
+    """
     shown = walk()
     assert {"scale", "drain", "replace", "why", "instances"} <= {words[0] for words in shown}
-    async with served(tmp_path / "fleet", shipped()) as fleet:
+    known = known_headings()
+    async with served_clone(tmp_path) as fleet:
         await fleet.says(READY)
 
+        async def type_in(*words: str) -> tuple[int, str]:
+            status, out = await in_terminal(*words, place=fleet.place, NAVARCH_CONFIG=CONFIG)
+            return status, STYLES.sub("", out)
+
         async def are_there() -> bool:
-            _, out = await navarch("list", "-o", "json", place=fleet.place)
+            _, out = await type_in("list", "-o", "json")
             return [each["status"] for each in json.loads(out)] == ["active", "active"]
 
         await eventually(are_there)
         for words in shown:
-            status, out = await navarch(*words, place=fleet.place)
-            assert status == 0, (words, out)
+            status, out = await type_in(*words)
+            assert (status, overlong(out, TERMINAL)) == (0, []), (words, out)
+            titles = tuple(each for each in shape(out) if " | " in each)
+            assert differences(titles, known) == [], (words, out)
+            assert words[0] != "list" or "json" in words or heading(out.splitlines()[0]), out
+
+
+def test_the_shipped_configuration_names_the_port_once() -> None:
+    """A clone's bus has another port, since tests run side by side."""
+    assert len(re.findall(BUS_PORT, (ROOT / CONFIG).read_text("utf-8"))) == 1

@@ -1,6 +1,7 @@
 """`navarch watch` follows one thing until it settles, with the exit code of its end."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,11 +9,19 @@ import msgspec
 import pytest
 
 from schemas.fleet_queries import NodeView, PoolView
+from schemas.saga_log_entries import SagaDone, SagaStarted
+from schemas.saga_params import SagaParams
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
+from services.bus.port import Stored
+from services.cli.bus_client import BusFleet
+from services.cli.change_signal import change_signal
+from services.cli.commands.watch_command import follow
 from services.fleet_client.saga_progress import Progress
 from services.fleet_client.watch_endings import node_ending, pool_ending, saga_ending
 from services.pool_manager.service import build
+from services.primitives.errors import NavarchError
+from services.saga.saga_log import append
 from tests.cli.conftest import POOL
 from tests.cli.test_commands import navarch
 from tests.pool_manager.fleet import settings, settled
@@ -21,6 +30,7 @@ from tests.support.peers import Peers
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
 SAGA = "drain-n1-1"
+FOREVER_SECONDS = 3_600.0
 NODE = NodeView(id="n1", pool="training", status="active", health="healthy", gpu_count=8)
 ROOM = msgspec.structs.replace(
     POOL, active=3, healthy=3, unhealthy=0, cordoned=0, open_sagas=(), breaker="closed"
@@ -123,6 +133,59 @@ async def test_a_drain_is_watched_to_its_end(server: EmbeddedServer, bus: NatsBu
         code, out, err = await navarch("watch", node, "--timeout", "1s", url=url)
         assert (code, "not done within 1s; it goes on: navarch why" in err) == (1, True)
         assert "Now:   It waits for the breaker" in out, out
+
+
+class Counting(BusFleet):
+    """Counts how often the saga is looked at."""
+
+    looks = 0
+
+    async def saga(self, saga: str) -> tuple[Progress, list[Stored]]:
+        """Look at it."""
+        self.looks += 1
+        return await super().saga(saga)
+
+
+async def test_the_log_alone_moves_a_watch_on(manager: NatsBus) -> None:
+    """Nothing is asked again by time, and each entry has it look once at most."""
+    params = SagaParams(pool="training", node="training-1")
+    started = SagaStarted(id="s", time=NOW, saga=SAGA, kind="drain", params=params)
+    at = await append(manager, started, 0, {})
+    fleet = Counting(manager)
+    answer = await fleet.why(SAGA)
+    watching = asyncio.create_task(
+        follow(fleet, answer, interval_seconds=0.0, again_seconds=FOREVER_SECONDS)
+    )
+
+    async def has_looked() -> bool:
+        return fleet.looks > 0
+
+    await eventually(has_looked)
+    assert not watching.done()
+    await append(manager, SagaDone(id="d", time=NOW, saga=SAGA), at, {})
+    async with asyncio.timeout(30):
+        assert (await watching).text == f"{SAGA} is done"
+    assert fleet.looks <= 1 + 2
+
+
+async def test_a_stream_that_fails_is_followed_again() -> None:
+    """One that has ended well is not; what happens in a burst wakes once."""
+    began: list[str] = []
+
+    async def stream(name: str, error: Exception | None) -> AsyncGenerator[int, None]:
+        began.append(name)
+        for number in range(3):
+            yield number
+        if error:
+            raise error
+
+    async with change_signal(0.0) as signal:
+        for _ in range(2):
+            signal.listen("bad", lambda: stream("bad", NavarchError("cut off")))
+            signal.listen("good", lambda: stream("good", None))
+            async with asyncio.timeout(30):
+                await signal.wait(FOREVER_SECONDS)
+        assert sorted(began) == ["bad", "bad", "good"]
 
 
 async def test_what_does_not_settle_in_time_goes_on(

@@ -174,7 +174,7 @@ def test_navarch_get_shows_the_health_of_each_gpu() -> None:
     well, broken = view.gpus
     assert ("replace", "r-unhealthy", 79) == (broken.action, broken.rule, broken.code)
     assert ("", "") == (well.action, well.reason)
-    page = node_page(view, colour=False)
+    page = node_page(view, NOW, colour=False)
     assert "rack           hall-2-rack-17" in page
     assert "XID 79: it fell (GPU 1)" in page
     unknown = node_view(NodeView, node, None, detailed=True)

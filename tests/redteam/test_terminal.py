@@ -219,11 +219,11 @@ def table(headers: Any, rows: Any) -> str:
 
 OUTPUTS: Final[dict[str, Callable[[str], str]]] = {
     "list": lambda text: table(tables.NODE_HEADERS, tables.node_rows([node_view(text)], NOW)),
-    "get": lambda text: tables.node_page(node_view(text), colour=True),
+    "get": lambda text: tables.node_page(node_view(text), NOW, colour=True),
     "status": lambda text: table(tables.POOL_HEADERS, tables.pool_rows([pool_view(text)])),
     "status, warnings": lambda text: "\n".join(tables.warnings([pool_view(text)])),
     "status, sagas": lambda text: tables.open_sagas_text(
-        [{"id": text, "since": text, "reason": text}], colour=True
+        [{"id": text, "since": text, "reason": text}], NOW, colour=True
     ),
     "status, failures": lambda text: tables.failure_line(
         CurrentFailure(failure="decision-failed", about=text, reason=text, remedy=text)
@@ -236,10 +236,10 @@ OUTPUTS: Final[dict[str, Callable[[str], str]]] = {
     ),
     "timeline": lambda text: tables.timeline(timeline_rows([stored_fault(text)]), colour=True),
     "why": why,
-    "saga list": lambda text: table(saga_commands.HEADERS, saga_commands.rows([saga(text)])),
+    "saga list": lambda text: table(saga_commands.HEADERS, saga_commands.rows([saga(text)], NOW)),
     "saga show": lambda text: saga_commands.page(saga(text), [stored_fault(text)]),
     "breaker": lambda text: table(
-        breaker_commands.HEADERS, [breaker_commands.row(pool_view(text))]
+        breaker_commands.HEADERS, [breaker_commands.row(pool_view(text), NOW)]
     ),
     "cost": lambda text: report_commands.cost_text(
         CostReport(

@@ -23,7 +23,7 @@ from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.fleet_discovery import settings_of
 from services.cli.fleet_names import AN_ALERT
 from services.cli.live_names import complete_alert
-from services.operator_text.quantities import age, local_time
+from services.operator_text.quantities import age_since, local_time
 from services.primitives.clock import SystemClock
 from services.primitives.errors import NavarchError
 from services.primitives.redaction import redacted
@@ -146,7 +146,7 @@ def _row(record: OpenAlertRecord, now: datetime) -> tuple[str, ...]:
     assert alert is not None
     sent = ", ".join(name for name, each in sorted(record.channels.items()) if each.event)
     return (
-        *(alert.severity, age((now - alert.began).total_seconds()), local_time(alert.began)),
+        *(alert.severity, age_since(alert.began, now), local_time(alert.began)),
         *(alert.key, alert.acknowledged_by or "-", _handled(alert, now), sent or "-", alert.title),
     )
 

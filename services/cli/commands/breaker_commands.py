@@ -1,6 +1,7 @@
 """`navarch breaker show|open|close`: whether unhealthy nodes are remediated."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import msgspec
@@ -16,7 +17,7 @@ from services.cli.live_names import complete_pool
 from services.cli.text.tables import rate_text, usage_text
 from services.fleet_client.fleet_client import require_accepted
 from services.fleet_client.query_answers import decode_pools
-from services.operator_text.quantities import local_time_text
+from services.operator_text.quantities import age_since_text, local_time_text
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
 
@@ -34,6 +35,7 @@ Everywhere = Annotated[bool, typer.Option("--fleet", help="All pools.")]
 HEADERS: Final = (
     "pool",
     "breaker",
+    "age",
     "since",
     "out of service",
     "disruptions",
@@ -55,7 +57,8 @@ async def show(
     if output.is_data:
         console.write_data(output, {"pools": items, "fleet": budget})
         return
-    console.write_table(HEADERS, [row(each) for each in views], output=output)
+    now = datetime.now(UTC)
+    console.write_table(HEADERS, [row(each, now) for each in views], output=output)
     if output.is_bare:
         return
     console.write("\n" + fleet_line(budget))
@@ -64,19 +67,20 @@ async def show(
             console.write(escape_line(next_line(each)))
 
 
-def row(pool: PoolView) -> tuple[str, ...]:
+def row(pool: PoolView, now: datetime) -> tuple[str, ...]:
     """Return a table with one row per pool."""
     state = pool.breaker
     if pool.breaker_forced:
         state += ", by hand"
     elif state == "closed" and pool.ramp:
         state += f", {pool.ramp} at once"
+    since = pool.breaker_since
     why = pool.breaker_reason if state != "closed" else ""
     by = f"{pool.breaker_by}: " if pool.breaker_by and why else ""
     return (
         pool.name,
         state,
-        _time(pool.breaker_since) if state != "closed" else "-",
+        *((age_since_text(since, now), _time(since)) if state != "closed" else ("-", "-")),
         usage_text(pool.unavailable, pool.unavailable_limit),
         rate_text(pool.disruptions, pool.disruptions_limit, pool.window_seconds),
         usage_text(pool.resets, pool.resets_limit),

@@ -16,7 +16,6 @@ from schemas.settings import PROVIDER_PLUGINS, PluginSettings, Settings
 from services.cli import console
 from services.cli.command_options import Config, NatsUrl, Output, Yes, confirm
 from services.cli.fleet_discovery import settings_of
-from services.cli.text.table_layout import columns
 from services.operator_text.safe_text import escape_line
 from services.primitives.atomic_files import write_secret, write_whole
 from services.primitives.errors import NavarchError
@@ -80,7 +79,7 @@ def process_lines(
         yield f"every process that answers runs with {file} (text {digest})"
         return
     yield f"These processes run with another text than {file}, which is {digest}:"
-    yield columns(("service", "host", "pid", "text"), processes, colour=False)
+    yield console.table(("service", "host", "pid", "text"), processes, painted=False)
     yield (
         f"Put {file} in the place of the configuration of each, then reload it: "
         "`systemctl reload navarch@SERVICE`, or `kill -HUP PID` on its host. Gateways do not "

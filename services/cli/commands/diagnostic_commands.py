@@ -70,7 +70,7 @@ async def diagnose(
         rows = [
             (each.name, "ok" if each.ok else "failed", each.detail or "-") for each in found.checks
         ]
-        console.write_table(HEADERS, rows, f"{view.id}: no test was run.")
+        console.write_table(HEADERS, rows, f"{view.id}: no test was run.", output)
         for held in found.conditions:
             console.write(condition_line(held))
     if not found.ok:

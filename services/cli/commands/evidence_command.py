@@ -4,6 +4,7 @@ import io
 import sys
 import tarfile
 from collections.abc import Awaitable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -18,11 +19,12 @@ from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.fleet_names import A_SAGA, GONE, named, node_names
 from services.cli.live_names import complete_node, complete_saga
 from services.cli.text import evidence_text
-from services.operator_text.quantities import elapsed, gpu_hours, local_time
+from services.operator_text.quantities import age_since, elapsed, gpu_hours, local_time
 from services.primitives.errors import NavarchError
 
 HEADERS: Final = (
     "unhealthy since",
+    "age",
     "node",
     "fault",
     "out of service",
@@ -97,7 +99,8 @@ def show_list(shown: Sequence[KeptEvidence], unreadable: int, output: console.Fo
     if not shown:
         console.write("No evidence: no node has been unhealthy.")
         return
-    rows = [_row(each) for each in shown[-ROWS_MAX:]]
+    now = datetime.now(UTC)
+    rows = [_row(each, now) for each in shown[-ROWS_MAX:]]
     console.write_table(HEADERS, rows, output=output)
     if isinstance(output, console.Listing) and output.is_bare:
         return
@@ -106,10 +109,11 @@ def show_list(shown: Sequence[KeptEvidence], unreadable: int, output: console.Fo
     console.write("\nDetails: navarch evidence NODE; to save it: --save DIR or FILE.tar.gz")
 
 
-def _row(about: KeptEvidence) -> tuple[str, ...]:
+def _row(about: KeptEvidence, now: datetime) -> tuple[str, ...]:
     since, back = about.unhealthy_at, about.restored_at
     return (
         local_time(since or about.time),
+        age_since(since or about.time, now),
         about.node,
         about.fault_signature or "-",
         elapsed((back - since).total_seconds()) if since and back else "-",
@@ -126,7 +130,7 @@ def _show(bundle: EvidenceBundle, output: console.Format, save: Path | None) -> 
     elif output.is_data:
         console.write_data(output, encode(bundle))
     else:
-        console.write(evidence_text.summary(bundle))
+        console.write(evidence_text.summary(bundle, console.room(output)))
         console.write(
             f"\nEverything: navarch evidence {bundle.node} -o json; to save it: "
             "--save DIR or --save FILE.tar.gz"

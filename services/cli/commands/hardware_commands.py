@@ -1,6 +1,7 @@
 """`navarch hardware list|add|forget`: the denylist of GPUs and hosts."""
 
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 import typer
@@ -11,11 +12,11 @@ from services.cli import console
 from services.cli.command_options import ListOutput, Output, command_group, node_option
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.fleet_names import A_NODE, Kind, complete, find_node
-from services.operator_text.quantities import local_time
+from services.operator_text.quantities import age_since, local_time
 from services.primitives.errors import NavarchError
 
 commands = command_group("The denylist: GPUs and hosts that are not admitted again.")
-HEADERS = ("kind", "identity", "since", "node", "reported by", "reason")
+HEADERS = ("kind", "identity", "age", "since", "node", "reported by", "reason")
 KIND_HELP = "gpu: a UUID; serial: a serial number; host: PROVIDER/IDENTITY."
 LISTED_NODE = Kind("nodes", "no hardware is listed of a node", "navarch hardware list")
 HardwareKind = Literal["gpu", "serial", "host"]
@@ -105,9 +106,11 @@ def _write(found: list[HardwareRecord], output: console.Format) -> None:
     if output.is_data:
         console.write_data(output, found)
         return
+    now = datetime.now(UTC)
     rows = [
         (
-            *(each.kind, each.value, local_time(each.since), each.node or "-"),
+            *(each.kind, each.value, age_since(each.since, now), local_time(each.since)),
+            each.node or "-",
             *(each.by or f"agent of {each.node}", each.reason),
         )
         for each in found

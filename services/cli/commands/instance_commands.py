@@ -66,7 +66,7 @@ async def leaked(fleet: FleetAccess, pool: Pool = "", output: ListOutput = conso
         plan = await fleet.perform(PLAN_SWEEP, SweepRequest())
         if held := instances_text.held_lines(plan):
             rows = instances_text.sweep_rows(msgspec.structs.replace(plan, lines=held))
-            console.write_table(instances_text.SWEEP_HEADERS, rows)
+            console.write_table(instances_text.SWEEP_HEADERS, rows, output=output)
             console.write(escape_line(instances_text.held_note(held)))
 
 
@@ -96,7 +96,7 @@ async def sweep(
         console.write_data(output, answer)
         return
     if rows := instances_text.sweep_rows(answer):
-        console.write_table(instances_text.SWEEP_HEADERS, rows)
+        console.write_table(instances_text.SWEEP_HEADERS, rows, output=output)
     for line in instances_text.sweep_notes(answer):
         console.write(escape_line(line))
 

@@ -30,11 +30,12 @@ from services.cli.fleet_names import find_node
 from services.cli.ssh_join import host_steps
 from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.query_answers import decode_answer
+from services.operator_text.quantities import age_since
 from services.primitives.errors import NavarchError
 from services.primitives.host_list import expand_hosts
 
 WHO: Final = "provisioner"
-HEADERS: Final = ("node", "pool", "state", "made by", "ends")
+HEADERS: Final = ("node", "pool", "state", "age", "made by", "ends")
 ORDER_SECONDS_MAX: Final = 30.0
 if TYPE_CHECKING:
     from services.cli.ssh_join.host_runs import HostResult
@@ -223,10 +224,13 @@ async def _tokens(fleet: FleetClient, revoke: str, pool: str, output: console.Fo
         return
     now = datetime.now(UTC)
     rows = [
-        (each.node, each.pool, _state(each, now), each.by, f"{each.expires_at:%m-%d %H:%M} UTC")
+        (
+            *(each.node, each.pool, _state(each, now), age_since(each.made_at, now), each.by),
+            f"{each.expires_at:%m-%d %H:%M} UTC",
+        )
         for each in sorted(found, key=lambda each: (each.pool, each.node))
     ]
-    console.write_table(HEADERS, rows, "There is no token.")
+    console.write_table(HEADERS, rows, "There is no token.", output)
 
 
 def _state(record: JoinRecord, now: datetime) -> str:

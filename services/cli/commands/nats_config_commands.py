@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -18,11 +18,13 @@ from services.cli.command_options import BUS, BusDirectoryOption, Config, NatsUr
 from services.cli.commands.rotate_command import rotate
 from services.cli.fleet_discovery import find_bus, settings_of
 from services.cli.nats_config_files import BusDirectory, bus_user, role_keys
+from services.operator_text.quantities import age_since
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
 
 commands = command_group("Write a server's configuration, certificates and credentials.")
 users = typer.Typer(help="Who may use the fleet: people and nodes.", no_args_is_help=True)
+USER_HEADERS: Final = ("name", "role", "state", "age", "public key", "until (utc)")
 
 
 def write_pods(directory: Path, pool: str, at: datetime, valid: timedelta) -> Path:
@@ -321,10 +323,13 @@ def list_users(directory: BusDirectoryOption = BUS) -> None:
 
     now = datetime.now(UTC)
     rows = [
-        (each.name, each.role, each.state(now), f"{each.expires_at:%Y-%m-%d %H:%M}", each.key)
+        (
+            *(each.name, each.role, each.state(now), age_since(each.issued_at, now), each.key),
+            f"{each.expires_at:%Y-%m-%d %H:%M}",
+        )
         for each in BusDirectory(directory).users()
     ]
-    console.write_table(("name", "role", "state", "until (utc)", "key"), rows, "There are none.")
+    console.write_table(USER_HEADERS, rows, "There are none.")
 
 
 @users.command("revoke")

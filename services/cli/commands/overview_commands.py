@@ -79,7 +79,7 @@ def version(
     if output.is_data:
         console.write_data(output, found)
         return
-    console.write_table(VERSION_HEADERS, version_rows(found))
+    console.write_table(VERSION_HEADERS, version_rows(found), output=output)
     if found.problem:
         console.write(f"\nNothing is known of a fleet: {found.problem}")
 
@@ -148,7 +148,7 @@ def doctor(
         console.write_data(output, findings)
     elif findings:
         rows = [(each.check, each.outcome, each.detail, each.remedy or "-") for each in findings]
-        console.write_table(HEADERS, rows)
+        console.write_table(HEADERS, rows, output=output)
     if (check and findings) or any(each.outcome == "failing" for each in findings):
         raise typer.Exit(FAILING)
 

@@ -17,7 +17,7 @@ from services.primitives.errors import NavarchError
 
 commands = command_group("The plugins that the services use, and how they do.")
 HEADERS = (
-    *("kind", "name", "used for", "package", "service", "state"),
+    *("name", "kind", "used for", "package", "service", "state"),
     *("calls", "failures", "slowest", "last error"),
 )
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
@@ -85,8 +85,8 @@ async def list_plugins(
 def plugin_row(health: PluginHealth) -> tuple[str, ...]:
     """Return the line of a plugin in the table."""
     return (
-        health.kind,
         health.name,
+        health.kind,
         health.about or "-",
         f"{health.package} {health.version}".strip() or "navarch",
         health.service or "-",

@@ -16,7 +16,6 @@ from schemas.node_events import Metric
 from services.cli import console
 from services.cli.command_options import Config, Output, Pool, start_time
 from services.cli.fleet_connection import FleetAccess, everyday_command
-from services.cli.text.table_layout import columns
 
 if TYPE_CHECKING:
     from services.health_monitor.rules.health_policy import Policy
@@ -234,7 +233,7 @@ async def replay_faults(
             },
         )
         return
-    console.write(_differences_text(found, faults, since))
+    console.write(_differences_text(found, faults, since, output))
 
 
 async def _replay(
@@ -279,23 +278,28 @@ def _nodes(found: "list[Difference]") -> tuple[list[str], list[str]]:
     return sorted(more - fewer), sorted(fewer - more)
 
 
-def _differences_text(found: "list[Difference]", faults: int, since: str) -> str:
+def _differences_text(
+    found: "list[Difference]",
+    faults: int,
+    since: str,
+    output: console.Format = console.Format.TABLE,
+) -> str:
     more, fewer = _nodes(found)
     span = f"over {faults} faults since {since}"
     if not found:
         return f"No difference {span}."
     rows = [
         (
-            each.time.strftime("%Y-%m-%d %H:%M:%S"),
             f"{each.pool}/{each.node}",
+            each.time.strftime("%Y-%m-%d %H:%M:%S"),
             _status(each.decided, each.decided_action, each.decided_rule),
             _status(each.would, each.would_action, each.would_rule),
             each.reason,
         )
         for each in found[:DIFFERENCES_SHOWN_MAX]
     ]
-    headers = ("time", "node", "decided", "would", "reason")
-    table = columns(headers, rows, colour=console.colour())
+    headers = ("node", "time", "decided", "would", "reason")
+    table = console.table(headers, rows, output)
     rest = len(found) - len(rows)
     left = f"\n… and {rest} more; -o json shows all" if rest else ""
     counts = f"{len(more)} nodes more and {len(fewer)} fewer would have become unhealthy"

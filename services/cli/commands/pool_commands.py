@@ -14,7 +14,6 @@ from services.cli.command_options import (
 )
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.text import tables
-from services.cli.text.table_layout import columns
 from services.fleet_client.node_timeline import timeline_rows
 from services.fleet_client.query_answers import decode_pools
 from services.operator_text.event_text import describe_stored
@@ -48,7 +47,7 @@ async def status(fleet: FleetAccess, pool: PoolName, output: Output = console.Fo
         return
     fields = msgspec.structs.asdict(found).items()
     rows = [(name.replace("_", " "), _cell(value)) for name, value in fields]
-    console.write(columns(("pool", pool), rows[1:], colour=console.colour(), width=console.width()))
+    console.write(console.table(("pool", pool), rows[1:]))
 
 
 @commands.command("history")

@@ -1,6 +1,7 @@
 """`get`, `events`, `timeline`, `why`, `audit`: what one thing is, and what happened."""
 
 import sys
+from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import typer
@@ -70,7 +71,8 @@ async def get(fleet: FleetAccess, node: Node, output: Output = console.Format.TA
     if output.is_data:
         console.write_data(output, data)
     else:
-        console.write(tables.node_page(view, colour=console.colour(), width=console.width()))
+        now, room = datetime.now(UTC), console.room(output)
+        console.write(tables.node_page(view, now, colour=console.colour(), width=room))
 
 
 @everyday_command

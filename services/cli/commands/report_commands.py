@@ -7,15 +7,14 @@ import typer
 from services.cli import console
 from services.cli.command_options import Output, Pool, Since, start_time
 from services.cli.fleet_connection import FleetAccess, everyday_command
-from services.cli.text.table_layout import columns
 from services.fleet_client.cost_report import CostReport
 from services.fleet_client.repair_report import RepairReport, RepairRow
 from services.operator_text.quantities import elapsed, gpu_hours, local_time
 from services.operator_text.safe_text import escape_line
 
 HEADERS: Final = (
-    *("pool", "fault", "count", "gpu-hours lost"),
-    *("repaired in: median", "p95", "longest", "the longest was"),
+    *("pool", "count", "gpu-hours lost"),
+    *("repaired in: median", "p95", "longest", "the longest was", "fault"),
 )
 NAMED_MAX: Final = 20
 
@@ -38,10 +37,10 @@ async def report(
     if output.is_data:
         console.write_data(output, found)
     else:
-        console.write(report_text(found))
+        console.write(report_text(found, output))
 
 
-def report_text(report: RepairReport) -> str:
+def report_text(report: RepairReport, output: console.Format = console.Format.TABLE) -> str:
     """Return the report as text."""
     count = sum(row.count for row in report.rows)
     lost = gpu_hours(sum(row.lost_gpu_hours for row in report.rows))
@@ -50,7 +49,9 @@ def report_text(report: RepairReport) -> str:
     span_ = f"from {local_time(report.since)} to {local_time(report.until)}"
     parts = [f"{head}, {span_}; {lost} GPU-hours lost."]
     if report.rows:
-        parts.append(columns(HEADERS, [_cells(row) for row in report.rows], colour=False))
+        parts.append(
+            console.table(HEADERS, [_cells(row) for row in report.rows], output, painted=False)
+        )
     if report.out:
         lines = [f"Out of service now, and not counted yet: {len(report.out)}"]
         lines += [
@@ -67,13 +68,13 @@ def report_text(report: RepairReport) -> str:
 def _cells(row: RepairRow) -> tuple[str, ...]:
     return (
         row.pool,
-        row.fault,
         str(row.count),
         gpu_hours(row.lost_gpu_hours),
         elapsed(row.repair_seconds_median),
         elapsed(row.repair_seconds_p95),
         elapsed(row.repair_seconds_longest),
         row.longest,
+        row.fault,
     )
 
 
@@ -98,10 +99,10 @@ async def cost(
     if output.is_data:
         console.write_data(output, found)
     else:
-        console.write(cost_text(found))
+        console.write(cost_text(found, output))
 
 
-def cost_text(report: CostReport) -> str:
+def cost_text(report: CostReport, output: console.Format = console.Format.TABLE) -> str:
     """Return the report as text."""
     span = f"from {local_time(report.since)} to {local_time(report.until)}"
     head = f"Instances cost ${report.dollars:,.2f} for {report.instance_hours:,.1f} hours, {span}."
@@ -122,4 +123,4 @@ def cost_text(report: CostReport) -> str:
         )
         for each in report.rows
     ]
-    return f"{head}\n\n{columns(headers, rows, colour=False)}"
+    return f"{head}\n\n{console.table(headers, rows, output, painted=False)}"

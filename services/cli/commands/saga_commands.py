@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -33,15 +34,15 @@ from services.fleet_client.fleet_client import require_accepted
 from services.fleet_client.node_timeline import timeline_rows
 from services.fleet_client.saga_progress import Progress
 from services.fleet_client.saga_summaries import SagaSummary
-from services.operator_text.quantities import elapsed, local_time
+from services.operator_text.quantities import age_since, elapsed, local_time
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
 
 commands = command_group("Show sagas, cancel one, or continue a stuck one.")
 
 Reason = Annotated[str, typer.Option("--reason", help="Why; shown in the saga's log.")]
-ALL_HEADERS = ("saga", "pool", "node", "status", "began", "took", "reason")
-HEADERS = ("saga", "pool", "node", "status", "step", "since", "deadline", "waiting for")
+ALL_HEADERS = ("saga", "pool", "node", "status", "age", "began", "took", "reason")
+HEADERS = ("saga", "pool", "node", "status", "step", "age", "since", "deadline", "waiting for")
 
 
 @commands.command("list")
@@ -65,7 +66,7 @@ async def list_sagas(
     if output.is_data:
         console.write_data(output, found)
     else:
-        console.write_table(HEADERS, rows(found), "No saga is open.", output)
+        console.write_table(HEADERS, rows(found, datetime.now(UTC)), "No saga is open.", output)
 
 
 def _write_all(summaries: Sequence[SagaSummary], output: console.Listing) -> None:
@@ -73,10 +74,10 @@ def _write_all(summaries: Sequence[SagaSummary], output: console.Listing) -> Non
         console.write_data(output, summaries)
     else:
         empty = "No saga began in that time."
-        console.write_table(ALL_HEADERS, summary_rows(summaries), empty, output)
+        console.write_table(ALL_HEADERS, summary_rows(summaries, datetime.now(UTC)), empty, output)
 
 
-def summary_rows(found: Sequence[SagaSummary]) -> list[tuple[str, ...]]:
+def summary_rows(found: Sequence[SagaSummary], now: datetime) -> list[tuple[str, ...]]:
     """One row per saga, open or ended."""
     return [
         (
@@ -84,6 +85,7 @@ def summary_rows(found: Sequence[SagaSummary]) -> list[tuple[str, ...]]:
             each.pool,
             " -> ".join(name for name in (each.node, each.new_node) if name) or "-",
             each.status,
+            age_since(each.started_at, now),
             local_time(each.started_at),
             elapsed((each.ended_at - each.started_at).total_seconds()) if each.ended_at else "-",
             each.reason or "-",
@@ -92,7 +94,7 @@ def summary_rows(found: Sequence[SagaSummary]) -> list[tuple[str, ...]]:
     ]
 
 
-def rows(found: Sequence[Progress]) -> list[tuple[str, ...]]:
+def rows(found: Sequence[Progress], now: datetime) -> list[tuple[str, ...]]:
     """Return a table with one row per saga."""
     return [
         (
@@ -101,12 +103,18 @@ def rows(found: Sequence[Progress]) -> list[tuple[str, ...]]:
             " -> ".join(name for name in (each.node, each.new_node) if name),
             each.status,
             each.step or "-",
+            age_since(_began(each), now),
             local_time(each.since),
             local_time(each.deadline) if each.deadline else "-",
             each.waiting_for or "-",
         )
         for each in found
     ]
+
+
+def _began(saga: Progress) -> datetime:
+    """Return when its first step began; before that it has only waited."""
+    return min((each.started_at for each in saga.steps if each.started_at), default=saga.since)
 
 
 @commands.command("show")

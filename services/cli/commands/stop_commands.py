@@ -85,7 +85,7 @@ async def resume(
     if scope not in {each.scope for each in found.stops}:
         stopped = ", ".join(sorted(each.scope for each in found.stops)) or "nothing"
         raise NavarchError(f"{scope} is not stopped; stopped: {stopped}")
-    console.write_table(stop_text.HEADERS, stop_text.waiting_rows(found.waiting))
+    console.write_table(stop_text.HEADERS, stop_text.waiting_rows(found.waiting), output=output)
     console.write(stop_text.waiting_text(found))
 
 

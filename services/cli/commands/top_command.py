@@ -16,7 +16,6 @@ from services.cli import console
 from services.cli.command_options import Output, Pool
 from services.cli.commands.view_commands import CLEAR, INTERVAL_SECONDS_MIN
 from services.cli.fleet_connection import FleetAccess, bus_of, everyday_command
-from services.cli.text.table_layout import columns
 from services.fleet_client.fleet_client import FleetClient, as_generator
 from services.fleet_client.fleet_use import FleetUse, UseOrder, UseRow, UseTotal, ordered, total
 from services.fleet_client.use_reader import (
@@ -145,12 +144,7 @@ class _Shown:
             sys.stdout.write(CLEAR)
         found = rows[: self._count or room]
         headers = GPU_HEADERS if self._of_gpus else NODE_HEADERS
-        table = columns(
-            headers,
-            use_rows(found, datetime.now(UTC)),
-            colour=console.colour(),
-            width=console.width(),
-        )
+        table = console.table(headers, use_rows(found, datetime.now(UTC)), self._output)
         line = total_line(total(rows), len(found), len(rows))
         console.write(f"{line}\n\n{table}" if rows else "No node has sent a sample of its GPUs.")
 

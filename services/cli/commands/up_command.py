@@ -31,7 +31,6 @@ from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.fleet_discovery import served_settings
 from services.cli.progress_board import show_launches, show_removal
 from services.cli.text.launch_plan import LaunchPlan, LaunchRequest, catalogue_offerings, plan
-from services.cli.text.table_layout import columns
 from services.fleet_client import fleet_client
 from services.fleet_client.query_answers import decode_answer, decode_pools
 from services.primitives.errors import AnswerError, ConfigurationError, NavarchError
@@ -226,7 +225,7 @@ def plan_text(planned: LaunchPlan, there: dict[str, str]) -> str:
     head = f"{planned.name}: {planned.nodes} {nodes} with {planned.gpus} GPUs each"
     if there:
         head += f"; it has {len(there)} now"
-    return f"{head}\n{columns(headers, rows, colour=console.colour(), width=console.width())}"
+    return f"{head}\n{console.table(headers, rows)}"
 
 
 # --- progress ------------------------------------------------------------------------------------

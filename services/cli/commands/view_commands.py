@@ -103,7 +103,7 @@ async def status(
             document = {each: getattr(found, each) for each in shown}
             console.write_data(output, {**document, "alerts": alerts})
         elif not check:
-            _write_status(found, alerts)
+            _write_status(found, alerts, output)
         elif wrong:
             console.write(status_text.in_red(wrong, colour=console.colour()))
 
@@ -112,14 +112,16 @@ async def status(
         raise typer.Exit(FAILING)
 
 
-def _write_status(found: FleetStatus, alerts: Sequence[OpenAlertRecord]) -> None:
+def _write_status(
+    found: FleetStatus, alerts: Sequence[OpenAlertRecord], output: console.Format
+) -> None:
     """Write what is wrong, and then all there is."""
-    colour, width = console.colour(), console.width()
+    colour, width, now = console.colour(), console.room(output), datetime.now(UTC)
     _write_stops(found.stops)
-    if text := status_text.alerts_text(alerts, datetime.now(UTC), colour=colour, width=width):
+    if text := status_text.alerts_text(alerts, now, colour=colour, width=width):
         console.write(f"{text}\n")
     views = sorted(found.pools, key=lambda each: each.name)
-    console.write_table(tables.POOL_HEADERS, tables.pool_rows(views))
+    console.write_table(tables.POOL_HEADERS, tables.pool_rows(views), output=output)
     if not views:
         console.write("No pool is configured.")
     if lines := tables.warnings(views):
@@ -128,7 +130,7 @@ def _write_status(found: FleetStatus, alerts: Sequence[OpenAlertRecord]) -> None
         if lines := about(views):
             console.write("\n" + "\n".join(lines))
     if found.sagas:
-        sagas = tables.open_sagas_text(found.sagas, colour=colour, width=width)
+        sagas = tables.open_sagas_text(found.sagas, now, colour=colour, width=width)
         console.write("\n".join(("", sagas, *found.remaining_work)))
     if found.orphans:
         console.write("\n" + instances_text.orphans_note(found.orphans))

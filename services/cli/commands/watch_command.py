@@ -1,14 +1,16 @@
 """Implements `navarch watch`: follows one node, pool or saga until it settles."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
 from schemas.fleet_queries import Query
 from services.cli import console
+from services.cli.change_signal import Source, change_signal
 from services.cli.command_options import duration_option
+from services.cli.commands.view_commands import INTERVAL_SECONDS_MIN, RETRY_SECONDS
 from services.cli.fleet_connection import FleetAccess, everyday_command
 from services.cli.fleet_names import explain
 from services.cli.live_names import complete_any
@@ -21,10 +23,19 @@ from services.operator_text.quantities import local_time
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
 
-POLL_SECONDS: Final = 1.0
-"""Steps of sagas are no events of the fleet, and a person reads no faster."""
+AGAIN_SECONDS: Final = 15.0
+"""What is waited for may change without an event: a time that passes, or a lost one."""
 
 Look = Callable[[], Awaitable[WatchEnding | None]]
+"""Looks whether the thing has settled."""
+
+
+class Subject(NamedTuple):
+    """Names what is followed: how to look at it, and the streams that say when."""
+
+    look: Look
+    sources: Callable[[], Mapping[str, Source]]
+    """By name; more come as sagas begin."""
 
 
 @everyday_command
@@ -51,29 +62,39 @@ async def watch(
     """
     answer = await explain(fleet, name)
     async with waiting(limit, answer.about):
-        ending = await follow(fleet, answer, POLL_SECONDS)
+        ending = await follow(fleet, answer)
     if not ending.ok:
         raise NavarchError(escape_line(ending.text))
     console.write(escape_line(f"{ending.text}."))
 
 
-async def follow(fleet: FleetAccess, answer: WhyAnswer, poll_seconds: float) -> WatchEnding:
-    """Print what is new about one thing, until it has settled."""
-    look = {"node": _node, "pool": _pool, "saga": _saga}[answer.kind](fleet, answer.about)
+async def follow(
+    fleet: FleetAccess,
+    answer: WhyAnswer,
+    *,
+    interval_seconds: float = INTERVAL_SECONDS_MIN,
+    again_seconds: float = AGAIN_SECONDS,
+) -> WatchEnding:
+    """Print what is new about one thing as it happens, until it has settled."""
+    make = {"node": _node, "pool": _pool, "saga": _saga}[answer.kind]
+    # Before the first look, so that nothing falls between it and what is followed.
+    subject = make(fleet, answer.about, await fleet.last_event())
     shown, said = _Shown(), ""
     shown.write(answer)
-    while True:
-        try:
-            if (ending := await look()) is not None:
+    async with change_signal(interval_seconds) as signal:
+        while True:
+            try:
+                ending = await subject.look()
+                for name, source in subject.sources().items():
+                    signal.listen(name, source)
                 shown.write(await fleet.why(answer.about))
-                return ending
-            await asyncio.sleep(poll_seconds)
-            shown.write(await fleet.why(answer.about))
-            said = ""
-        except NavarchError as error:
-            if said != (said := str(error)):
-                console.note(f"{said}; it is asked again")
-            await asyncio.sleep(poll_seconds)
+                if ending is not None:
+                    return ending
+                said = ""
+            except NavarchError as error:
+                if said != (said := str(error)):
+                    console.note(f"{said}; it is asked again")
+            await signal.wait(RETRY_SECONDS if said else again_seconds)
 
 
 class _Shown:
@@ -98,28 +119,36 @@ class _Shown:
             console.write("\n".join(new))
 
 
-def _saga(fleet: FleetAccess, name: str) -> Look:
+def _saga(fleet: FleetAccess, name: str, after: int) -> Subject:
+    place = ("", "")
+
     async def look() -> WatchEnding | None:
+        nonlocal place
         found, _ = await fleet.saga(name)
+        place = found.pool, found.node or found.new_node
         return saga_ending(found)
 
-    return look
+    return Subject(look, lambda: {**_entries(fleet, name), **_events(fleet, *place, after)})
 
 
-def _node(fleet: FleetAccess, name: str) -> Look:
-    last = ""
+def _node(fleet: FleetAccess, name: str, after: int) -> Subject:
+    last, pool = "", ""
 
     async def look() -> WatchEnding | None:
-        nonlocal last
+        nonlocal last, pool
         view, _ = await fleet.node(name)
-        last = view.saga or last
+        last, pool = view.saga or last, view.pool
         saga: Progress | None = (await fleet.saga(last))[0] if last else None
         return node_ending(view, saga)
 
-    return look
+    def sources() -> Mapping[str, Source]:
+        entries = _entries(fleet, last) if last else {}
+        return {**entries, **_events(fleet, pool, name, after)}
+
+    return Subject(look, sources)
 
 
-def _pool(fleet: FleetAccess, name: str) -> Look:
+def _pool(fleet: FleetAccess, name: str, after: int) -> Subject:
     async def look() -> WatchEnding | None:
         items, sagas = await asyncio.gather(
             fleet.pages("pools", Query(pool=name)), fleet.open_sagas(name)
@@ -129,4 +158,17 @@ def _pool(fleet: FleetAccess, name: str) -> Look:
             return WatchEnding(text=f"{name} is removed")
         return pool_ending(views[0], sagas)
 
-    return look
+    def sources() -> Mapping[str, Source]:
+        changes: Mapping[str, Source] = {"pool": lambda: fleet.follow_pool(name)}
+        return {**changes, **_events(fleet, name, "", after)}
+
+    return Subject(look, sources)
+
+
+def _entries(fleet: FleetAccess, saga: str) -> Mapping[str, Source]:
+    """Follow a saga's log: its first entries come again, so that none is missed."""
+    return {f"saga {saga}": lambda: fleet.follow_saga(saga)}
+
+
+def _events(fleet: FleetAccess, pool: str, node: str, after: int) -> Mapping[str, Source]:
+    return {"events": lambda: fleet.follow_events(pool=pool, node=node, since=after)}

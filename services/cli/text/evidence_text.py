@@ -12,6 +12,7 @@ from schemas.gpu_samples import GpuSample
 from schemas.messages import encode
 from services.bus.port import Stored
 from services.cli.text import tables
+from services.cli.text.styles import INDENT
 from services.cli.text.table_layout import columns
 from services.fleet_client.node_timeline import timeline_rows
 from services.operator_text.quantities import gpu_hours
@@ -73,17 +74,17 @@ def timeline_text(bundle: EvidenceBundle) -> str:
 # --- the summary ---------------------------------------------------------------------------------
 
 
-def summary(bundle: EvidenceBundle) -> str:
-    """Return what happened to which machine, on one page."""
+def summary(bundle: EvidenceBundle, width: int = 0) -> str:
+    """Return what happened to which machine, on one page; `width`: of the terminal."""
     title = f"FAULT REPORT  {bundle.node} (pool {bundle.pool}): {bundle.fault_signature}"
     parts = [
         escape_line(title),
         _facts("WHAT HAPPENED", _outage_facts(bundle)),
         _facts("MACHINE", _machine(bundle)),
-        _gpus(bundle),
+        _gpus(bundle, width),
         _kernel_log(bundle),
-        _faults(bundle),
-        _readings(bundle),
+        _faults(bundle, width),
+        _readings(bundle, width),
         _checks(bundle),
         _omitted(bundle),
     ]
@@ -151,7 +152,7 @@ def _machine(bundle: EvidenceBundle) -> list[tuple[str, str]]:
     ]
 
 
-def _gpus(bundle: EvidenceBundle) -> str:
+def _gpus(bundle: EvidenceBundle, width: int) -> str:
     if not bundle.gpus:
         return ""
     counts: dict[str, int] = {}
@@ -170,7 +171,7 @@ def _gpus(bundle: EvidenceBundle) -> str:
         for gpu in bundle.gpus
     ]
     head = ("gpu", "faults", "serial", "uuid", "pci", "name")
-    return "GPUS\n" + _indent(columns(head, rows, colour=False))
+    return f"GPUS\n{_table(head, rows, width)}"
 
 
 def _kernel_log(bundle: EvidenceBundle) -> str:
@@ -183,17 +184,12 @@ def _kernel_log(bundle: EvidenceBundle) -> str:
     return "\n".join(["KERNEL LOG", *lines])
 
 
-def _faults(bundle: EvidenceBundle) -> str:
+def _faults(bundle: EvidenceBundle, width: int) -> str:
     if not bundle.faults:
         return ""
     shown = bundle.faults[:FAULTS_SHOWN_MAX]
-    text = _indent(
-        columns(
-            ("seen", "fault", "gpu", "serial", "judged", "rule", "witness"),
-            [_fault(each) for each in shown],
-            colour=False,
-        )
-    )
+    head = ("seen", "fault", "gpu", "serial", "judged", "rule", "witness")
+    text = _table(head, [_fault(each) for each in shown], width)
     if more := len(bundle.faults) - len(shown):
         text += f"\n  … {more} more in faults.json"
     return f"FAULTS\n{text}"
@@ -212,7 +208,7 @@ def _fault(evaluated: EvaluatedFault) -> tuple[str, ...]:
     )
 
 
-def _readings(bundle: EvidenceBundle) -> str:
+def _readings(bundle: EvidenceBundle, width: int) -> str:
     """The last sample before the fault and the first after it, of the GPUs with faults."""
     decided = next(
         (
@@ -254,7 +250,7 @@ def _readings(bundle: EvidenceBundle) -> str:
     count = f"{len(before)} samples before the fault and {len(after)} after it are in samples.jsonl"
     if not rows:
         return f"READINGS\n  {count}"
-    return f"READINGS\n{_indent(columns(head, rows, colour=False))}\n  {count}"
+    return f"READINGS\n{_table(head, rows, width)}\n  {count}"
 
 
 def _reading(gpu: GpuSample) -> tuple[str, ...]:
@@ -300,5 +296,7 @@ def _omitted(bundle: EvidenceBundle) -> str:
     return escape_line(f"Omitted because of the size limit: {named}.")
 
 
-def _indent(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.splitlines())
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
+    """Return an indented table."""
+    text = columns(head, rows, colour=False, width=max(width - len(INDENT), 0))
+    return "\n".join(f"{INDENT}{line}" for line in text.splitlines())

@@ -7,7 +7,7 @@ from typing import Final
 from schemas.instance_records import InstanceRecord
 from schemas.sweeps import SweepAnswer, SweepLine
 from services.gateway.views import InstanceView
-from services.operator_text.quantities import age, elapsed, local_time
+from services.operator_text.quantities import age_since, elapsed, local_time
 
 Instance = InstanceRecord | InstanceView
 HOUR_SECONDS: Final = 3600
@@ -16,8 +16,8 @@ INSTANCE_HEADERS: Final = (
     *("instance", "pool", "provider", "id", "state", "age", "$/hour", "remarks"),
 )
 LEAKED_HEADERS: Final = (
-    *("instance", "pool", "provider", "id", "since", "tries", "last try", "$/hour", "so far"),
-    "last error",
+    *("instance", "pool", "provider", "id", "age", "since", "tries", "last try"),
+    *("$/hour", "so far", "last error"),
 )
 SWEEP_HEADERS: Final = (
     *("action", "instance", "pool", "provider", "id", "$/hour", "authority", "when", "because"),
@@ -36,7 +36,7 @@ def instance_rows(records: Iterable[Instance], now: datetime) -> list[tuple[str,
             each.provider,
             each.provider_id or "-",
             each.state,
-            age((now - each.intended_at).total_seconds()),
+            age_since(each.intended_at, now),
             _dollars(each.dollars_per_hour),
             each.error or "-",
         )
@@ -61,6 +61,7 @@ def leaked_rows(leaked: Iterable[Instance], now: datetime) -> list[tuple[str, ..
             each.pool,
             each.provider,
             each.provider_id or "-",
+            age_since(_since(each), now),
             local_time(_since(each)),
             str(each.removal_attempts or "-"),
             local_time(each.removal_tried_at) if each.removal_tried_at else "-",
@@ -135,7 +136,7 @@ def held_note(held: Sequence[SweepLine]) -> str:
 
 
 def _held_for(line: SweepLine, answer: SweepAnswer) -> str:
-    return f" for {age((answer.at - line.since).total_seconds())}" if line.since else ""
+    return f" for {age_since(line.since, answer.at)}" if line.since else ""
 
 
 def sweep_notes(answer: SweepAnswer) -> list[str]:

@@ -10,7 +10,7 @@ from services.cli.text.styles import COLOURS, RESET
 from services.cli.text.table_layout import columns
 from services.cli.text.tables import failure_line
 from services.gateway.views import FleetStatus
-from services.operator_text.quantities import age
+from services.operator_text.quantities import age_since
 from services.operator_text.safe_text import escape_line
 from services.operator_text.stop_text import stop_lines
 
@@ -26,7 +26,7 @@ def alerts_text(
     if not opened:
         return ""
     rows = [
-        (each.severity, age((now - each.began).total_seconds()), each.key, each.title)
+        (each.severity, age_since(each.began, now), each.key, each.title)
         for each in opened[:ALERTS_SHOWN_MAX]
     ]
     text = columns(ALERT_HEADERS, rows, colour=colour, width=width)

@@ -28,11 +28,13 @@ BAD_CELLS: Final = frozenset(
 BAD_COUNTS: Final = frozenset({"unhealthy", "unhealthy, waiting"})
 """Headers of columns whose rows are painted where they count something."""
 LOW_PRIORITY: Final = (
-    *("gpu", "place", "used by", "price", "market", "sent to", "from", "last try", "tries"),
-    *("resets", "min", "max", "authority", "instance type", "provider", "gpus", "id", "name"),
-    *("disruptions", "deadline", "kind", "new_node", "last change"),
-    *("gpu-hours", "ended", "serial", "out of service", "nodes", "cordoned", "rule", "took"),
-    *("pool", "since"),
+    *("since", "began", "the longest was", "p95", "longest", "applies to", "slowest", "calls"),
+    *("registered", "address", "rack", "service", "pcie", "load %", "memory °C", "memory used"),
+    *("package", "used for", "place", "used by", "price", "market", "sent to", "from", "last try"),
+    *("tries", "resets", "min", "max", "authority", "instance type", "provider", "last change"),
+    *("gpus", "zone", "region", "id", "name", "disruptions", "deadline", "kind", "new_node"),
+    *("gpu-hours", "ended", "serial", "out of service", "nodes", "cordoned", "rule", "gpu"),
+    *("public key", "made by", "decided", "time", "took", "saga", "pool"),
 )
 """Headers of the columns that go where a table is wider than the terminal, the first one first."""
 NAMES: Final = frozenset(

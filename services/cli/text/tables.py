@@ -13,7 +13,7 @@ from services.fleet_client.node_timeline import TimelineRow
 from services.operator_text.advice_text import advice_sentence, is_notable
 from services.operator_text.condition_text import condition_line
 from services.operator_text.event_text import EventDescription
-from services.operator_text.quantities import age, local_time_text, localized
+from services.operator_text.quantities import age_since_text, local_time_text, localized
 from services.operator_text.safe_text import escape_line
 
 
@@ -28,18 +28,11 @@ def node_rows(nodes: Iterable[NodeView], now: datetime) -> list[tuple[str, ...]]
             str(node.gpu_count or "-"),
             node.provider or "-",
             node.instance_type or "-",
-            _age(node.registered_at, now),
+            age_since_text(node.registered_at, now),
             _remarks(node) or "-",
         )
         for node in nodes
     ]
-
-
-def _age(registered_at: str, now: datetime) -> str:
-    try:
-        return age((now - datetime.fromisoformat(registered_at)).total_seconds())
-    except (ValueError, TypeError):
-        return "-"
 
 
 NODE_HEADERS: Final = (
@@ -203,18 +196,21 @@ def generic_table(items: Sequence[dict[str, Any]], *, colour: bool, width: int =
     return columns(headers, rows, colour=colour, width=width)
 
 
-SAGA_COLUMNS: Final = ("id", "saga", "pool", "kind", "node", "new_node", "step", "since", "reason")
+SAGA_COLUMNS: Final = ("id", "saga", "pool", "kind", "node", "new_node", "step", "age", "reason")
 SAGAS_SHOWN_MAX: Final = SAGAS_ASKED_MAX
 
 
-def open_sagas_text(sagas: Sequence[dict[str, Any]], *, colour: bool, width: int = 0) -> str:
+def open_sagas_text(
+    sagas: Sequence[dict[str, Any]], now: datetime, *, colour: bool, width: int = 0
+) -> str:
     """Return the open sagas in short."""
-    shown: list[dict[str, Any]] = [
-        {key: saga[key] for key in SAGA_COLUMNS if key in saga} for saga in sagas[:SAGAS_SHOWN_MAX]
+    aged: list[dict[str, Any]] = [
+        {**saga, "age": age_since_text(str(saga.get("since")), now)}
+        for saga in sagas[:SAGAS_SHOWN_MAX]
     ]
-    for saga in shown:
-        if saga.get("since"):
-            saga["since"] = local_time_text(str(saga["since"]))
+    shown: list[dict[str, Any]] = [
+        {key: saga[key] for key in SAGA_COLUMNS if key in saga} for saga in aged
+    ]
     more = f", {len(sagas) - SAGAS_SHOWN_MAX} more" if len(sagas) > SAGAS_SHOWN_MAX else ""
     waiting = f"Details{more}: navarch saga list"
     return f"Open sagas:\n{generic_table(shown, colour=colour, width=width)}\n{waiting}"
@@ -224,7 +220,7 @@ def _cell(value: Any) -> str:
     return "-" if value in ("", None) else str(value)
 
 
-def node_page(node: NodeView, *, colour: bool, width: int = 0) -> str:
+def node_page(node: NodeView, now: datetime, *, colour: bool, width: int = 0) -> str:
     """Return all facts about one node."""
     facts = [
         ("node", node.id),
@@ -251,7 +247,7 @@ def node_page(node: NodeView, *, colour: bool, width: int = 0) -> str:
     if node.gpus:
         gpus = [_identity(gpu) for gpu in node.gpus]
         parts.append(generic_table(gpus, colour=colour, width=width))
-        parts += _unhealthy_gpus(node, colour=colour, width=width)
+        parts += _unhealthy_gpus(node, now, colour=colour, width=width)
     if node.conditions:
         held = (condition_line(each, silent=node.lost) for each in node.conditions)
         parts.append("\n".join(["CONDITIONS", *held]))
@@ -290,17 +286,17 @@ def _moment(text: str) -> str:
     return f"{head}{dot}{text[len(head) + 1 :].rstrip('Z')[:3]}Z" if dot else text or "-"
 
 
-def _unhealthy_gpus(node: NodeView, *, colour: bool, width: int) -> list[str]:
+def _unhealthy_gpus(node: NodeView, now: datetime, *, colour: bool, width: int) -> list[str]:
     """A table of the conditions of each degraded or unhealthy GPU, if there are any."""
     rows = [
         (
             *(str(gpu.index), gpu.health, gpu.action or "-", gpu.rule or "-"),
-            *(_moment(gpu.since), gpu.reason or "-"),
+            *(age_since_text(gpu.since, now), _moment(gpu.since), gpu.reason or "-"),
         )
         for gpu in node.gpus
         if gpu.health in ("degraded", "unhealthy")
     ]
-    headers = ("gpu", "health", "action", "rule", "since", "reason")
+    headers = ("gpu", "health", "action", "rule", "age", "since", "reason")
     return [columns(headers, rows, colour=colour, width=width)] if rows else []
 
 
