@@ -53,8 +53,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run the command line's command; return the exit status."""
-    if arguments[:1] == ["healthy"]:
-        return healthy_command.run(arguments[1:])
+    if (code := healthy_command.answered(arguments)) is not None:
+        return code
     if instead := present_command(arguments):
         print(f"navarch-agent: {instead}", file=sys.stderr)  # noqa: T201
         return 2
@@ -102,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("healthy", help="whether this node is healthy, for a prolog: in ms")
+    commands.add_parser("connected", help="whether the agent is connected, for a probe: in ms")
     commands.add_parser("enroll", help="fetch this node's own credentials")
     joins = commands.add_parser("join", help="join a fleet with a token from `navarch join`")
     joins.add_argument(

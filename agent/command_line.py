@@ -1,14 +1,14 @@
-"""The entry point `navarch-agent`: `healthy` runs without loading the agent."""
+"""Runs `navarch-agent`; its commands `healthy` and `connected` do not load the agent."""
 
 import sys
+
+from agent.healthy_command import answered
 
 
 def main() -> None:
     """Run the command line's command."""
-    if sys.argv[1:2] == ["healthy"]:
-        from agent import healthy_command  # noqa: PLC0415
-
-        sys.exit(healthy_command.run(sys.argv[2:]))
+    if (code := answered(sys.argv[1:])) is not None:
+        sys.exit(code)
     from agent.__main__ import main as run_agent  # noqa: PLC0415
 
     run_agent()

@@ -109,7 +109,7 @@ class BusLogin:
 
     async def connect(self) -> Bus:
         """Connect, for as long as it takes."""
-        retry = RETRY_FIRST_SECONDS
+        retry, warned = RETRY_FIRST_SECONDS, ""
         while True:
             try:
                 if is_needed(self._config):
@@ -118,7 +118,9 @@ class BusLogin:
             except ConfigurationError:
                 raise
             except NavarchError as error:
-                log.warning("%s", error)
+                # The same once more is no news: a node may wait long until it is adopted.
+                log.log(logging.INFO if str(error) == warned else logging.WARNING, "%s", error)
+                warned = str(error)
                 if isinstance(error, LoginRefused) and await self._rejoined():
                     continue
                 if not isinstance(error, Unavailable) or isinstance(error, LoginRefused):

@@ -18,7 +18,8 @@ servers=${NAVARCH_SERVERS:-}
 options=
 for each in $servers; do options="$options --server $each"; done
 # shellcheck disable=SC2086 # words of their own
-navarch nats-config write --dir "$keys" --fleet "$fleet" --no-tls --server-dir /etc/nats $options
+navarch nats-config write --dir "$keys" --fleet "$fleet" --no-tls --server-dir /etc/nats \
+    --files "$NAVARCH_NATS_FILES" $options
 if [ -e "$keys/creds/operator.creds" ]; then
     navarch nats-config user renew operator --valid 365d --dir "$keys"
 else

@@ -1,16 +1,29 @@
-"""`navarch-agent healthy`: what a prolog learns, with the bus there or away."""
+"""`navarch-agent healthy` and `connected`: what prologs and probes learn, also without the bus."""
 
 import asyncio
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.healthy_command import CONDITIONS_FILE, FILE, OLD_SECONDS, UNHEALTHY, UNKNOWN, judge, run
-from agent.own_record import OwnRecord
+from agent.healthy_command import (
+    CONDITIONS_FILE,
+    CONNECTED_SECONDS_MAX,
+    FILE,
+    NOT_CONNECTED,
+    OLD_SECONDS,
+    UNHEALTHY,
+    UNKNOWN,
+    judge,
+    run,
+    run_connected,
+    why_not_connected,
+)
+from agent.own_record import READ_SECONDS, OwnRecord
 from agent.settings import AgentConfig
 from schemas.held_conditions import ConditionList, HeldCondition
 from schemas.messages import encode
@@ -110,10 +123,40 @@ def test_what_the_agent_sees_counts_where_the_fleet_is_not_heard(
     assert exit_code == code
 
 
-def test_command_loads_nothing_of_the_agent() -> None:
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        ({"health": "unhealthy", "read_at": NOW - 2 * READ_SECONDS}, ""),
+        ({"read_at": NOW - CONNECTED_SECONDS_MAX - 1}, "46 s ago"),
+        ({"read_at": NOW + CONNECTED_SECONDS_MAX + 1}, "-46 s ago"),
+        ({"read_at": "y"}, "10000 s ago"),
+        ({}, "10000 s ago"),
+        ({"problem": "there is no file"}, "there is no file"),
+    ],
+)
+def test_an_agent_that_reads_its_record_is_connected(found: dict[str, Any], why: str) -> None:
+    """The node's health does not count: a pod that is not ready repairs no node."""
+    said = why_not_connected(found, NOW)
+    assert (why in said) if why else said == ""
+
+
+def test_a_probe_ends_with_an_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is read before the agent has written it, and options are refused."""
+    monkeypatch.setenv("NAVARCH_STATE_DIR", str(tmp_path))
+    assert run_connected([]) == NOT_CONNECTED
+    (tmp_path / FILE).write_text(json.dumps({"read_at": time.time()}))
+    assert run_connected([]) == 0
+    assert capsys.readouterr().out.endswith("connected\n")
+    assert (run_connected(["--strict"]), run_connected(["--help"])) == (2, 0)
+
+
+@pytest.mark.parametrize("command", ["healthy", "connected"])
+def test_command_loads_nothing_of_the_agent(command: str) -> None:
     """A prolog runs before each job: the command must cost no more than Python itself."""
     program = (
-        "import sys; from agent import command_line; sys.argv = ['x', 'healthy', '--help']\n"
+        f"import sys; from agent import command_line; sys.argv = ['x', '{command}', '--help']\n"
         "try: command_line.main()\n"
         "except SystemExit: pass\n"
         "sys.stderr.write(','.join(sys.modules))"

@@ -71,6 +71,7 @@ RUN_BY: Final = {
     "navarch-agent diagnose": "tests/agent/test_diagnostics_runner.py",
     "navarch-agent enroll": "tests/agent/test_settings.py",
     "navarch-agent join": "tests/cli/test_first_fleet.py",
+    "navarch-agent connected": "tests/agent/test_healthy_command.py",
     "navarch-agent healthy": "tests/agent/test_healthy_command.py",
     "navarch-agent inject": "tests/agent/test_operator_tools.py",
     "navarch-agent parse": "tests/agent/test_operator_tools.py",

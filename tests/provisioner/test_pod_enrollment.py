@@ -1,5 +1,7 @@
 """Agents in pods share what they enroll with; the cluster says which node each of them is on."""
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -8,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.enrollment import enroll, rejoin, rejoin_file
+from agent.enrollment import BusLogin, enroll, rejoin, rejoin_file
 from agent.settings import AgentConfig
 from schemas import subjects
 from schemas.node_events import CredentialsIssued, CredentialsRefused
@@ -16,11 +18,13 @@ from schemas.node_records import node_key
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.commands.nats_config_commands import write_pods
 from services.cli.nats_config_files import BusDirectory, revoke_user
+from services.primitives.clock import SystemClock
 from services.primitives.errors import NavarchError
 from services.provisioner.instances import instance_decisions
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.kubernetes_api import node_in
 from tests.support.enrollment import NODE, OTHER, OWN, World
+from tests.support.inprocess import eventually
 from tests.support.secured import NOW, nats_config, serving_secured
 
 YEARS = timedelta(days=3650)
@@ -28,7 +32,7 @@ YEARS = timedelta(days=3650)
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    """A bus with credentials of a pool's pods, and one adopted node of the pool."""
+    """Provide a bus with credentials of a pool's pods, and one adopted node of the pool."""
     directory = nats_config(tmp_path / "bus")
     shared = write_pods(directory, "training", NOW, YEARS)
     async with serving_secured(directory, tmp_path / "nats") as secured:
@@ -49,7 +53,7 @@ def in_pod(config: AgentConfig, shared: Path, place: Path, token: str) -> AgentC
 
 
 async def test_an_agent_in_a_pod_gets_credentials_of_its_node_alone(world: World) -> None:
-    """They let it speak as its node and no other; the shared file stays for the others."""
+    """The credentials are those of its node alone; the shared file stays for the others."""
     await enroll(world.config, world.connect)
     own = Path(world.config.nats_creds_file)
     wanted = [("publish", f"{each}.event.fault") for each in (OWN, OTHER)]
@@ -73,7 +77,7 @@ async def test_an_agent_in_a_pod_gets_credentials_of_its_node_alone(world: World
 async def test_the_shared_credentials_alone_give_nothing(
     world: World, token: str, why: str
 ) -> None:
-    """Without a token of a pod on that very node the request is refused, and published."""
+    """The provisioner refuses who has no token of a pod on that very node, and publishes it."""
     Path(world.config.pod_token_file).write_text(token)
     with pytest.raises(NavarchError, match=why):
         await enroll(world.config, world.connect)
@@ -86,12 +90,42 @@ async def test_the_shared_credentials_alone_give_nothing(
 
 
 async def test_a_node_that_is_not_adopted_yet_is_no_event(world: World) -> None:
-    """Its agent starts before the sweep has seen the node; it only has to ask again."""
+    """An agent that starts before the sweep has seen its node only has to ask again."""
     later = replace(world.config, node="training-9")
     with pytest.raises(NavarchError, match="not adopted yet"):
         await enroll(later, world.connect)
 
     assert [] == await world.published()
+
+
+class Hurried(SystemClock):
+    """A clock on which no pause is long."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after a moment."""
+        await super().sleep(min(seconds, 0.01))
+
+
+async def test_an_agent_that_waits_for_its_adoption_warns_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The agent asks until the sweep has seen its node; the provisioner does not warn of it."""
+    later = replace(world.config, node="training-9")
+
+    async def refused(_: float) -> NatsBus:
+        raise AssertionError("it has no credentials of its own")
+
+    login = BusLogin(later, Hurried(), refused, world.connect, lambda: 0.0)
+    caplog.set_level(logging.INFO)
+    connecting = asyncio.create_task(login.connect())
+
+    async def has_asked_often() -> bool:
+        return caplog.text.count("not adopted yet") > 3
+
+    await eventually(has_asked_often, within_seconds=60.0)
+    connecting.cancel()
+    warned = [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert ["agent.enrollment"] == [each.name for each in warned]
 
 
 async def test_a_node_whose_disk_was_wiped_gets_others(world: World) -> None:
@@ -122,7 +156,7 @@ async def test_refused_credentials_are_replaced_by_the_pods_word(world: World) -
 
 
 async def test_the_shared_credentials_permit_one_kind_of_question(world: World) -> None:
-    """Of their own pool; nothing of an agent, no other pool's, and no listening to requests."""
+    """The server lets them ask for their own pool, and neither speak as an agent nor listen."""
     one = ("publish", subjects.enroll_pod("training", NODE))
     wanted = [
         one,
@@ -141,7 +175,7 @@ async def test_the_shared_credentials_permit_one_kind_of_question(world: World) 
 
 
 def test_they_are_listed_and_can_be_revoked(tmp_path: Path) -> None:
-    """As `navarch nats-config user` shows them."""
+    """The commands `navarch nats-config user` show and revoke them."""
     directory = nats_config(tmp_path)
     file = write_pods(directory, "training", NOW, YEARS)
     revoke_user(directory, "training/*", datetime.now(UTC))
@@ -153,7 +187,7 @@ def test_they_are_listed_and_can_be_revoked(tmp_path: Path) -> None:
 
 
 def review(**changes: Any) -> dict[str, Any]:
-    """A cluster's answer about a token."""
+    """Return a cluster's answer about a token."""
     user = {
         "username": "system:serviceaccount:navarch-agents:navarch-agent",
         "extra": {"authentication.kubernetes.io/node-name": ["gpu-1"]},

@@ -7,6 +7,7 @@ venv module). The nats-server comes out of the built image, so no second image i
 import asyncio
 import json
 import os
+import resource
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,8 @@ SERVICES: Final = (
     *("pool-manager", "health-monitor", "provisioner", "notifier", "metrics"),
     "gateway",
 )
+FILES_MAX: Final = min(65_536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+"""How many files an engine that was started here may let a server open."""
 WATCHED: Final = ("--profile", "observability")
 UP_SECONDS: Final = 600.0
 """Bounds a test that hangs, on a slow machine, too: a usual one needs a tenth."""
@@ -103,7 +106,7 @@ class Compose:
         self.files = list(files)
         names = ("NATS", "METRICS", "GATEWAY", "PROMETHEUS", "GRAFANA", "TRACES")
         self.variables = {f"NAVARCH_{name}_PORT": "0" for name in names}
-        self.variables["NAVARCH_IMAGE"] = IMAGE
+        self.variables |= {"NAVARCH_IMAGE": IMAGE, "NAVARCH_NATS_FILES": str(FILES_MAX)}
 
     def __call__(self, *arguments: str) -> str:
         """Run compose."""

@@ -34,7 +34,7 @@ PARTS: Final = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-man
 CONTROLLERS: Final = (
     "disruption-controller,job-controller,replicaset-controller,deployment-controller,"
     "statefulset-controller,daemonset-controller,pod-garbage-collector-controller,garbage-collector-controller,"
-    "node-lifecycle-controller,taint-eviction-controller"
+    "node-lifecycle-controller,taint-eviction-controller,resourcequota-controller"
 )
 ACCOUNTS: Final = ("notifier", "pool-manager")
 """Services whose service accounts the tests act as, with the rights that the manifests give."""

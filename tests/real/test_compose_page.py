@@ -12,6 +12,7 @@ import pytest
 
 from tests.real.compose_project import (
     BASE,
+    FILES_MAX,
     IMAGE,
     ROOT,
     SERVICES,
@@ -69,6 +70,7 @@ class Shell:
                 "NAVARCH_BASE": BASE,
                 "NAVARCH_EXTRAS": "all",
                 "NAVARCH_IMAGE": IMAGE,
+                "NAVARCH_NATS_FILES": str(FILES_MAX),
                 # What the page writes into .env, with what replaces the official server's image.
                 "COMPOSE_FILE": ":".join(files),
                 "COMPOSE_PROJECT_NAME": f"navarch-page-{servers}-{os.getpid()}",

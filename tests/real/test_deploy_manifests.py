@@ -45,7 +45,17 @@ OPEN: Final = (
     *("--set", "nats.url=nats://bus:4222", "--set", "nats.ownAuthority=false"),
     *("--set", "nats.credentialsPrefix="),
 )
+OUTSIDE: Final = (
+    *("--set", "gateway.ingress.host=navarch.example.com,gateway.ingress.tlsSecret=navarch-tls"),
+    *("--set", "gateway.ingress.className=nginx"),
+    *("--set-json", 'gateway.route.parentRefs=[{"name":"web","namespace":"gateways"}]'),
+    *("--set-json", 'gateway.route.hostnames=["navarch.example.com"]'),
+    *("--set", "serviceMonitor.enabled=true,serviceMonitor.labels.release=prometheus"),
+)
+FOREIGN: Final = "ServiceMonitor,HTTPRoute"
+"""Kinds that others define: Kubernetes has no schema of them."""
 OTHERS: Final = {
+    "outside": OUTSIDE,
     "acts": ACTS,
     "scales": SCALES,
     "extra": EXTRA,
@@ -71,7 +81,7 @@ def conforms(text: str) -> str:
         folder = Path(tool("kubeconform")).parent / "schemas" / version
         names = f"{folder}/{{{{ .ResourceKind }}}}{{{{ .KindSuffix }}}}.json"
         done = subprocess.run(
-            (tool("kubeconform"), "-strict", "-schema-location", names, "-"),
+            (tool("kubeconform"), "-strict", "-skip", FOREIGN, "-schema-location", names, "-"),
             input=text,
             capture_output=True,
             check=False,
@@ -226,6 +236,52 @@ def test_pods_have_what_the_values_add() -> None:
         assert each["metadata"]["annotations"]["a"] == "b"
 
 
+def test_the_gateway_is_reached_and_all_are_measured() -> None:
+    """Encrypted alone from outside; each Service is in one job, by the names of the rules."""
+    found = objects(rendered(*OUTSIDE))
+    ingress = found["Ingress", "navarch-gateway"]["spec"]
+    assert ingress["tls"] == [{"hosts": ["navarch.example.com"], "secretName": "navarch-tls"}]
+    (path,) = ingress["rules"][0]["http"]["paths"]
+    assert path["backend"]["service"] == {"name": "navarch-gateway", "port": {"name": "http"}}
+    (rule,) = found["HTTPRoute", "navarch-gateway"]["spec"]["rules"]
+    assert rule["backendRefs"] == [{"name": "navarch-gateway", "port": 8080}]
+    alerts = (ROOT / "deploy/prometheus/navarch-rules.yaml").read_text()
+    chosen: list[str] = []
+    for job in ("fleet", "services"):
+        monitor = found["ServiceMonitor", f"navarch-{job}"]
+        assert monitor["metadata"]["labels"]["release"] == "prometheus"
+        (relabelled,) = monitor["spec"]["endpoints"][0]["relabelings"]
+        assert relabelled == {"targetLabel": "job", "replacement": f"navarch-{job}"}
+        assert f'job="navarch-{job}"' in alerts
+        chosen += selected(monitor["spec"]["selector"], found)
+    assert sorted(chosen) == sorted(f"navarch-{each}" for each in (*SERVICES, "gateway"))
+    assert not {"Ingress", "HTTPRoute", "ServiceMonitor"} & {
+        kind for kind, _ in objects(rendered())
+    }
+
+
+def selected(selector: Any, found: dict[tuple[str, str], Any]) -> list[str]:
+    """Return the Services that a selector of labels chooses."""
+    (rule,) = selector["matchExpressions"]
+    chosen = []
+    for (kind, name), each in found.items():
+        labels = each["metadata"]["labels"]
+        matches = selector["matchLabels"].items() <= labels.items()
+        has = labels[rule["key"]] in rule["values"]
+        if kind == "Service" and matches and has == (rule["operator"] == "In"):
+            chosen.append(name)
+    return chosen
+
+
+def test_agents_of_a_system_class_have_a_quota() -> None:
+    """Where another class is set there is none, as nothing would need it."""
+    quota = ("ResourceQuota", "navarch-agent")
+    (rule,) = objects(rendered())[quota]["spec"]["scopeSelector"]["matchExpressions"]
+    assert rule["values"] == ["system-node-critical"]
+    for given in ("agents.priorityClassName=high", "agents.priorityQuotaPods=0"):
+        assert quota not in objects(rendered("--set", given))
+
+
 def test_only_who_asks_the_cluster_has_a_token_for_it() -> None:
     """The provisioner and the notifier have one; no agent, no other service, no test."""
     found = objects(rendered())
@@ -256,6 +312,9 @@ def test_only_who_asks_the_cluster_has_a_token_for_it() -> None:
         ("agents.namespace=other", "no provider gives the agents credentials"),
         ("image.digest=0.1.0", "does not match pattern"),
         ("agents.maxUnavailable=0", "minimum"),
+        ("agents.priorityQuotaPods=-1", "minimum"),
+        ("gateway.ingress.host=navarch.example.com", "gateway.ingress.tlsSecret"),
+        ("serviceMonitor.interval=often", "does not match pattern"),
     ],
 )
 def test_a_wrong_value_is_refused(given: str, why: str) -> None:

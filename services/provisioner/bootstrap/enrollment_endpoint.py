@@ -42,6 +42,7 @@ from services.runtime.event_publisher import publish_event
 log = logging.getLogger(__name__)
 
 NO_KEYS: Final = "the fleet issues no credentials (nats.agent_signing_file is not set)"
+NOT_ADOPTED: Final = "it is not adopted yet; its agent requests them again"
 NodeOfPod = Callable[[str, str], Awaitable[str]]
 """Provider and token of a pod -> the instance on which the pod runs; ProviderError."""
 UseToken = Callable[[str, str, EnrollRequest], Awaitable[str]]
@@ -94,8 +95,9 @@ class EnrollmentEndpoint:
         pool, node, request = read_request(data, headers)
         record = await self._store.get(node_key(pool, node))
         if record is None:
-            # Not published: every node that joins requests before it is adopted.
-            return _refusal(node, "it is not adopted yet; its agent requests them again")
+            # Neither published nor warned of: every node that joins requests before it is adopted.
+            log.debug("credentials before adoption", extra={"node": node})
+            return encode(EnrollAnswer(refused=NOT_ADOPTED))
         refused = "" if self._signing_file else NO_KEYS
         refused = refused or await self._why_not_proven(record, request.pod_token)
         if not refused:
