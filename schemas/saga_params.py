@@ -53,6 +53,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How long the instances of a gang that is not whole are kept."""
     fingerprint: dict[str, str] = {}
     """Digests of what the configuration said of it; empty: an older release launched it."""
+    lasting: bool = False
+    """Nothing makes another machine in its place: it is repaired by people, and given back."""
 
 
 class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 Each finding is the place in the pool and a sentence with the remedy.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -16,8 +16,12 @@ from services.settings.budget_validation import level_problem
 Problem = tuple[tuple[str | int, ...], str]
 
 
-ADOPTING: Final = "kubernetes"
-"""The provider type whose nodes others make; a plugin (`module:Class`) may be another."""
+REMOVING: Final = "kubernetes"
+"""The provider type whose nodes others make and make again, once `removal` has one removed."""
+LASTING: Final = "slurm"
+"""The provider type whose nodes others made, and nothing makes again."""
+ADOPTING: Final = (REMOVING, LASTING)
+"""Provider types whose nodes are adopted; a plugin (`module:Class`) may be another."""
 ENROLLING: Final = "enrolled"
 """The provider type of machines that join with a token; the `nodes` of its pools have its name."""
 ONE_PLACE: Final = ("provider", "region", "zones")
@@ -140,9 +144,13 @@ def _placement_problem(spec: PoolSpec) -> Problem | None:
 
 
 def _adopted_problem(spec: PoolSpec) -> Problem | None:
+    return _launching_problem(spec, (*LAUNCHES, *(REPLACES if spec.nodes == ENROLLING else ())))
+
+
+def _launching_problem(spec: PoolSpec, keys: Iterable[str]) -> Problem | None:
     """What a pool says of launches, though it has none."""
     nothing = PoolSpec(min_nodes=0, max_nodes=0)
-    for key in (*LAUNCHES, *(REPLACES if spec.nodes == ENROLLING else ())):
+    for key in keys:
         if getattr(spec, key) != getattr(nothing, key):
             return (key,), f"is of launches, and nodes of this pool are {spec.nodes}; remove it"
     return None
@@ -185,15 +193,17 @@ def adopting_problem(
             f"the provider type `{ENROLLING}` and `nodes: {ENROLLING}` belong together: machines "
             "join such a pool with a token; write both, or neither"
         )
-    if kind == ADOPTING and spec.nodes == "launched":
+    if kind in ADOPTING and spec.nodes == "launched":
         return ("provider",), "launches nothing: add `nodes: adopted` to the pool"
     acts = "observe" not in (mode, spec.mode)
-    if kind == ADOPTING and acts and not configured.options.get("removal"):
+    if kind == LASTING and (wrong := _launching_problem(spec, REPLACES)):
+        return wrong
+    if kind == REMOVING and acts and not configured.options.get("removal"):
         return ("provider",), (
             f"{spec.provider!r} has no `removal`, so no node can be replaced; set it to "
             "node-claim, auto-scaling-group or node-object, or add `mode: observe` to the pool"
         )
-    if spec.nodes == "adopted" and ":" not in kind and kind != ADOPTING:
+    if spec.nodes == "adopted" and ":" not in kind and kind not in ADOPTING:
         return ("nodes",), f"provider {spec.provider!r} launches its nodes; remove `nodes: adopted`"
     return None
 

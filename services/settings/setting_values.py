@@ -258,6 +258,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "ipmi_cipher_suite": 17,
     # Workload systems and authenticators.
     "rest": {"url": "http://slurmctld:6820", "user": "slurm", "token_file": "secrets/token"},
+    "SlurmProvider.Options.partitions": {"training": "gpu"},
     "SlurmRestOptions.url": "http://slurmctld:6820",
     "SlurmRestOptions.user": "slurm",
     "SlurmRestOptions.token": "${SLURM_JWT}",

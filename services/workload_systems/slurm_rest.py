@@ -360,3 +360,11 @@ def _failure(text: str, *, reads: bool) -> Exception:
 
 SlurmClient = SlurmCommands | SlurmRest
 """Every call raises SlurmUnavailableError, SlurmRefusedError or StepFailure."""
+
+
+def connect_slurm(
+    rest: SlurmRestOptions | None, folder: str, conf: str, seconds: float, clock: Clock
+) -> SlurmClient:
+    """Return slurmrestd's client where it is configured, else that of Slurm's commands."""
+    commands = SlurmCommands(folder=folder, conf=conf, seconds_max=seconds)
+    return commands if rest is None else SlurmRest(rest, commands, seconds, clock)

@@ -38,6 +38,7 @@ from tests.support.secured import nats_config
 RUN_BY_PAGE: Final = {
     "credentials.md": "tests/cli/test_credentials_page.py",
     "first-cloud.md": "tests/cli/test_first_cloud_run.py",
+    "existing-slurm.md": "tests/real/test_slurm_adopted.py",
     "regions.md": "tests/cli/test_region_files.py",
 }
 """Page -> the test that runs its commands."""

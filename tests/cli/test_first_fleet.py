@@ -82,8 +82,9 @@ def test_the_page_is_short() -> None:
 class FirstFleet:
     """A fleet that is served as the page says, beside the machine that joins it."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, node: str = "gpu-01") -> None:
         self.place = place
+        self.node = node
         self.config = place / "navarch.yaml"
         self.machine = place / "machine"
         self.kmsg = self.machine / "kmsg"
@@ -116,7 +117,7 @@ class FirstFleet:
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[None]:
         """Run the machine's agent, on simulated GPUs."""
-        write_state(self.machine / "nvml-state", simulated_gpus("gpu-01", GPUS))
+        write_state(self.machine / "nvml-state", simulated_gpus(self.node, GPUS))
         self.kmsg.write_bytes(b"")
         variables = {
             "NAVARCH_NVML_LIBRARY": str(build_library(self.place / "nvml")),

@@ -1,4 +1,4 @@
-"""Pools of machines that joined: nothing is launched, replaced or terminated."""
+"""Pools of machines that joined, or that Slurm has: nothing is launched, replaced or ended."""
 
 from datetime import UTC, datetime
 
@@ -8,6 +8,7 @@ import pytest
 from schemas.node_records import NodeRecord
 from schemas.pool_events import OperatorNeeded
 from schemas.pool_records import PoolRecord
+from schemas.saga_params import LaunchSpec
 from schemas.settings import BudgetSpec, PoolSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
@@ -29,6 +30,8 @@ HEALTHY = NodeRecord(pool="gpu", node="a", state="active", health="healthy", adm
 UNHEALTHY = msgspec.structs.replace(
     HEALTHY, health="unhealthy", health_action="replace", health_at=NOW, health_reason="xid 79"
 )
+LISTED = LaunchSpec(fleet="", provider="machines", instance_type="", lasting=True)
+ADOPTED = msgspec.structs.replace(POOL, spec=msgspec.structs.replace(SPEC, nodes="adopted"))
 SILENT = msgspec.structs.replace(HEALTHY, lost=True, lost_at=datetime(2026, 11, 29, tzinfo=UTC))
 
 
@@ -54,6 +57,21 @@ def test_an_unhealthy_machine_is_drained_and_its_operator_notified(node: NodeRec
     [needed] = notified(decided)
     assert "navarch leave" in needed.remedy
     assert needed.cordoned
+
+
+@pytest.mark.parametrize("node", [UNHEALTHY, SILENT])
+@pytest.mark.parametrize(("launch", "kind"), [(LISTED, "drain"), (None, "replace")])
+def test_an_adopted_node_is_drained_where_nothing_makes_another(
+    node: NodeRecord, launch: LaunchSpec | None, kind: str
+) -> None:
+    """The node's record says whether something does, as a group of a cloud."""
+    decided = decide(ADOPTED, msgspec.structs.replace(node, launch=launch))
+    [opened] = decided.start.values()
+
+    assert (kind, "a") == (opened.kind, opened.node)
+    for needed in notified(decided):
+        assert "repair it, then `navarch uncordon`" in needed.remedy
+        assert "leave" not in needed.remedy
 
 
 def test_one_that_is_drained_is_left_to_its_operator() -> None:
@@ -90,8 +108,11 @@ def test_a_request_to_replace_a_machine_is_refused() -> None:
     assert said is not None
     assert "navarch drain a" in said[1]
     assert node_refusal("drain", HEALTHY, POOL, NOW) is None
-    adopted = msgspec.structs.replace(POOL, spec=msgspec.structs.replace(SPEC, nodes="adopted"))
-    assert node_refusal("replace", HEALTHY, adopted, NOW) is None
+    assert node_refusal("replace", HEALTHY, ADOPTED, NOW) is None
+    listed = msgspec.structs.replace(HEALTHY, launch=LISTED)
+    said = node_refusal("replace", listed, ADOPTED, NOW)
+    assert said is not None
+    assert "take it out of its partition" in said[1]
 
 
 def test_in_observe_mode_it_is_only_said() -> None:

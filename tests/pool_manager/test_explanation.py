@@ -9,6 +9,7 @@ from schemas.breaker_state import ObservedAction
 from schemas.duration import Duration
 from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_records import PoolRecord
+from schemas.saga_params import LaunchSpec
 from schemas.settings import PoolSpec, WindowSpec
 from services.pool_manager.planner.explanation.node_explanation import possible_actions
 from services.pool_manager.planner.explanation.pool_explanation import present_answer
@@ -38,6 +39,21 @@ def test_what_can_be_done_to_a_machine_that_joined(nodes: str, state: str, said:
 
     assert said == bool(possible_actions(node, pool(nodes=nodes)))
     assert possible_actions(node, None) == ""
+
+
+def test_what_can_be_done_to_a_machine_that_slurm_has() -> None:
+    """Navarch sees no faults of one without an agent, and resets and reboots nothing."""
+    launch = LaunchSpec(fleet="", provider="p", instance_type="", lasting=True)
+    node = msgspec.structs.replace(UNHEALTHY, launch=launch)
+    adopted = pool(nodes="adopted")
+
+    assert "can neither reset its GPUs nor reboot it; nothing replaces" in (
+        possible_actions(node, adopted)
+    )
+    node = msgspec.structs.replace(node, registered_at=NOW)
+    assert "and have its agent reset its GPUs and reboot it; nothing replaces" in (
+        possible_actions(node, adopted)
+    )
 
 
 def pool(**changes: object) -> PoolRecord:

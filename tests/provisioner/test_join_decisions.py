@@ -56,24 +56,35 @@ def test_who_joins_with_a_token(
 
 
 @pytest.mark.parametrize(
-    ("state", "again", "made"),
+    ("nodes", "state", "key", "again", "said"),
     [
-        (None, False, True),
-        ("terminated", False, True),
-        ("running", True, True),
-        ("running", False, False),
-        ("leaked", False, False),
+        ("enrolled", None, "", False, ""),
+        ("enrolled", "terminated", MINE, False, ""),
+        ("enrolled", "running", MINE, True, ""),
+        ("enrolled", "running", MINE, False, "--again"),
+        ("enrolled", "leaked", MINE, False, "--again"),
+        ("adopted", None, "", False, "machines lists no machine gpu-01 for pool gpu"),
+        ("adopted", "terminated", MINE, True, "machines lists no machine gpu-01 for pool gpu"),
+        ("adopted", "running", "", False, ""),
+        ("adopted", "running", MINE, False, "--again"),
+        ("adopted", "running", MINE, True, ""),
     ],
 )
-def test_for_whom_a_token_is_made(state: Any, again: bool, made: bool) -> None:
-    """A free name gets one; a name that has joined only where its operator says so."""
+def test_for_whom_a_token_is_made(nodes: Any, state: Any, key: str, again: bool, said: str) -> None:
+    """A free name gets one, or where others list machines one of these.
+
+    A name that has joined gets one only where its operator says so.
+    """
     launch = LaunchSpec(fleet="", provider="machines", instance_type="")
     record = replace(intended_record("gpu", "gpu-01", launch, "", NOW), state=state or "running")
+    record = replace(record, agent_key=key)
     asked = JoinRequest(pool="gpu", nodes=("gpu-01",), again=again)
-    said = join_decisions.why_not_made(asked, "gpu-01", record if state else None)
+    spec = PoolSpec(provider="machines", min_nodes=0, max_nodes=9, nodes=nodes)
+    pool = PoolRecord(name="gpu", spec=spec, desired=0)
+    found = join_decisions.why_not_made(asked, "gpu-01", record if state else None, pool)
 
-    assert made == (not said)
-    assert made or "--again" in said
+    assert said in found
+    assert bool(said) == bool(found)
 
 
 @pytest.mark.parametrize(
@@ -81,12 +92,13 @@ def test_for_whom_a_token_is_made(state: Any, again: bool, made: bool) -> None:
     [
         ("enrolled", False, ""),
         ("enrolled", True, "being removed"),
-        ("adopted", False, "nodes: enrolled"),
+        ("adopted", False, ""),
+        ("adopted", True, "being removed"),
         ("launched", False, "nodes: enrolled"),
     ],
 )
 def test_pools_that_machines_join(nodes: Any, removing: bool, said: str) -> None:
-    """Only `nodes: enrolled` takes them: in other pools a machine would count as launched."""
+    """A pool that launches its nodes takes none: a machine would count as launched."""
     spec = PoolSpec(provider="machines", min_nodes=0, max_nodes=9, nodes=nodes)
     pool = PoolRecord(name="gpu", spec=spec, desired=0, removing=removing)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -46,9 +46,12 @@ from services.provisioner.bootstrap.enrollment_endpoint import EnrollmentEndpoin
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.joins.join_endpoints import JoinEndpoints
+from services.provisioner.provider_client.provider import Instance, Provider
 from services.provisioner.providers.enrolled import EnrolledProvider
+from services.provisioner.providers.slurm import node_instance
 from services.provisioner.removal.orphans import Orphans
 from services.provisioner.removal.sweeper import Sweeper
+from services.workload_systems.slurm_output import SlurmNode
 from tests.provisioner.provisioner_parts import QUICK, fake, providers, steps
 from tests.support.secured import Secured, nats_config, serving_secured
 
@@ -69,9 +72,9 @@ class Site:
         """Return the files of a machine's agent."""
         return JoinPlace(self.directory / name / "agent.env", self.directory / name / "state")
 
-    async def token(self, node: str = "gpu-01", **more: object) -> JoinToken:
+    async def token(self, node: str = "gpu-01", pool: str = "gpu", **more: object) -> JoinToken:
         """Have the operator make a token."""
-        asked = JoinRequest(pool="gpu", nodes=(node,), **more)
+        asked = JoinRequest(pool=pool, nodes=(node,), **more)
         answer = msgspec.json.decode(await self.operator.order(JOIN, asked), type=JoinAnswer)
         return decode_token(answer.tokens[0].token)
 
@@ -91,9 +94,21 @@ class Site:
         data = await self.operator.query(JOIN_TOKENS, msgspec.defstruct("Nothing", ())())
         return msgspec.json.decode(data, type=list[JoinRecord])
 
-    async def node(self, name: str = "gpu-01") -> NodeRecord | None:
+    async def node(self, name: str = "gpu-01", pool: str = "gpu") -> NodeRecord | None:
         """Return a node's record."""
-        return await Store(self.bus, FleetBudgetSpec()).fresh_node("gpu", name)
+        return await Store(self.bus, FleetBudgetSpec()).fresh_node(pool, name)
+
+    @asynccontextmanager
+    async def sweeping(self, provider: Provider) -> AsyncIterator[Sweeper]:
+        """Sweep as the provisioner, with its own credentials."""
+        bus = await NatsBus.connect(self.secured.options("provisioner"))
+        remover = steps(bus, provider).remover
+        yield Sweeper(
+            *(bus, SystemClock(), InstanceStore(bus), providers(provider), remover, QUICK),
+            lambda _: True,
+            fleet_name="f",
+        )
+        await bus.close()
 
 
 @pytest.fixture
@@ -103,7 +118,9 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     async with serving_secured(directory, tmp_path / "nats") as secured:
         admin = await NatsBus.connect(secured.options("admin"))
         await admin.put(POOLS, FLEET_KEY, encode(FleetRecord(id="f-00000a")))
-        for name, spec in (("gpu", SPEC), ("web", msgspec.structs.replace(SPEC, nodes="adopted"))):
+        specs = {"gpu": "enrolled", "web": "launched", "slurm": "adopted"}
+        for name, nodes in specs.items():
+            spec = msgspec.structs.replace(SPEC, nodes=nodes)
             record = PoolRecord(name=name, spec=spec, desired=0)
             await admin.put(POOLS, pool_key(name), encode(record))
         manager = await NatsBus.connect(secured.options("pool-manager"))
@@ -305,18 +322,70 @@ async def test_only_operators_make_tokens(site: Site) -> None:
 async def test_a_sweep_leaves_machines_that_joined(site: Site) -> None:
     """The records are the list: no machine is taken for one that others removed."""
     await site.join(await site.token(), "one")
-    bus = await NatsBus.connect(site.secured.options("provisioner"))
-    store = InstanceStore(bus)
     provider = EnrolledProvider.__new__(EnrolledProvider)
-    provider.name, provider._joined = "machines", store.joined
-    calls, remover = providers(provider), steps(bus, provider).remover
-    sweep = Sweeper(
-        bus, SystemClock(), store, calls, remover, QUICK, lambda _: True, fleet_name="f"
-    )
-    for _ in range(2):
-        await sweep.sweep()
-    record = await store.get("gpu.gpu-01")
-    await bus.close()
+    provider.name, provider._joined = "machines", site.store.joined
+    async with site.sweeping(provider) as sweeper:
+        for _ in range(2):
+            await sweeper.sweep()
+    record = await site.store.get("gpu.gpu-01")
 
     assert record is not None
     assert record.state == "running"
+    assert record.launch.lasting
+
+
+class Partition(EnrolledProvider):
+    """Lists the nodes of a partition, as the provider `slurm` does."""
+
+    def __init__(self) -> None:
+        self.name = "machines"
+        self.nodes = ["gpu-01", "gpu-02"]
+
+    async def list(self) -> list[Instance]:
+        """Return the nodes that the partition has now."""
+        return [node_instance(slurm_node(each), "slurm") for each in self.nodes]
+
+
+def slurm_node(name: str) -> SlurmNode:
+    """Return an idle node."""
+    return SlurmNode(
+        name=name, address="", hostname=name, state=frozenset({"idle"}), user="", reason=""
+    )
+
+
+async def test_an_agent_joins_the_node_that_slurm_lists(site: Site) -> None:
+    """The node is there before, its record stays, and what leaves is listed without an agent."""
+    partition = Partition()
+    with pytest.raises(NavarchError, match="machines lists no machine gpu-01 for pool slurm"):
+        await site.token(pool="slurm")
+    async with site.sweeping(partition) as sweeper:
+        await sweeper.sweep()
+        before = await site.store.get("slurm.gpu-01")
+        token = await site.token(pool="slurm")
+        assert "joined as gpu-01" in await site.join(token, "one")
+        with pytest.raises(NavarchError, match="used already, by another machine"):
+            await site.join(token, "thief")
+        joined = await site.store.get("slurm.gpu-01")
+        with pytest.raises(NavarchError, match="--again"):
+            await site.token(pool="slurm")
+
+        await site.operator.order(LEAVE, NodeOfPool(pool="slurm", node="gpu-01"))
+        left = await site.store.get("slurm.gpu-01")
+        await sweeper.sweep()
+        after = await site.store.get("slurm.gpu-01")
+        partition.nodes.remove("gpu-02")
+        await sweeper.sweep()
+        gone = await site.store.get("slurm.gpu-02")
+
+    assert None not in (before, joined, left, after, gone)
+    assert ["", "slurm://gpu-01", True] == [
+        *(before.agent_key, before.provider_id, before.launch.lasting),
+    ]
+    assert joined == msgspec.structs.replace(before, agent_key=joined.agent_key)
+    assert joined.agent_key
+    assert ("terminated", joined.agent_key) == (left.state, left.agent_key)
+    assert ("running", "") == (after.state, after.agent_key)
+    assert gone.state == "terminated"
+    node = await site.node("gpu-01", "slurm")
+    assert node is not None
+    assert ("active", False, None) == (node.state, node.lost, node.registered_at)

@@ -144,6 +144,13 @@ def test_a_pool_that_says_where_its_nodes_come_from_says_it_alone() -> None:
         ("kubernetes", "mode: observe", "launches nothing: add `nodes: adopted`"),
         ("kubernetes", "nodes: adopted", "has no `removal`"),
         ("acme:Group", "nodes: adopted, mode: observe", ""),
+        ("slurm", "nodes: adopted, mode: observe", ""),
+        ("slurm", "nodes: adopted", ""),
+        ("slurm", "mode: observe", "launches nothing: add `nodes: adopted`"),
+        ("slurm", "nodes: enrolled", "belong together"),
+        ("slurm", "nodes: adopted, expire_after: 1d", "is of launches"),
+        ("slurm", "nodes: adopted, drift: replace", "is of launches"),
+        ("slurm", "nodes: adopted, spares: 1", "is of launches"),
         ("fake", "nodes: adopted, mode: observe", "launches its nodes"),
         ("enrolled", "nodes: enrolled", ""),
         ("enrolled", "nodes: adopted", "belong together"),
@@ -157,8 +164,9 @@ def test_a_pool_that_says_where_its_nodes_come_from_says_it_alone() -> None:
 )
 def test_pools_of_adopted_nodes_launch_nothing(kind: str, more: str, expected: str) -> None:
     """Settings that do not fit together are refused with the remedy, before anything runs."""
+    options = ", partitions: {gpu: gpu}" * (kind == "slurm")
     text = (
-        f"providers: {{eks: {{type: '{kind}'}}}}\n"
+        f"providers: {{eks: {{type: '{kind}'{options}}}}}\n"
         f"pools: {{gpu: {{provider: eks, instance_type: x, min_nodes: 0, max_nodes: 9, {more}}}}}\n"
     )
     said = ""

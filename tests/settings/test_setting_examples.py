@@ -52,6 +52,7 @@ BESIDE: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = {
     ("event_sinks.NAME", ""): {"type": "http", "url": "http://127.0.0.1/", "mode": "batch"},
     ("notifier", "webhook"): {"drain_status_url": "http://127.0.0.1/"},
     ("notifier.rest", "slurm"): SLURM_REST,
+    ("providers.NAME.rest", "slurm"): SLURM_REST,
     ("pools.NAME.metrics.rest", "slurm"): SLURM_REST,
     ("pools.NAME.metrics", "prometheus"): {"pending_jobs": "jobs"},
     ("alerts[]", "slack"): {"token": "xoxb", "channel": "C1"},

@@ -82,8 +82,8 @@ async def join(
 ) -> None:
     """Let machines that exist join a pool.
 
-    The pool has `nodes: enrolled`. A token is for one machine, one pool and one name, and ends by
-    itself.
+    The pool has `nodes: enrolled`, or `nodes: adopted` and lists the machine. A token is for one
+    machine, one pool and one name, and ends by itself.
     """
     bus_of(fleet, "this command")
     if shown or revoke:
@@ -269,7 +269,7 @@ async def _pool(fleet: FleetClient, named: str) -> str:
     if named:
         return named
     records: list[PoolRecord] = await fleet.pool_records()
-    found = [each.name for each in records if each.spec.nodes == "enrolled"]
+    found = [each.name for each in records if each.spec.nodes != "launched"]
     if len(found) == 1:
         return found[0]
     if not found:

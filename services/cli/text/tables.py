@@ -81,6 +81,8 @@ def _remarks(node: NodeView) -> str:
     if node.held_until:
         by = f" by {node.held_by}" if node.held_by else ""
         words.append(f"held until {node.held_until}{by}: {node.held_reason}")
+    if node.status == "active" and not node.registered_at:
+        words.append("its agent has not joined")
     if node.workload:
         words.append(node.workload)
     if node.renewal and not node.saga:

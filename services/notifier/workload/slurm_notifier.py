@@ -50,9 +50,9 @@ from services.workload_systems.slurm_client import (
     SlurmRefusedError,
     SlurmUnavailableError,
 )
-from services.workload_systems.slurm_commands import SlurmCommands
 from services.workload_systems.slurm_output import SlurmJob, SlurmNode
-from services.workload_systems.slurm_rest import SlurmClient, SlurmRest, SlurmRestOptions
+from services.workload_systems.slurm_references import referenced_name
+from services.workload_systems.slurm_rest import SlurmRest, SlurmRestOptions, connect_slurm
 
 log = logging.getLogger(__name__)
 
@@ -116,13 +116,10 @@ class SlurmNotifier:
         self.poll_seconds: float = options.poll
         self.notifies_owners: bool = options.notify_owners
         self._clock = clock
-        commands = SlurmCommands(
-            folder=options.commands, conf=options.conf, seconds_max=options.timeout
+        self._slurm = connect_slurm(
+            options.rest, options.commands, options.conf, options.timeout, clock
         )
-        self._slurm: SlurmClient = commands
-        self._rest: SlurmRest | None = None
-        if options.rest is not None:
-            self._slurm = self._rest = SlurmRest(options.rest, commands, options.timeout, clock)
+        self._rest = self._slurm if isinstance(self._slurm, SlurmRest) else None
         self._entries = SlurmEntries(self._slurm)
         self._nodes = Joined(lambda _: self._slurm.nodes())
         self._drains: dict[str, WorkloadOrder] = {}
@@ -398,8 +395,10 @@ class SlurmNotifier:
         return find_node(self._name(reference), "", await self._nodes(""))
 
     def _name(self, reference: NodeReference) -> str:
+        """Slurm's own name of a node that it listed, else what the template says."""
         try:
-            return checked_name(node_name(self._options.node_name, reference))
+            listed = referenced_name(reference.provider_id)
+            return checked_name(listed or node_name(self._options.node_name, reference))
         except ValueError as error:
             raise StepFailure(
                 str(error),

@@ -120,6 +120,12 @@ def size(record: PoolRecord, nodes: Nodes) -> int:
     return present + more + nameless - sum(1 for name in removed if counts(name))
 
 
+def is_lasting(node: NodeRecord, record: PoolRecord) -> bool:
+    """Whether nothing makes another machine in a node's place: people repair it, or take it out."""
+    listed = node.launch is not None and node.launch.lasting
+    return record.spec.nodes == "enrolled" or listed
+
+
 def is_gone(node: NodeRecord | None) -> bool:
     """Whether a node is a gap: it is silent, and its provider reports that its instance is gone."""
     return node is not None and node.lost and node.provider_state == "gone"

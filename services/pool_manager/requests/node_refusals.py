@@ -8,6 +8,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.gates import node_gates, pool_gates
 from services.pool_manager.planner.gates.proposal import Proposal
+from services.pool_manager.planner.node_counts import is_lasting
 from services.saga.definitions import ON_REQUEST
 
 SPARES_REFUSE: Final = ("uncordon", "drain", "reset-gpu", "reboot", "terminate")
@@ -30,10 +31,13 @@ def node_refusal(
         return "held", (
             f"{node.node} is held {_described(node)}; first: navarch release {node.node}"
         )
-    if verb == "replace" and record.spec.nodes == "enrolled":
+    if verb == "replace" and is_lasting(node, record):
+        out = f"take it out (navarch leave {node.node})"
+        if record.spec.nodes == "adopted":
+            out = f"take it out of its partition, and after its repair navarch uncordon {node.node}"
         return "wrong-state", (
-            f"nothing makes another machine in place of {node.node}, which joined the fleet: drain "
-            f"it (navarch drain {node.node}), or take it out (navarch leave {node.node})"
+            f"nothing makes another machine in place of {node.node}, which was there before the "
+            f"fleet: drain it (navarch drain {node.node}), or {out}"
         )
     if node.spare and verb in SPARES_REFUSE:
         return "wrong-state", (

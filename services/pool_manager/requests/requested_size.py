@@ -64,7 +64,7 @@ def _require_resizable(record: PoolRecord, instead: str) -> None:
         raise RefusedError(
             "wrong-state",
             f"others make the nodes of pool {record.name}, and keep their number: change it there "
-            "(auto-scaling group, NodePool); navarch replace NODE has a node made again",
+            "(auto-scaling group, NodePool, Slurm's partition)",
         )
     if names := record.spec.workload_names:
         raise RefusedError(

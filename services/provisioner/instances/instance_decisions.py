@@ -116,6 +116,7 @@ def record_from_tags(provider: str, instance: Instance, now: datetime) -> Instan
         provider=provider,
         instance_type=instance.instance_type,
         region=instance.region,
+        lasting=instance.lasting,
     )
     record = intended_record(instance.pool, instance.name, launch, "", now)
     record = replace(record, token=instance.token or record.token)
@@ -136,6 +137,7 @@ def instance_of(record: InstanceRecord) -> Instance:
         zone=record.zone,
         address=record.address,
         dollars_per_hour=record.dollars_per_hour,
+        lasting=record.launch.lasting,
     )
 
 

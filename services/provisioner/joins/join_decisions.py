@@ -26,19 +26,33 @@ def why_no_pool(pool: PoolRecord | None, name: str) -> str:
     """Return why no machine may join a pool; empty: it may."""
     if pool is None:
         return f"there is no pool {name}: `navarch status` lists them"
-    if pool.spec.nodes != "enrolled":
+    if pool.spec.nodes == "launched":
         return (
-            f"pool {name} takes no machines that join: that needs `nodes: enrolled`, and a "
-            "provider of type `enrolled`"
+            f"pool {name} takes no machines that join: that needs `nodes: enrolled` and a provider "
+            "of type `enrolled`, or `nodes: adopted`"
         )
     if pool.removing:
         return f"pool {name} is being removed"
     return ""
 
 
-def why_not_made(asked: JoinRequest, node: str, record: InstanceRecord | None) -> str:
-    """Return why no token is made for a node; empty: it is."""
-    if record is not None and record.state in ALIVE and not asked.again:
+def why_not_made(
+    asked: JoinRequest, node: str, record: InstanceRecord | None, pool: PoolRecord
+) -> str:
+    """Return why no token is made for a node; empty: it is.
+
+    The nodes of a pool of adopted ones are there before their agents join.
+    """
+    taken = record is not None and record.state in ALIVE
+    if pool.spec.nodes == "adopted":
+        if record is None or record.state != "running":
+            return (
+                f"{pool.spec.provider} lists no machine {node} for pool {asked.pool}: names are in "
+                f"`navarch list`, where a new one appears within a minute (`navarch events "
+                f"--node {node}`)"
+            )
+        taken = bool(record.agent_key)
+    if taken and not asked.again:
         return (
             f"{node} is a machine of pool {asked.pool} already: choose another name, or add "
             "--again where its disk was wiped"

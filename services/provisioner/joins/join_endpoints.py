@@ -110,10 +110,11 @@ class JoinEndpoints:
         token = (await self._records.change(_key(pool, node), used)).record
         if refused or token is None:
             return refused
-        machine = self._machine(found, node, token.digest)
-        await self._orphans.adopt_joined(
-            key, found.spec.provider, replace(machine, created_at=token.used_at)
-        )
+        if found.spec.nodes == "enrolled":  # others are adopted as soon as they are listed
+            machine = self._machine(found, node, token.digest)
+            await self._orphans.adopt_joined(
+                key, found.spec.provider, replace(machine, created_at=token.used_at)
+            )
         log.info("machine joined", extra={"pool": pool, "node": node, "token_by": token.by})
         return ""
 
@@ -143,7 +144,7 @@ class JoinEndpoints:
     ) -> tuple[JoinToken, JoinRecord]:
         """Return a token and its record; ValueError where none may be made."""
         known = await self._store.get(node_key(pool.name, node))
-        if refused := join_decisions.why_not_made(asked, node, known):
+        if refused := join_decisions.why_not_made(asked, node, known, pool):
             raise ValueError(refused)
         secret, now = secrets.token_urlsafe(SECRET_BYTES), self._clock.now()
         machine = self._machine(pool, node, digest_of(secret))
@@ -230,6 +231,7 @@ class JoinEndpoints:
             pool=pool.name,
             instance_type=pool.spec.instance_type,
             region=pool.spec.region,
+            lasting=True,
         )
 
     def _ttl_seconds(self, record: JoinRecord) -> int:

@@ -91,6 +91,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime | None = None
     dollars_per_hour: float = 0.0
     tags: dict[str, str] = {}
+    lasting: bool = False
+    """Nothing makes another in its place, so it is never replaced."""
     may_hold: str = ""
     """Set for a host that could not be reached: instances whose ID has this prefix may exist."""
 

@@ -34,7 +34,7 @@ from services.provisioner.providers.kubernetes_api import (
     check_account,
     reviewed_node,
 )
-from services.provisioner.providers.request_checks import invalid
+from services.provisioner.providers.request_checks import distinctly_named, invalid
 from services.workload_systems.cluster_access import ClusterAccess
 
 TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
@@ -42,6 +42,7 @@ REGION_LABEL: Final = "topology.kubernetes.io/region"
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 VISIBLE: Final = re.compile(r"[!-~]{1,512}")
 SELECTOR_CHARS_MAX: Final = 1024
+NAME_TAG: Final = "kubernetes-node"
 
 
 class KubernetesProvider:
@@ -120,14 +121,8 @@ class KubernetesProvider:
 
     async def list(self) -> list[Instance]:
         """Every node that a pool's selector selects."""
-        found: dict[str, Instance] = {}
-        for node, pool in await self._nodes():
-            made = node_instance(node, pool)
-            other = found.setdefault(made.name, made)
-            if other.provider_id != made.provider_id:
-                both = " and ".join(each.tags["kubernetes-node"] for each in (other, made))
-                raise invalid(f"the nodes {both} would both be {made.name}; rename one of them")
-        return list(found.values())
+        found = [node_instance(node, pool) for node, pool in await self._nodes()]
+        return distinctly_named(found, NAME_TAG)
 
     async def node_of_pod(self, token: str) -> str:
         """Ask the cluster on which node the pod of a token runs."""
@@ -183,7 +178,7 @@ def node_instance(node: Any, pool: str) -> Instance:
         zone=labels.get(ZONE_LABEL, ""),
         address=_address(node),
         created_at=datetime.fromisoformat(created) if created else None,
-        tags={"kubernetes-node": about["name"]},
+        tags={NAME_TAG: about["name"]},
     )
 
 

@@ -1,11 +1,15 @@
 """Checks of a launch request that several providers share; a refusal names the remedy. Pure."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from schemas.launch_offers import Market
-from services.provisioner.provider_client.provider import Capabilities, ProvisionRequest
+from services.provisioner.provider_client.provider import (
+    Capabilities,
+    Instance,
+    ProvisionRequest,
+)
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.settings.pool_options import with_pool_options
 
@@ -15,6 +19,17 @@ T = TypeVar("T")
 def invalid(message: str) -> ProviderError:
     """Return the error for a request that can succeed only after a change of the configuration."""
     return ProviderError("INVALID", message)
+
+
+def distinctly_named(instances: Iterable[Instance], tag: str) -> list[Instance]:
+    """Return each instance once; INVALID where two have one name. `tag` has their names there."""
+    found: dict[str, Instance] = {}
+    for each in instances:
+        other = found.setdefault(each.name, each)
+        if other.provider_id != each.provider_id:
+            both = " and ".join(one.tags[tag] for one in (other, each))
+            raise invalid(f"the nodes {both} would both be {each.name}; rename one of them")
+    return list(found.values())
 
 
 def check_region(request: ProvisionRequest, region: str, provider: str, kind: str) -> None:

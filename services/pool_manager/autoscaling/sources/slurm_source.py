@@ -18,10 +18,9 @@ from services.pool_manager.autoscaling.metrics_sources import (
 from services.primitives.clock import SystemClock
 from services.saga.participant import StepFailure
 from services.workload_systems.slurm_client import SlurmRefusedError, SlurmUnavailableError
-from services.workload_systems.slurm_commands import SlurmCommands
 from services.workload_systems.slurm_constraints import may_serve
 from services.workload_systems.slurm_output import PendingJob, SlurmNode
-from services.workload_systems.slurm_rest import SlurmRest, SlurmRestOptions
+from services.workload_systems.slurm_rest import SlurmRestOptions, connect_slurm
 
 FOR_NODES: Final = (
     "None",
@@ -64,11 +63,9 @@ class SlurmSource:
 
     def __init__(self, *, options: Options) -> None:
         self._options = options
-        seconds = float(options.timeout)
-        commands = SlurmCommands(folder=options.commands, conf=options.conf, seconds_max=seconds)
-        self._slurm: SlurmCommands | SlurmRest = commands
-        if options.rest is not None:
-            self._slurm = SlurmRest(options.rest, commands, seconds, SystemClock())
+        self._slurm = connect_slurm(
+            options.rest, options.commands, options.conf, float(options.timeout), SystemClock()
+        )
 
     async def load(self, pool: str) -> Load:
         """Ask for jobs and nodes once."""

@@ -17,7 +17,7 @@ from services.pool_manager.planner.gates import gate_table
 from services.pool_manager.planner.gates.node_gates import by_hand
 from services.pool_manager.planner.gates.pool_gates import stopped
 from services.pool_manager.planner.gates.proposal import Proposal
-from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.node_counts import Nodes, is_lasting
 from services.pool_manager.planner.remediation import drift, gpu_cordons, remedy_selection, renewals
 from services.pool_manager.planner.retirements import retired_at
 from services.pool_manager.planner.sizing.open_sagas import why_full
@@ -85,11 +85,18 @@ def _concerns(node: NodeRecord, block: Block) -> bool:
 
 
 def possible_actions(node: NodeRecord, pool: PoolRecord | None) -> str:
-    """Return what can be done to a machine that joined: its owner may expect more, or less."""
-    if pool is None or pool.spec.nodes != "enrolled" or node.state != "active":
+    """Return what can be done to a machine that others own: they may expect more, or less."""
+    if pool is None or not is_lasting(node, pool) or node.state != "active":
         return ""
-    what = "It joined the fleet: Navarch can drain it, and have its agent reset its GPUs and reboot"
-    return f"{what} it; nothing replaces or ends it."
+    rest = "nothing replaces or ends it."
+    if node.registered_at is None and pool.spec.nodes == "adopted":
+        return (
+            "Its agent has not joined, so none of its faults are seen (navarch join): Navarch can "
+            f"cordon and drain it, and can neither reset its GPUs nor reboot it; {rest}"
+        )
+    how = "joined the fleet" if pool.spec.nodes == "enrolled" else "was adopted, and its agent runs"
+    can = "Navarch can cordon and drain it, and have its agent reset its GPUs and reboot it"
+    return f"It {how}: {can}; {rest}"
 
 
 def fault_text(node: NodeRecord) -> str:

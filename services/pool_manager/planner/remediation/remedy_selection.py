@@ -25,6 +25,7 @@ from services.pool_manager.planner.node_counts import (
     busy,
     in_place_attempts,
     is_gone,
+    is_lasting,
     is_out,
     stays_out,
 )
@@ -45,10 +46,9 @@ SAGAS: Final[Mapping[Remediation, SagaKind]] = {
     "inspect": "cordon",
 }
 """Remedy -> the saga that brings it about."""
-NO_OTHER: Final = (
-    "nothing makes another machine in its place: repair it, then `navarch uncordon`, or take it "
-    "out with `navarch leave`"
-)
+NO_OTHER: Final = "nothing makes another machine in its place: repair it, then `navarch uncordon`"
+LEAVES: Final = ", or take it out with `navarch leave`"
+"""Said of machines that joined; what others list is taken out of their list."""
 NOTIFIED_AT_ONCE_MAX: Final = 100
 """Nodes that operators are notified of in one decision; the others follow in the next."""
 
@@ -71,12 +71,14 @@ def is_in_place(remedy: Remediation) -> bool:
 def choose(snapshot: PoolSnapshot, node: NodeRecord, now: datetime) -> RemedyChoice:
     """Ask what is to be done about an unhealthy node.
 
-    A machine that joined is never replaced: its work leaves it, and operators repair it.
+    A machine in whose place nothing makes another is never replaced: its work leaves it, and
+    operators repair it.
     """
     choice = _chosen(snapshot, node, now)
-    if choice.remedy != "replace" or snapshot.record.spec.nodes != "enrolled":
+    if choice.remedy != "replace" or not is_lasting(node, snapshot.record):
         return choice
-    reason = "; ".join(filter(None, (choice.reason, NO_OTHER)))
+    remedy = NO_OTHER + LEAVES * (snapshot.record.spec.nodes == "enrolled")
+    reason = "; ".join(filter(None, (choice.reason, remedy)))
     return RemedyChoice(remedy="inspect", reason=reason, drains=True)
 
 
