@@ -31,4 +31,9 @@ LATER_ATTACKS: Final = (
             "test_a_key_of_no_instance_is_refused_too",
         ),
     ),
+    Attack(
+        34,
+        "A stream's archive brings a consumer that commands an agent once it is restored.",
+        tests_of("bus/test_foreign_archives", "test_a_forged_archive_is_refused"),
+    ),
 )
