@@ -36,4 +36,34 @@ LATER_ATTACKS: Final = (
         "A stream's archive brings a consumer that commands an agent once it is restored.",
         tests_of("bus/test_foreign_archives", "test_a_forged_archive_is_refused"),
     ),
+    Attack(
+        35,
+        "Another machine on the way to a mirror gives every new node a package that runs as root.",
+        (
+            *tests_of(
+                "redteam/test_agents_package",
+                "test_a_package_that_anyone_may_replace_is_refused",
+                "test_no_launch_renders_such_a_package",
+                "test_a_wheel_with_another_checksum_is_not_installed",
+            ),
+            *tests_of(
+                "redteam/test_install_script",
+                "test_a_package_that_another_may_have_made_is_not_installed",
+            ),
+        ),
+    ),
+    Attack(
+        36,
+        "A container of another, by its name or the beginning of its ID, is removed as a node.",
+        tests_of("provisioner/test_docker", "test_a_container_of_another_is_not_removed"),
+    ),
+    Attack(
+        37,
+        "A cloud's answer sends the provisioner, with its key, to an address of its own network.",
+        tests_of(
+            "redteam/test_redirects",
+            "test_no_service_follows_redirects",
+            "test_a_cloud_that_redirects_is_not_followed",
+        ),
+    ),
 )
