@@ -66,4 +66,14 @@ LATER_ATTACKS: Final = (
             "test_a_cloud_that_redirects_is_not_followed",
         ),
     ),
+    Attack(
+        38,
+        "A link where evidence is to be saved has an operator overwrite a file of their own.",
+        tests_of(
+            "redteam/test_evidence_files",
+            "test_a_link_in_place_of_the_folder_is_refused",
+            "test_a_folder_of_another_user_is_refused",
+            "test_links_in_place_of_files_are_replaced",
+        ),
+    ),
 )
