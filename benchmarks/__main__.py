@@ -29,6 +29,7 @@ from benchmarks import (
     event_listing,
     event_streams,
     fault_wave,
+    flooded_cordon,
     level_evaluation,
     node_listing,
     scheduler_cordon,
@@ -46,6 +47,8 @@ HISTORY: Final = FOLDER / "history.jsonl"
 FAULTS_PER_ROUND: Final = 20
 QUICK_FAULTS: Final = 12
 """Of each round."""
+FLOODED_FAULTS: Final = 10
+"""Of each round and flood."""
 AGENTS: Final = 200
 """That send telemetry while faults are measured."""
 
@@ -123,6 +126,11 @@ def _parts(arguments: argparse.Namespace) -> dict[str, Part]:
         ),
         "security": Part(
             "the bus with accounts, TLS and limits, and open", security_cost, security_cost.measure
+        ),
+        "floods": Part(
+            "faults while nats-server or the gateway is flooded",
+            flooded_cordon,
+            lambda: flooded_cordon.measure(Effort(3, 300.0), FLOODED_FAULTS),
         ),
         "streams": Part(
             f"{event_streams.STREAMS} event streams of a gateway",

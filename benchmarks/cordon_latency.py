@@ -153,7 +153,7 @@ async def receiving() -> AsyncIterator[Receiver]:
 
 @asynccontextmanager
 async def fleet(
-    directory: Path, url: str, faults: int
+    directory: Path, url: str, faults: int, *, gateway: bool = False
 ) -> AsyncIterator[tuple[ServedFleet, NatsBus]]:
     """Run the measured fleet."""
     config = directory / "navarch.yaml"
@@ -165,7 +165,7 @@ async def fleet(
     settings = load_settings(config, environment)
     with lock_directory(Path(settings.data_dir)):
         async with ServedFleet(
-            settings, config, environment, lambda *_: None, is_open=True
+            *(settings, config, environment, lambda *_: None), is_open=True, gateway=gateway
         ) as serving:
             async with asyncio.timeout(WAIT_SECONDS):
                 await serving.supervisor.ready()
@@ -261,7 +261,8 @@ class RelayedFaults:
             return await cordoned_at - written
 
 
-async def _follow_replaced(bus: NatsBus, replaced: "asyncio.Queue[str]") -> None:
+async def follow_replaced(bus: NatsBus, replaced: "asyncio.Queue[str]") -> None:
+    """Put the name of each node that was replaced into a queue, forever."""
     wanted = subjects.pool_event_wildcard("node-replaced")
     async with aclosing(bus.follow(EVENTS.name, [wanted], "new")) as following:  # type: ignore[type-var]
         async for stored in following:
@@ -283,7 +284,7 @@ async def measure(effort: Effort, faults: int, agents: int) -> dict[str, Any]:
             replaced: asyncio.Queue[str] = asyncio.Queue()
             tasks = [
                 asyncio.create_task(writer.watch()),
-                asyncio.create_task(_follow_replaced(bus, replaced)),
+                asyncio.create_task(follow_replaced(bus, replaced)),
             ]
             try:
                 for _ in range(WARM_UP):

@@ -105,4 +105,12 @@ ROWS: Final = (
     Row("Agent, sampling each 1 s", "agent_cores_1s", "cores"),
     Row("Agent, 1,600 kernel lines/s", "agent_cores_storm", "cores"),
     *_security(),
+    *(
+        Row(f"Line to cordon, {label}, p50", f"flood_{kind}_cordon_ms_p50", "ms", "<= 2")
+        for kind, label in (
+            ("bus", "1,000 connections to nats-server"),
+            ("unfinished", "4,300 unfinished requests"),
+            ("metrics", "4,300 for the metrics"),
+        )
+    ),
 )

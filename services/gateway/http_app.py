@@ -27,7 +27,7 @@ from services.gateway.event_streams import EventStreams
 from services.gateway.problems import PROTECTION, REQUEST_HEADER, ProblemError, answer_problem
 from services.gateway.views import ChangeAnswer
 from services.primitives.clock import Clock
-from services.runtime.metric_exposition import exposition
+from services.runtime.metric_exposition import SharedExposition
 from services.runtime.readiness import Readiness
 
 FOLDER: Final = Path(__file__).parent / "dashboard"
@@ -190,9 +190,11 @@ def public_routes(bus: Bus, registry: CollectorRegistry) -> list[Any]:
         text = f"{problem or 'ready'}\n"
         return Response(text, media_type=MediaType.TEXT, status_code=status_code)
 
+    exposition = SharedExposition(registry)
+
     @get("/metrics", **options)
     async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
-        text, kind = await exposition(registry, request.headers.get("accept", ""))
+        text, kind = await exposition.text(request.headers.get("accept", ""))
         return Response(text, media_type=kind.replace(CHARSET, ""))
 
     return [health, readiness, metrics]

@@ -5,12 +5,18 @@ from pathlib import Path
 from typing import Final
 
 OWNER_ALONE: Final = 0o600
+ANYONE_READS: Final = 0o666
+"""As far as the umask lets them, as of any new file."""
 
 
 def write_whole(file: Path, data: bytes) -> None:
     """Put a file in its place in one stroke."""
     draft = _draft(file)
-    draft.write_bytes(data)
+    draft.unlink(missing_ok=True)
+    # Exclusively: what another user has put there, as a link, is not followed.
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, ANYONE_READS)
+    with os.fdopen(handle, "wb") as opened:
+        opened.write(data)
     draft.replace(file)
 
 

@@ -68,6 +68,10 @@ class ConnectionSlots(Generic[C]):
             self._known.add(connection)
         return connection in self._known
 
+    def is_stranger(self, connection: C) -> bool:
+        """Return whether a connection is open on which no caller was authenticated."""
+        return connection in self._strangers
+
     def remove(self, connection: C) -> None:
         """Forget a connection that has ended, or has to."""
         self._known.discard(connection)

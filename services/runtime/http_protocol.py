@@ -7,6 +7,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from services.runtime.connection_slots import ConnectionSlots
+from services.runtime.stranger_turns import STRANGER
 
 PEER_CERTIFICATE: Final = "navarch-peer-certificate"
 """Key in a request's state: what `ssl.SSLSocket.getpeercert()` says; empty without one."""
@@ -41,6 +42,7 @@ class PromptH11Protocol(H11Protocol):
     """The protocol has that limit; an answer that is under way, as an event stream, has none."""
 
     _late: asyncio.TimerHandle | None = None
+    _has_ended = False
 
     def __init__(self, *more: Any, slots: "Slots") -> None:
         """Serve one connection, which `slots` may end for another."""
@@ -56,6 +58,7 @@ class PromptH11Protocol(H11Protocol):
             **self.app_state,
             PEER_CERTIFICATE: peer,
             KNOW_CALLER: lambda: self._slots.know(self),
+            STRANGER: lambda: not self._has_ended and self._slots.is_stranger(self),
         }
         self._wait()
         if (other := self._slots.add(self, self.client[0] if self.client else "")) is not None:
@@ -72,6 +75,7 @@ class PromptH11Protocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing."""
+        self._has_ended = True
         self._cancel()
         self._slots.remove(self)
         super().connection_lost(exc)

@@ -19,7 +19,8 @@ from starlette.routing import Route
 from schemas.settings import HttpSettings
 from services.runtime.connection_slots import FILES_WANTED, ConnectionSlots
 from services.runtime.http_protocol import HEAD_SECONDS_MAX, PromptH11Protocol, Slots
-from services.runtime.metric_exposition import exposition
+from services.runtime.metric_exposition import SharedExposition
+from services.runtime.stranger_turns import StrangerTurns
 from services.settings.plugin_loader import setting_error
 
 
@@ -29,7 +30,7 @@ class WebServer(uvicorn.Server):
     def __init__(self, app: Any, **more: Any) -> None:
         """Serve `app`; `more`: further settings of uvicorn."""
         fixed: dict[str, Any] = {"log_config": None, "lifespan": "off", "access_log": False}
-        super().__init__(uvicorn.Config(app, http="h11", **fixed, **more))
+        super().__init__(uvicorn.Config(StrangerTurns(app), http="h11", **fixed, **more))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen as uvicorn does, with slots, and with the time of a head for a TLS handshake."""
@@ -89,9 +90,8 @@ class HttpEndpoint:
         refresh: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`ready` returns why the process is not ready, empty where it is."""
-        self._registry = registry
         self._ready = ready
-        self._refresh = refresh
+        self._exposition = SharedExposition(registry, refresh)
         self._socket = socket.create_server((settings.host, settings.port))
         # asyncio sets it only on sockets that name their protocol; without it an answer's body
         # waits 40 ms for the acknowledgement of its head.
@@ -127,7 +127,5 @@ class HttpEndpoint:
         return PlainTextResponse(f"{problem or 'ready'}\n", status_code=503 if problem else 200)
 
     async def _metrics(self, request: Request) -> Response:
-        if self._refresh is not None:
-            await self._refresh()
-        text, kind = await exposition(self._registry, request.headers.get("accept", ""))
+        text, kind = await self._exposition.text(request.headers.get("accept", ""))
         return Response(text, headers={"Content-Type": kind})

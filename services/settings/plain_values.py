@@ -3,6 +3,7 @@
 These values are put into setup commands and user data, which run as root on every new machine.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -16,6 +17,14 @@ TEXT: Final = (
     "and begin with a letter, a digit, '/', '.' or '_'"
 )
 
+UNPROTECTED: Final = re.compile(r"(?:^|[+@\s])(?:http|git|ftp|svn|bzr)://", re.IGNORECASE)
+"""How a package comes that anyone on the way may replace."""
+DIGEST: Final = re.compile(r"#(?:[^#\s]*&)?sha256=[0-9a-f]{64}(?:&|$)")
+ANYONES: Final = (
+    "is run as root on new nodes, and comes over a connection on which anyone may replace it: use "
+    "https, or end it with #sha256= and its checksum"
+)
+
 
 def plain_problem(value: str) -> str:
     """Return what is wrong with a value; empty where nothing is. It may be a secret: not shown."""
@@ -24,6 +33,8 @@ def plain_problem(value: str) -> str:
 
 def package_problem(value: str) -> str:
     """Return what is wrong with what pip installs; `name @ URL` may have its two blanks."""
+    if UNPROTECTED.search(value) and not DIGEST.search(value):
+        return ANYONES
     return plain_problem(value.replace(" @ ", "@", 1))
 
 

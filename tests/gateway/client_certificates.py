@@ -62,13 +62,17 @@ class Authority:
         names: Sequence[x509.GeneralName] = (),
         usage: Sequence[Any] = CLIENT,
         ends: timedelta = timedelta(days=1),
+        *,
+        signs: bool = False,
     ) -> str:
-        """Sign a certificate; the file has its key, too."""
+        """Sign a certificate, of an authority itself if it `signs`; the file has its key, too."""
         key = ec.generate_private_key(ec.SECP256R1())
         built = _builder(subject, self.certificate.subject, key, ends)
         built = built.add_extension(x509.ExtendedKeyUsage(usage), critical=False)
         signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         built = built.add_extension(signer, critical=False)  # which Python 3.13 requires
+        if signs:
+            built = built.add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
         if names:
             built = built.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return write(self.directory / f"{file}.pem", built.sign(self.key, SHA256()), key)

@@ -2,6 +2,7 @@
 
 import ssl
 from datetime import timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import httpx
 import msgspec
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from schemas.gateway_settings import GatewaySettings
 from schemas.settings import PluginSettings, Settings
@@ -119,7 +121,9 @@ async def test_a_certificate_without_a_grant_has_no_role(
     assert status == answer.status_code, answer.text
 
 
-@pytest.mark.parametrize("how", ["stranger", "namesake", "expired", "server"])
+@pytest.mark.parametrize(
+    "how", ["stranger", "namesake", "expired", "server", "by-a-client", "by-an-intermediate"]
+)
 async def test_a_certificate_that_is_not_valid_ends_the_connection(
     gateway: Gateway, settings: Any, clients: Authority, tmp_path: Path, how: str
 ) -> None:
@@ -129,9 +133,40 @@ async def test_a_certificate_that_is_not_valid_ends_the_connection(
         "namesake": lambda: _namesake(tmp_path),
         "expired": lambda: clients.issue("c", ends=-timedelta(hours=1)),
         "server": lambda: clients.issue("c", usage=SERVER),
+        "by-a-client": lambda: _signed_below(clients, signs=False),
+        "by-an-intermediate": lambda: _signed_below(clients, signs=True),
     }
     with pytest.raises(httpx.TransportError):
         await caller(gateway, settings, made[how]())
+
+
+def _signed_below(clients: Authority, *, signs: bool) -> str:
+    """Have the holder of a valid certificate sign one for a role that is not its own."""
+    holder = Path(clients.issue("holder", (("CN", "ci"),), signs=signs)).read_bytes()
+    key = load_pem_private_key(holder, None)
+    below = Authority(clients.directory, "holder", key, x509.load_pem_x509_certificate(holder))
+    made = Path(below.issue("c", (("O", "Admins"), ("CN", "root"))))
+    made.write_bytes(made.read_bytes() + holder.partition(b"-----BEGIN PRIVATE")[0])
+    return str(made)
+
+
+async def test_a_callers_certificate_makes_no_gateway(
+    gateway: Gateway, settings: GatewaySettings, clients: Authority, tmp_path: Path
+) -> None:
+    """One authority for both would let each caller be taken for the gateway; its use forbids it."""
+    host = x509.IPAddress(ip_address("127.0.0.1"))
+    own = authority(tmp_path, "both")
+    false = own.issue("false", (("CN", "gateway"),), (host,))
+    changed = msgspec.structs.replace(
+        settings, tls_cert_file=false, tls_client_ca_file=clients.file
+    )
+    context = ssl.create_default_context(cafile=own.file)
+    async with (
+        https(gateway.app, changed) as url,
+        httpx.AsyncClient(base_url=url, verify=context) as client,
+    ):
+        with pytest.raises(httpx.ConnectError, match="certificate"):
+            await client.get("/api/v1/caller", headers={"Authorization": "Bearer viewer-token"})
 
 
 def _namesake(directory: Path) -> str:

@@ -252,6 +252,57 @@ def test_keys_that_cannot_be_read_are_a_configuration_error(make: Make) -> None:
         make(authorized_keys_file="/nowhere")
 
 
+# --- containers and secrets of others ---
+
+
+async def test_a_container_of_another_is_not_removed(engine: DockerServer, make: Make) -> None:
+    """The engine takes names and beginnings of IDs, and removes what no fleet has made, too."""
+    provider = make()
+    made = await provider.provision(request("web-1"))
+    other = "ab" * 32
+    engine.containers[other] = {
+        **engine.containers[made.provider_id],
+        "Id": other,
+        "name": "database",
+        "Labels": {"navarch-node": "web-2", "com.docker.compose.project": "shop"},
+    }
+    wrong = (other, "database", f"{FLEET}.web.web-1", made.provider_id[:12], "", "../images/x", "*")
+    for each in wrong:
+        with pytest.raises(ProviderError) as refused:
+            await provider.terminate(each)
+        assert refused.value.kind == "INVALID"
+    assert {other, made.provider_id} == set(engine.containers)
+    await provider.terminate("cd" * 32)
+    await provider.terminate(made.provider_id)
+    assert {other} == set(engine.containers)
+
+
+async def test_what_an_inspection_shows_has_no_secret(engine: DockerServer, make: Make) -> None:
+    """User data, with a node's first credentials, and keys are files of the container alone."""
+    provider = make(environment={"A": "1"})
+    secret = "-----BEGIN USER NKEY SEED-----"
+    await provider.provision(
+        request(user_data=f"#!/bin/sh\n{secret}\n", ssh_keys=(KEY,), labels={"navarch-token": "x"})
+    )
+    [container] = engine.containers.values()
+    assert container["files"]["etc/navarch/user-data"].count(secret) == 1
+    shown = str({k: v for k, v in container.items() if k != "files"})
+    assert secret not in shown
+    assert KEY.split()[1] not in shown
+    assert {"Privileged", "Binds", "Mounts", "CapAdd", "PidMode"}.isdisjoint(
+        container["body"]["HostConfig"]
+    )
+    assert container["Labels"]["navarch-token"] != "x"
+
+
+@pytest.mark.parametrize("image", ["--privileged", "-v/:/host", "a b", "$(id)", "../../x"])
+async def test_an_image_is_no_option(engine: DockerServer, make: Make, image: str) -> None:
+    """No command line is built: it is a field of a request, which the engine does not know."""
+    with pytest.raises(ProviderError, match="No such image"):
+        await make(image=image).provision(request())
+    assert engine.containers == {}
+
+
 # --- through the provisioner ---------------------------------------------------------------------
 
 

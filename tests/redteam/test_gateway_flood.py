@@ -22,6 +22,8 @@ ANSWER_SECONDS_MAX: Final = 2.0
 """An answer takes milliseconds; the liveness probe of a deployment waits 5 s."""
 MANY: Final = [f"127.0.1.{each}" for each in range(1, 44)]
 TOKEN: Final = "a-token-of-sixteen-or-more"
+PIPELINED: Final = 20
+METRICS: Final = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 UNFINISHED: Final = b"GET /api/v1/pools HTTP/1.1\r\nHost: x\r\nX-Long: "
 
 
@@ -55,6 +57,8 @@ async def flood(port: int, hosts: list[str], sent: bytes) -> AsyncIterator[None]
         pytest.param(["127.0.0.1"], UNFINISHED, id="one-address"),
         pytest.param(MANY, UNFINISHED, id="many-addresses"),
         pytest.param(MANY, b"", id="nothing-sent"),
+        pytest.param(MANY, METRICS * PIPELINED, id="metrics-of-many"),
+        pytest.param(["127.0.0.1"], METRICS * PIPELINED, id="metrics-of-one"),
     ],
 )
 async def test_callers_are_answered_under_a_flood(

@@ -161,6 +161,7 @@ async def _restore_stream(
     begun = partial(bus.begin_load, config, saved.state)
     place = await patiently(clock, begun, idempotent=False)
     await bus.load(spec.name, place, read_chunks(directory / saved.archive.name))
+    await _require_no_consumers(bus, clock, spec, directory / saved.archive.name)
     last, filled = int(saved.state["last_seq"]), False
     for stored in _later(directory, saved):
         headers = headers_again(stored, spec, clock.now())
@@ -174,6 +175,23 @@ async def _restore_stream(
         filled = True
     if filled:
         await bus.purge(spec.name, filler_subject(spec))
+
+
+async def _require_no_consumers(
+    bus: ArchiveBus, clock: Clock, spec: StreamSpec, file: Path
+) -> None:
+    """Remove what was restored where an archive brought consumers, which `backup` leaves out.
+
+    One that a stranger has added would send its messages to any subject, as the server itself.
+    """
+    info = await bus.admin(f"STREAM.INFO.{spec.name}", {})
+    if int(info["state"]["consumer_count"]):
+        await bus.admin(f"STREAM.DELETE.{spec.name}", {})
+        await _make_room(bus, clock)
+        raise BackupError(
+            f"{file} has consumers, which no backup of Navarch has: another program made it. What "
+            "was restored is removed again"
+        )
 
 
 async def _remember_ids(bus: ArchiveBus, spec: StreamSpec, saved_at: datetime) -> None:

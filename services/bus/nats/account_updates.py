@@ -94,6 +94,13 @@ async def trusted_keys(server: Requests) -> dict[str, set[str]]:
     return found
 
 
+async def count_connections(server: Requests, account: str) -> int:
+    """Return how many connections an account has, on all servers together."""
+    query = msgspec.json.encode({"limit": 1})
+    answers = await server.request_all(connections_of(account), query, SILENCE_SECONDS)
+    return sum(int(msgspec.json.decode(each)["data"]["total"]) for each in answers)
+
+
 async def connections(server: Requests, account: str) -> list[Connection]:
     """Return every connection of an account, on all servers."""
     found: list[Connection] = []

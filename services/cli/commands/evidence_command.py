@@ -1,6 +1,7 @@
 """Implements `navarch evidence`: evidence about unhealthy nodes, for repair and vendors."""
 
 import io
+import os
 import sys
 import tarfile
 from collections.abc import Awaitable, Sequence
@@ -20,6 +21,7 @@ from services.cli.fleet_names import A_SAGA, GONE, named, node_names
 from services.cli.live_names import complete_node, complete_saga
 from services.cli.text import evidence_text
 from services.operator_text.quantities import age_since, elapsed, gpu_hours, local_time
+from services.primitives.atomic_files import write_whole
 from services.primitives.errors import NavarchError
 
 HEADERS: Final = (
@@ -145,17 +147,21 @@ def write_files(place: Path, bundle: EvidenceBundle) -> Path:
     try:
         if place.name.endswith(ARCHIVE):
             place.parent.mkdir(parents=True, exist_ok=True)
-            with tarfile.open(place, "w:gz") as archive:
+            packed = io.BytesIO()
+            with tarfile.open(fileobj=packed, mode="w:gz") as archive:
                 for name, data in files.items():
                     about = tarfile.TarInfo(f"{folder}/{name}")
                     about.size = len(data)
                     about.mtime = int(bundle.unhealthy_at.timestamp())
                     archive.addfile(about, io.BytesIO(data))
+            write_whole(place, packed.getvalue())
             return place
         where = place / folder
         where.mkdir(parents=True, exist_ok=True)
+        if where.is_symlink() or where.stat().st_uid != os.geteuid():
+            raise NavarchError(f"{where} is a link, or another user's folder: name another place")
         for name, data in files.items():
-            (where / name).write_bytes(data)
+            write_whole(where / name, data)
     except OSError as error:
         raise NavarchError(f"cannot write to {place}: {error.strerror or error}") from error
     return where

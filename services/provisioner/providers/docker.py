@@ -11,6 +11,7 @@ the container it created; of two containers with the same GPU only one is starte
 
 import asyncio
 import io
+import re
 import tarfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -46,6 +47,8 @@ TRIES_MAX: Final = 25
 """Attempts to find a container that another replica is creating or removing."""
 LOOK_SECONDS: Final = 0.2
 """Between two attempts: the engine reserves a name before it lists the container."""
+
+CONTAINER_ID: Final = re.compile(r"[0-9a-f]{64}")
 
 STATUSES: Final[dict[str, InstanceStatus]] = {
     "running": "running",
@@ -142,7 +145,20 @@ A container shares its host's kernel: a reboot would repair nothing, so it is no
         )
 
     async def terminate(self, provider_id: str) -> None:
-        """Remove a container with its anonymous volumes; success if there is none."""
+        """Remove a container with its anonymous volumes; success if there is none.
+
+        The engine takes names too, and knows containers of others: one that no fleet has labelled
+        is left alone.
+        """
+        if not CONTAINER_ID.fullmatch(provider_id):
+            raise invalid(f"{provider_id!r} is no container's ID; nothing was removed")
+        labels = await self._engine.labels(provider_id)
+        if labels is None:
+            return
+        if FLEET_TAG not in labels:
+            raise invalid(
+                f"container {provider_id} has no label {FLEET_TAG}: it is no node, and was left"
+            )
         await self._engine.remove(provider_id, force=True)
 
     async def list(self) -> list[Instance]:

@@ -43,6 +43,11 @@ from services.bus.protocol.endpoint_replies import requester
 from services.primitives.clock import Clock
 from services.primitives.errors import NavarchError, SetupError
 from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.removal.connection_crowds import (
+    REFUSED_SECONDS,
+    crowd_failure,
+    crowds,
+)
 from services.runtime.event_publisher import publish_event
 from services.runtime.failure_register import FailureRegister
 
@@ -70,7 +75,7 @@ _decoder = decoder(InstanceRecord)
 
 
 def why_not_disconnected(record: InstanceRecord | None, others: int, *, can_revoke: bool) -> str:
-    """Why a node stays connected; empty: it is to be disconnected. Pure.
+    """Return why a node stays connected; empty: it is to be disconnected. Pure.
 
     `others`: how many nodes are disconnected already.
 
@@ -105,7 +110,7 @@ def readmitted(record: InstanceRecord, now: datetime) -> InstanceRecord:
 
 
 def disconnected_failure(record: InstanceRecord) -> CurrentFailure:
-    """What is reported of a disconnected node, for as long as it is."""
+    """Return what is reported of a disconnected node, for as long as it is one."""
     node = record.instance
     return CurrentFailure(
         failure="node-disconnected",
@@ -134,14 +139,17 @@ class NodeDisconnector:
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
-        """Subject -> endpoint."""
+        """Return each subject with its endpoint."""
         return {
             subjects.query(DISCONNECT): self._disconnect,
             subjects.order_wildcard(READMIT): self._readmit,
         }
 
     async def _disconnect(self, data: bytes, _: Headers) -> bytes:
-        request = msgspec.json.decode(data, type=DisconnectRequest)
+        return encode(await self.disconnect(msgspec.json.decode(data, type=DisconnectRequest)))
+
+    async def disconnect(self, request: DisconnectRequest) -> DisconnectAnswer:
+        """Record that a node's credentials are refused from now on, or say why they are not."""
         key, now, refused = node_key(request.pool, request.node), self._clock.now(), ""
         known = await self._store.all() if self._can_revoke else {}
         others = sum(each != key and is_disconnected(record) for each, record in known.items())
@@ -159,10 +167,10 @@ class NodeDisconnector:
 
         record = await self._store.change(key, decide)
         if refused or record is None or record.disconnected_at is None:
-            return encode(DisconnectAnswer(disconnected=False, reason=refused))
+            return DisconnectAnswer(disconnected=False, reason=refused)
         log.warning("node disconnected", extra={"node": request.node, "reason": request.reason})
         await self._publish(record, record.disconnected_at)
-        return encode(DisconnectAnswer(disconnected=True))
+        return DisconnectAnswer(disconnected=True)
 
     async def _publish(self, record: InstanceRecord, at: datetime, by: str = "") -> BusAccess:
         refused = record.disconnected_at is not None
@@ -194,7 +202,7 @@ class NodeDisconnector:
 
 
 def revoked_until(record: InstanceRecord, valid_seconds: float) -> float:
-    """When the last credentials of a node that must not connect have expired; 0: it may. Pure."""
+    """Return when the last credentials of a node that must not connect end; 0: it may. Pure."""
     ended = record.terminated_at if record.state == "terminated" else record.disconnected_at
     if not record.agent_key or ended is None:
         return 0.0
@@ -235,6 +243,7 @@ class Revoker:
         self._nats = nats
         self._valid_seconds = credentials_valid
         self._failures = failures
+        self._disconnector = NodeDisconnector(bus, clock, self._store, can_revoke=True)
         self._revoked: dict[str, float] = {}
         """Public key -> when its last credentials have expired."""
         self._readmitted: set[str] = set()
@@ -309,6 +318,7 @@ class Revoker:
     async def _revoke_and_wait(self, keys: AgentKeys, server: Requests) -> None:
         self._changed.clear()
         try:
+            await self._end_crowds(keys, server)
             await self.revoke(keys, server)
         except NavarchError as error:
             log.warning("credentials of nodes are not revoked: %s", error)
@@ -316,6 +326,23 @@ class Revoker:
             async with asyncio.timeout(CHECK_SECONDS):
                 await self._changed.wait()
                 await self._clock.sleep(GATHER_SECONDS)
+
+    async def _end_crowds(self, keys: AgentKeys, server: Requests) -> None:
+        """Refuse the credentials whose connections keep other agents out."""
+        found = []
+        for each in await crowds(server, keys.account):
+            if each.key in self._running:
+                request = DisconnectRequest(pool=each.pool, node=each.node, reason=each.reason)
+                answer = await self._disconnector.disconnect(request)
+                why = "" if answer.disconnected else f"It is not disconnected: {answer.reason}"
+            else:
+                until = self._clock.now().timestamp() + REFUSED_SECONDS
+                self._revoked.setdefault(each.key, until)
+                why = "No running instance has this key: it is refused for an hour"
+            if why:
+                log.warning("one node has many connections", extra={"node": each.node, "why": why})
+                found.append(crowd_failure(each, why))
+        self._failures.update("crowds of connections", found)
 
     async def revoke(self, keys: AgentKeys, server: Requests) -> None:
         """Give the server the list, unless it has it."""

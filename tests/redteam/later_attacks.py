@@ -1,0 +1,79 @@
+"""The attacks that the tries before had not reached: floods of requests, archives and the like."""
+
+from typing import Final
+
+from tests.redteam.attack import Attack, tests_of
+
+LATER_ATTACKS: Final = (
+    Attack(
+        32,
+        "Complete requests without a token, 4,300 of them for the metrics, keep a probe waiting.",
+        (
+            *tests_of(
+                "redteam/test_request_floods",
+                "test_a_request_waits_for_one_of_each_other_address",
+                "test_a_callers_request_waits_for_none",
+                "test_metrics_are_written_once_for_all_who_ask_at_once",
+                "test_the_server_has_strangers_wait_alone",
+            ),
+            *tests_of(
+                "redteam/test_gateway_flood",
+                "test_callers_are_answered_under_a_flood",
+            ),
+        ),
+    ),
+    Attack(
+        33,
+        "One agent's credentials take all connections that the agents of a fleet share.",
+        tests_of(
+            "redteam/test_connection_crowds",
+            "test_a_node_that_crowds_the_others_out_is_disconnected",
+            "test_a_key_of_no_instance_is_refused_too",
+        ),
+    ),
+    Attack(
+        34,
+        "A stream's archive brings a consumer that commands an agent once it is restored.",
+        tests_of("bus/test_foreign_archives", "test_a_forged_archive_is_refused"),
+    ),
+    Attack(
+        35,
+        "Another machine on the way to a mirror gives every new node a package that runs as root.",
+        (
+            *tests_of(
+                "redteam/test_agents_package",
+                "test_a_package_that_anyone_may_replace_is_refused",
+                "test_no_launch_renders_such_a_package",
+                "test_a_wheel_with_another_checksum_is_not_installed",
+            ),
+            *tests_of(
+                "redteam/test_install_script",
+                "test_a_package_that_another_may_have_made_is_not_installed",
+            ),
+        ),
+    ),
+    Attack(
+        36,
+        "A container of another, by its name or the beginning of its ID, is removed as a node.",
+        tests_of("provisioner/test_docker", "test_a_container_of_another_is_not_removed"),
+    ),
+    Attack(
+        37,
+        "A cloud's answer sends the provisioner, with its key, to an address of its own network.",
+        tests_of(
+            "redteam/test_redirects",
+            "test_no_service_follows_redirects",
+            "test_a_cloud_that_redirects_is_not_followed",
+        ),
+    ),
+    Attack(
+        38,
+        "A link where evidence is to be saved has an operator overwrite a file of their own.",
+        tests_of(
+            "redteam/test_evidence_files",
+            "test_a_link_in_place_of_the_folder_is_refused",
+            "test_a_folder_of_another_user_is_refused",
+            "test_links_in_place_of_files_are_replaced",
+        ),
+    ),
+)
