@@ -145,7 +145,7 @@ class BudgetSpec(Setting, frozen=True, kw_only=True):
     """The same for no fault: age, drift, price, notices. None: half of `max_replacements`."""
     max_quarantined: int | str | None = "100%"
     """Unhealthy nodes quarantined at once, beyond `max_unavailable`: a count (0: none), or a share
-    of the desired size, rounded up: at least one. 100%, or none: only `cordon_floor` bounds them."""
+    of the desired size, rounded up: at least one. 100%: only `cordon_floor` bounds them."""
     cordon_floor: int | str | None = None
     """Nodes that stay schedulable whatever is quarantined: a count, or a percentage of the desired
     size, rounded down. None: 0 for faults that the kernel or NVML calls fatal, else 50%."""

@@ -221,7 +221,7 @@ class CloudFaults:
         if kind in ("", "slow_removal"):
             self._cloud.removing_until = 0.0
         if kind in ("", "lying_removal"):
-            self._cloud.tell_the_truth()
+            self._cloud.end_lies()
         if kind in ("", "fixed_capacity"):
             self._cloud.machines_max.clear()
         if kind in ("", "respelled_ids", "listed_twice", "empty_list", "wrong_answer"):

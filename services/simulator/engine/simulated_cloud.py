@@ -218,7 +218,7 @@ class SimulatedCloud:
         seconds = self.chance.random() * STOPPING_SECONDS_MAX
         asyncio.get_running_loop().call_later(seconds, self._removed, provider_id)
 
-    def tell_the_truth(self) -> None:
+    def end_lies(self) -> None:
         """Remove from now on what it is asked to, and list every machine."""
         now = self.removals_lie_until = self.simulation.now()
         for each in self.machines.values():
