@@ -8,6 +8,8 @@ from services.primitives.garbage_collection import collect_rarely
 
 def main() -> None:
     """Run the command line."""
+    if sys.stdout is None:  # a shell's `>&-`
+        sys.exit("navarch: standard output is closed")
     collect_rarely()  # imports make many objects, and none of them garbage
     from msgspec import DecodeError  # noqa: PLC0415
 

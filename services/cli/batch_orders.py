@@ -66,6 +66,9 @@ async def _selected(fleet: FleetAccess, labels: Sequence[str]) -> list[NodeView]
         pools = await fleet.pools_labelled(others) if others else None
     except ValueError as error:
         raise NavarchError(f"--selector: {error}") from error
+    if empty := [key for key, value in fields.items() if not value]:
+        # `zone=$ZONE` of a variable that is not set would be an order about every node.
+        raise NavarchError(f"--selector: {empty[0]}= has no value")
     if len(asked) < len(labels):
         raise NavarchError("--selector: a key is given twice; a node has one value of each")
     wanted = NodeFilter(**fields, pools=pools)

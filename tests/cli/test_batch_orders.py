@@ -62,6 +62,7 @@ async def test_an_order_is_about_what_is_selected(
     ("options", "says"),
     [
         (("-l", "zone=nowhere"), "no node is zone=nowhere: keys are pool, provider, region"),
+        (("-l", "zone="), "--selector: zone= has no value"),
         (("-l", "zone"), "--selector: label 'zone' is not KEY=VALUE"),
         (("-l", "pool=training", "-l", "pool=serving"), "a key is given twice"),
         (("-l", "zonee=a"), "no node is zonee=a"),

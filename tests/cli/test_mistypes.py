@@ -1,6 +1,7 @@
 """A mistyped command, option, column or name is answered with the nearest one."""
 
 import asyncio
+import sys
 
 import pytest
 
@@ -9,6 +10,7 @@ from services.bus.nats.nats_bus import NatsBus
 from services.cli.fleet_names import NODE, complete
 from services.primitives.errors import NavarchError
 from tests.cli.test_commands import navarch
+from tests.support.documented_commands import ROOT
 
 MISTYPED = [
     (("statsu",), "Did you mean 'status'?"),
@@ -37,6 +39,22 @@ async def test_the_nearest_node_is_named(manager: NatsBus, server: EmbeddedServe
     code, out, err = await navarch("get", "trainnig-3", url=server.url)
     assert (code, out) == (1, "")
     assert "there is no node 'trainnig-3'; did you mean training-3? See navarch list" in err
+
+
+async def test_a_closed_output_is_one_sentence() -> None:
+    """A shell's `>&-` leaves no standard output; a pipe that is not read to its end is no error."""
+    line = f"{sys.executable} -m services.cli version"
+    closed, piped = await asyncio.gather(shell(f"{line} >&-"), shell(f"{line} | head -1"))
+    assert closed == (1, "", "navarch: standard output is closed\n")
+    assert (piped[0], piped[2]) == (0, "")
+
+
+async def shell(line: str) -> tuple[int | None, str, str]:
+    """Run a line of a shell; return its exit code, output and errors."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_shell(line, stdout=pipe, stderr=pipe, cwd=ROOT)
+    out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()
 
 
 def test_a_name_like_no_other_has_no_nearest() -> None:

@@ -33,7 +33,7 @@ def test_a_shape_is_the_beginning_and_the_headings(text: str, expected: Shape) -
     ],
 )
 def test_columns_may_go_and_nothing_else(found: str, *, differs: bool) -> None:
-    """Their order stays, and the first column does."""
+    """The order of columns stays, and the first column does."""
     assert (differences((found,), ("NODE | AGE | REMARKS",)) == [found]) == differs
 
 
