@@ -19,8 +19,8 @@ Scope = Literal["gpu", "host"]
 RDMA_SECONDS: Final = 30.0
 """How often the RDMA devices are counted once the boot checks are over."""
 FAILING_SECONDS: Final = 120.0
-"""How long the driver, or a GPU, answers nothing before the host gets no work: a minute of it may be
-a driver that is busy with a reset or a dump."""
+"""How long the driver, or a GPU, answers nothing before the host gets no work: for a minute a
+driver may be busy with a reset or a dump."""
 READERS: Final[dict[ReaderName, str]] = {
     "nvml": f"by NVML, every {AgentSettings().sample_interval:g}s unless `sample_interval` differs",
     "rdma": f"in /sys/class/infiniband, every {RDMA_SECONDS:g}s",

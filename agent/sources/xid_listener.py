@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final, Protocol
 
 from agent.observations import GpuInventory, XidEvent
@@ -18,6 +19,8 @@ from services.primitives.clock import Clock
 log = logging.getLogger(__name__)
 
 WAIT_MS: Final = 1_000
+WAITS: Final = 5
+"""One after the other, while there is no event and NVML stays the same."""
 WAIT_SECONDS_MAX: Final = 8.0
 """A wait that takes longer than this hangs."""
 OPEN_SECONDS_MAX: Final = 10.0
@@ -103,8 +106,9 @@ class XidListener:
         try:
             count = await self._probe.call(self._session.open, OPEN_SECONDS_MAX)
             log.info("NVML reports XIDs of %s GPUs", count)
+            wait = partial(self._wait, inventory)
             while count and not self._yielding and self._inventory() is inventory:
-                for event in await self._probe.call(self._wait, WAIT_SECONDS_MAX):
+                for event in await self._probe.call(wait, WAIT_SECONDS_MAX):
                     self._on_event(event)
         finally:
             if not self._probe.hung:
@@ -114,8 +118,13 @@ class XidListener:
             # This driver has no events; another one may.
             await self._clock.sleep(RETRY_SECONDS)
 
-    def _wait(self) -> list[XidEvent]:
-        return self._session.wait(WAIT_MS)
+    def _wait(self, inventory: GpuInventory) -> list[XidEvent]:
+        """Wait in the probe's thread, so that the agent wakes seldom while nothing happens."""
+        for _ in range(WAITS):
+            events = self._session.wait(WAIT_MS)
+            if events or self._yielding or self._inventory() is not inventory:
+                return events
+        return []
 
     async def _wait_for_nvml(self) -> GpuInventory:
         while self._yielding or (inventory := self._inventory()) is None:

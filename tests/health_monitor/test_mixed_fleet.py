@@ -71,12 +71,12 @@ def reviewed(record: HealthRecord, at: datetime) -> HealthRecord:
 
 
 def test_a_recorded_sample_of_the_earlier_release_lists_nothing() -> None:
-    """Its bytes decode, and say neither that something holds nor that nothing does."""
+    """The bytes decode, and say neither that something holds nor that nothing does."""
     assert LimitedDecoder(Telemetry).decode(SAMPLE).conditions is None
 
 
 def test_an_earlier_agent_s_fault_wears_off_by_the_policy_s_time() -> None:
-    """Its samples change nothing of that, and no list of it is ever kept."""
+    """Samples of that agent change nothing of it, and no list is ever kept."""
     record = of_earlier(healthy(), 2, NOW)
     assert (record.status, record.conditions) == ("degraded", None)
     ends = next_review(working_of(record))

@@ -170,7 +170,7 @@ def test_two_days_of_noise_take_nothing_out_of_service() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 3])
 def test_a_month_of_noise_takes_nothing_out_of_service(seed: int) -> None:
-    """Thirty days of samples at the longest interval."""
+    """Thirty days of samples are judged as two are."""
     _check(Noise(days=30, seed=seed).run())
 
 

@@ -213,11 +213,12 @@ def admitted(params: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | 
         return None
     if node.denied_reason:
         return Unmeetable(node.denied_reason, DENIED_HARDWARE)
+    # A driver that is not loaded says nothing about how many GPUs there are, so its check is first.
+    if not node.boot_checked:
+        return Unmeetable(f"boot check failed: {node.boot_detail}", NOT_ADMITTED)
     promised = params.launch.gpu_count if params.launch else 0
     if promised and len(node.gpus) != promised:
         return Unmeetable(f"{len(node.gpus)} GPUs where {promised} were promised", NOT_ADMITTED)
-    if not node.boot_checked:
-        return Unmeetable(f"boot check failed: {node.boot_detail}", NOT_ADMITTED)
     if node.health == "unhealthy":
         return Unmeetable(f"unhealthy on arrival: {node.health_reason}", NOT_ADMITTED)
     if node.misplaced_reason:
