@@ -5,6 +5,7 @@ that a killed replica held, comes back after its successors. The last request mu
 so a pool's record remembers the requests that were carried out, each with what it is about.
 """
 
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -18,10 +19,15 @@ from schemas.operator_requests import (
     ScaleRequest,
 )
 from schemas.pool_records import PoolRecord
-from services.pool_manager.requests.request_replies import QueuedRequest
+from services.pool_manager.requests.request_replies import QueuedRequest, RefusedError
+from services.saga.definitions import ON_REQUEST
 
 REMEMBERED_MAX: Final = 64
 """Requests of one pool. What is tried again comes back within half a minute, as a rule."""
+WAIT_MAX: Final = timedelta(hours=1)
+"""How long a request that ends work may wait for its answer; the stream keeps it for a day."""
+ENDS_WORK: Final = frozenset(ON_REQUEST) - {"cordon", "uncordon"}
+"""Verbs of requests that take the work of a node away."""
 POOL: Final = "pool"
 """What `apply` and `remove` are about."""
 
@@ -64,6 +70,22 @@ def is_later(than: CompletedRequest, asked: QueuedRequest) -> bool:
     Numbers start again with a new stream, and times run back where another server leads.
     """
     return than.sequence > asked.sequence and than.at >= asked.time
+
+
+def check_wait(asked: QueuedRequest, record: PoolRecord, now: datetime) -> None:
+    """Refuse a request that ends work, and was asked too long ago to be begun now.
+
+    Requests wait while no pool-manager runs; by then the node may be another's, or well again.
+    """
+    if asked.verb not in ENDS_WORK or now - asked.time <= WAIT_MAX:
+        return
+    begun = any(each.cause == asked.id for each in record.open.values())
+    if not begun and not completed_requests(asked, record):
+        raise RefusedError(
+            "superseded",
+            f"it was asked at {asked.time:%Y-%m-%d %H:%M:%S} UTC, more than an hour before it "
+            "could be answered; ask again if you still want it",
+        )
 
 
 def superseded_reason(last: CompletedRequest) -> str:
