@@ -251,7 +251,7 @@ Refusal = Literal[
     "superseded",
 ]
 """Why a request was refused, in the refusal event and its metric. superseded: a later request
-about the same thing was carried out first."""
+about the same thing was carried out first, or the request waited too long for its answer."""
 
 # --- failures of saga steps ----------------------------------------------------------------------
 

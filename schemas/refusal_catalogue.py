@@ -52,7 +52,8 @@ REFUSALS: Final[Mapping[str, RefusalMeaning]] = {
     "held": _M("An operator holds the node.", "`navarch release NODE`, or wait until it ends"),
     "observing": _M("The pool is in observe mode.", "set `mode: act`"),
     "superseded": _M(
-        "A later request about the same thing was carried out first.", "ask again if still wanted"
+        "A later request about the same was carried out first, or this one waited for an hour.",
+        "ask again if still wanted",
     ),
 }
 """Code of `schemas.enums.Refusal` -> what it means."""

@@ -42,13 +42,13 @@ EMAIL = x509.RFC822Name("ada@example.com")
 
 @pytest.fixture
 def clients(tmp_path: Path) -> Authority:
-    """The authority of callers."""
+    """Provide the authority of callers."""
     return authority(tmp_path, "clients")
 
 
 @pytest.fixture
 def settings(tmp_path: Path, clients: Authority) -> GatewaySettings:
-    """Of the gateway."""
+    """Provide the settings of the gateway."""
     return server_settings(authority(tmp_path, "own"), clients)
 
 
@@ -94,7 +94,7 @@ async def test_a_certificate_names_its_caller(
     name: str,
     role: str,
 ) -> None:
-    """With the role of the first grant that matches one of its names."""
+    """The role is that of the first grant that matches one of its names."""
     answer = await caller(gateway, settings, clients.issue("c", subject, names))
     assert answer.status_code == 200, answer.text
     assert (answer.json()["name"], answer.json()["role"]) == (name, role)
@@ -127,7 +127,7 @@ async def test_a_certificate_without_a_grant_has_no_role(
 async def test_a_certificate_that_is_not_valid_ends_the_connection(
     gateway: Gateway, settings: Any, clients: Authority, tmp_path: Path, how: str
 ) -> None:
-    """Of another authority, of none, no longer valid, or not for clients: no request is read."""
+    """One of another authority, of none, not valid any more, or not for clients: none is read."""
     made = {
         "stranger": lambda: authority(tmp_path, "strangers").issue("c"),
         "namesake": lambda: _namesake(tmp_path),
@@ -192,7 +192,7 @@ async def test_who_says_itself_who_it_is_is_not_asked_for_a_certificate(
 
 
 async def test_no_header_makes_a_certificate(gateway: Gateway) -> None:
-    """It is the TLS library's word alone, and there is none over HTTP."""
+    """A certificate is the TLS library's word alone, and there is none over HTTP."""
     names = (
         "navarch-peer-certificate",
         "x-client-cert",
@@ -242,7 +242,7 @@ def test_what_the_tls_library_says_is_read() -> None:
 def test_a_configuration_that_cannot_work_is_refused(
     tmp_path: Path, changes: dict[str, str], authenticators: Any, problem: str
 ) -> None:
-    """Before the gateway starts, with the key."""
+    """The gateway does not start, and names the key."""
     authority(tmp_path, "own")
     paths = {key: value.replace("own.pem", f"{tmp_path}/own.pem") for key, value in changes.items()}
     plugins = {

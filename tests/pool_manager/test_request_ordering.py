@@ -29,7 +29,7 @@ HOUR = {"for": "1h"}
 
 
 def asked(sequence: int, verb: str, **payload: Any) -> QueuedRequest:
-    """A queued request."""
+    """Make a queued request."""
     return QueuedRequest(
         id=f"request-{sequence}",
         sequence=sequence,
@@ -41,7 +41,7 @@ def asked(sequence: int, verb: str, **payload: Any) -> QueuedRequest:
 
 
 def answered(request: QueuedRequest, record: PoolRecord) -> RequestDecision:
-    """Its decision, some time later."""
+    """Return its decision, some time later."""
     snapshot = PoolSnapshot(fleet="f", record=record, revision=1, nodes=Nodes(NODES))
     return decide(request, snapshot, NOW + timedelta(minutes=5))
 
@@ -51,6 +51,42 @@ def after(*requests: QueuedRequest, record: PoolRecord = POOL) -> PoolRecord:
     for each in requests:
         record = answered(each, record).record or record
     return record
+
+
+def at(request: QueuedRequest, record: PoolRecord, late: timedelta) -> RequestDecision:
+    """Return its decision so long after it was asked."""
+    snapshot = PoolSnapshot(fleet="f", record=record, revision=1, nodes=Nodes(NODES))
+    return decide(request, snapshot, request.time + late)
+
+
+@pytest.mark.parametrize("verb", ["replace", "reboot", "reset-gpu", "drain", "terminate"])
+def test_a_request_that_waited_for_hours_ends_no_node(verb: str) -> None:
+    """The node may be well again since it was asked, while no pool-manager ran."""
+    asked_for = asked(1, verb, node="n1")
+    soon = at(asked_for, POOL, timedelta(minutes=59))
+    assert "more than an hour" not in str(soon.event)
+    late = at(asked_for, POOL, timedelta(minutes=61))
+    assert isinstance(late.event, RequestRefused)
+    assert (late.event.refusal, late.record) == ("superseded", None)
+    assert "more than an hour before it could be answered" in late.event.reason
+
+
+def test_a_request_that_was_begun_is_answered_again_hours_later() -> None:
+    """The acknowledgement was lost; the saga goes on."""
+    asked_for = asked(1, "replace", node="n1")
+    record = at(asked_for, POOL, timedelta(seconds=1)).record
+    assert record is not None
+    assert record.open
+    again = at(asked_for, record, timedelta(hours=5)).event
+    assert isinstance(again, RequestAccepted), again
+
+
+@pytest.mark.parametrize(
+    "request_", [asked(1, "scale", nodes=5), asked(1, "cordon", node="n1")], ids=lambda r: r.verb
+)
+def test_what_ends_no_work_is_carried_out_however_late(request_: QueuedRequest) -> None:
+    """A size and a cordon are what the operator wants until another is said."""
+    assert not isinstance(at(request_, POOL, timedelta(hours=20)).event, RequestRefused)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +177,7 @@ def test_number_of_remembered_requests_is_limited() -> None:
 
 
 def test_request_before_a_removal_does_not_recreate_the_pool() -> None:
-    """Nor does a request from before its last change alter it."""
+    """A request from before its last change does not alter it either."""
     wanted = ParsedApply(ApplyRequest(spec={}), SPEC)
     removal = CompletedRequest(
         sequence=7, at=NOW + timedelta(seconds=7), verb="remove", about="pool"
@@ -167,7 +203,7 @@ def test_request_before_a_removal_does_not_recreate_the_pool() -> None:
 
 @pytest.mark.parametrize("verb", ["cordon", "drain", "replace", "reset-gpu", "reboot", "terminate"])
 def test_redelivered_request_starts_no_second_saga(verb: str) -> None:
-    """Its replica died before the reply, and the saga ended before the redelivery."""
+    """The replica died before the reply, and the saga ended before the redelivery."""
     request = asked(1, verb, node="n1")
     first = answered(request, POOL)
     assert first.record is not None

@@ -83,7 +83,7 @@ async def test_a_container_is_what_was_asked_for(engine: DockerServer, make: Mak
 
 
 async def test_without_a_published_port_the_address_is_the_containers_own(make: Make) -> None:
-    """With the port where it is not SSH's usual one."""
+    """The address has the port where it is not SSH's usual one."""
     made = [
         await make(ssh_port=port).provision(request(f"web-{port}", gpu_count=0))
         for port in (22, 2222)
@@ -100,7 +100,7 @@ async def test_an_engine_that_has_forgotten_our_version_is_spoken_to_in_its_own(
 
 
 async def test_a_gpu_is_given_to_one_container(make: Make) -> None:
-    """Also when two provisioners give them out at once; what is missing is said with its number."""
+    """Two provisioners that give them out at once share them; what is missing has its number."""
     one, two = make(gpus=4), make(gpus=4)
     made = await asyncio.gather(
         *(
@@ -178,7 +178,7 @@ async def test_what_cannot_be_leaves_nothing_behind(
 
 
 async def test_a_name_of_another_container_is_reported(engine: DockerServer, make: Make) -> None:
-    """With the command that frees it; nothing of theirs is touched."""
+    """The refusal names the command that frees it; nothing of theirs is touched."""
     await make().provision(request(gpu_count=0))
     [container] = engine.containers.values()
     container["Labels"] = {}
@@ -230,7 +230,7 @@ def test_an_unknown_answer_goes_by_its_status(status: int, kind: str, unknown: b
 async def test_a_refused_launch_has_its_kind(
     engine: DockerServer, make: Make, call: str, answer: tuple[int, str], kind: str
 ) -> None:
-    """What is final leaves nothing; what is not leaves at most what the next try goes on with."""
+    """A final refusal leaves nothing; what is not leaves at most what the next try goes on with."""
     engine.order(call, answer)
     with pytest.raises(ProviderError) as refused:
         await make().provision(request(gpu_count=0))
@@ -240,14 +240,14 @@ async def test_a_refused_launch_has_its_kind(
 
 
 async def test_no_engine_is_said_with_its_socket(make: Make) -> None:
-    """As what may pass."""
+    """The failure is one that may pass."""
     with pytest.raises(ProviderError, match=r"Docker engine at /nowhere/d\.sock") as refused:
         await make(socket="/nowhere/d.sock").list()
     assert "TRANSIENT" == refused.value.kind
 
 
 def test_keys_that_cannot_be_read_are_a_configuration_error(make: Make) -> None:
-    """With the option and the file."""
+    """The error names the option and the file."""
     with pytest.raises(ConfigurationError, match="authorized_keys_file: /nowhere: No such file"):
         make(authorized_keys_file="/nowhere")
 
@@ -332,7 +332,7 @@ async def test_a_launch_killed_between_any_two_calls_makes_one_container(
 async def test_a_removal_killed_between_any_two_calls_is_completed(
     bus: NatsBus, engine: DockerServer, make: Make
 ) -> None:
-    """And nothing container in the end."""
+    """No container is left in the end."""
     for point in range(1, POINTS_MAX):
         node = f"web-{point}"
         await steps(bus, make()).provision(provision(node))
@@ -380,7 +380,7 @@ async def test_a_removal_whose_answer_is_lost_is_a_removal(
 async def test_no_capacity_fails_the_step_with_its_kind(
     bus: NatsBus, engine: DockerServer, make: Make
 ) -> None:
-    """So that another offering is tried; nothing is left behind."""
+    """Another offering is tried then; nothing is left behind."""
     engine.order(START, NO_SPACE)
     with pytest.raises(StepFailure) as failed:
         await steps(bus, make()).provision(provision("web-1"))

@@ -76,4 +76,13 @@ LATER_ATTACKS: Final = (
             "test_links_in_place_of_files_are_replaced",
         ),
     ),
+    Attack(
+        39,
+        "A request that waited for a day is carried out then, on a node that is well again.",
+        tests_of(
+            "pool_manager/test_request_ordering",
+            "test_a_request_that_waited_for_hours_ends_no_node",
+            "test_a_request_that_was_begun_is_answered_again_hours_later",
+        ),
+    ),
 )

@@ -31,7 +31,7 @@ def place_of(tmp_path: Path) -> Path:
 
 
 def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path, own: Path) -> None:
-    """Its name is known in advance: the node and the saga."""
+    """The folder has a name that is known in advance: the node and the saga."""
     name = write_files(tmp_path / "first", BUNDLE).name
     (tmp_path / "target").mkdir()
     (place_of(tmp_path) / name).symlink_to(tmp_path / "target")
@@ -44,7 +44,7 @@ def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path, own: Path) -> 
 def test_a_folder_of_another_user_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its owner could put links there while the files are written."""
+    """The owner could put links there while the files are written."""
     write_files(tmp_path, BUNDLE)
     monkeypatch.setattr(evidence_command.os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(NavarchError, match="another user's"):

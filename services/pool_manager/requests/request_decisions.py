@@ -85,6 +85,7 @@ def decide(
         if asked.verb in ON_REQUEST and _over(asked, there.record):
             # Its answer may be lost, and its saga has ended: to begin another would do it twice.
             return _repeat_answer(asked, payload, there.record, now)
+        request_ordering.check_wait(asked, there.record, now)
         answer = _answer(asked, payload, there, log, now)
         _check_room(there.record, answer.record)
     except RefusedError as error:
