@@ -90,6 +90,22 @@ async def test_a_partition_without_nodes_is_an_error_where_it_is_not_known(site:
     await provider.close()
 
 
+async def test_a_partition_that_lost_all_of_its_nodes_is_an_error(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line of slurm.conf must not have the keys of a whole pool's agents refused."""
+    provider = site.provider()
+    site.slurm.nodes.clear()
+
+    async def known(_: str) -> None:
+        """Answer as slurmrestd does of a partition that it has."""
+
+    monkeypatch.setattr(provider._slurm, "check_partition", known)
+    with pytest.raises(ProviderError, match="partition gpu has no node: give it its nodes back"):
+        await provider.list()
+    await provider.close()
+
+
 async def test_a_list_is_an_error_where_slurm_does_not_answer(site: Site) -> None:
     """No node is retired for an outage."""
     provider = site.provider(rest=SlurmRestOptions(url="http://127.0.0.1:1", user="u", token="t"))

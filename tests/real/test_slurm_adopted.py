@@ -151,14 +151,7 @@ async def cluster(public_folder: Path, tmp_path: Path) -> AsyncIterator[Cluster]
 async def test_from_observing_a_partition_to_a_drain_and_back(cluster: Cluster) -> None:
     """A fault is explained, its drain proposed, made and undone; the drains of others stay."""
     site = cluster.site
-    listed = await cluster.shows("gpu4", "list")
-    assert [listed.count(each) for each in NODES] == [1, 1, 1, 1]
-    assert listed.count("its agent has not joined") == len(NODES)
-    said = await cluster.says("why", "gpu2")
-    assert "Its agent has not joined, so none of its faults are seen" in said
-    assert "can neither reset its GPUs nor reboot it" in said
-    assert "lists no machine gpu9" in await cluster.refused("join", "--print", "gpu9")
-
+    await _are_shown_without_agents(cluster)
     async with AsyncExitStack() as agents:
         machines = {}
         for node in ("gpu1", "gpu2"):
@@ -187,6 +180,9 @@ async def test_from_observing_a_partition_to_a_drain_and_back(cluster: Cluster) 
         assert "observe mode" in await cluster.shows("would begin: drain of gpu1", "why", "gpu1")
         assert "update_node: node gpu1" not in (site.folder / "slurmctld.log").read_text()
 
+        assert "has left pool gpu" in await cluster.says("leave", "gpu2")
+        await eventually(lambda: _lacks_agent(cluster, 3), within_seconds=STEP_SECONDS_MAX)
+
         cluster.act()
         await cluster.until_flag("gpu1", "drain")
         assert re.match(r"navarch: .*79.* \(drain-gpu1-\d+\)", site.reason("gpu1"))
@@ -202,9 +198,22 @@ async def test_from_observing_a_partition_to_a_drain_and_back(cluster: Cluster) 
         assert site.job_hosts(job) == {"gpu1"}
         assert {"gpu1"} <= set((site.folder / "prologs").read_text().split())
         await navarch("uncordon", "gpu3", "--config", str(cluster.config))
-        assert "has left pool gpu" in await cluster.says("leave", "gpu2")
-        await eventually(lambda: _lacks_agent(cluster, 3), within_seconds=STEP_SECONDS_MAX)
+        said = await cluster.says("list")
+        assert TICKET in said
+        assert CHECKED in said
+        assert {"drain"} <= site.flags("gpu3") & site.flags("gpu4")
         assert [TICKET, CHECKED] == [site.reason(each) for each in ("gpu3", "gpu4")]
+
+
+async def _are_shown_without_agents(cluster: Cluster) -> None:
+    """Check what is said of nodes before their agents join."""
+    listed = await cluster.shows("gpu4", "list")
+    assert [listed.count(each) for each in NODES] == [1, 1, 1, 1]
+    assert listed.count("its agent has not joined") == len(NODES)
+    said = await cluster.says("why", "gpu2")
+    assert "Its agent has not joined, so none of its faults are seen" in said
+    assert "can neither reset its GPUs nor reboot it" in said
+    assert "lists no machine gpu9" in await cluster.refused("join", "--print", "gpu9")
 
 
 async def _lacks_agent(cluster: Cluster, count: int) -> bool:

@@ -94,7 +94,7 @@ class SlurmProvider:
     async def _nodes(self, partition: str) -> Mapping[str, SlurmNode]:
         try:
             nodes = await self._slurm.nodes(partition)
-            if not nodes:  # an unknown partition has none either, and would lose its nodes here
+            if not nodes:
                 await self._slurm.check_partition(partition)
         except SlurmUnavailableError as error:
             raise ProviderError("TRANSIENT", str(error)) from error
@@ -102,6 +102,10 @@ class SlurmProvider:
             raise invalid(f"partition {partition}: {error}") from error
         except StepFailure as failure:
             raise invalid(f"{failure.reason}; {failure.remedy}") from failure
+        if not nodes:  # one line of slurm.conf would retire a whole pool, and its agents' keys
+            raise invalid(
+                f"partition {partition} has no node: give it its nodes back, or remove its pool"
+            )
         return nodes
 
 
