@@ -44,7 +44,7 @@ def plan(*owners: OwnedWork, unknown: str = "") -> DryRun:
     ids=["no work", "one owner's", "much", "of several nodes", "unnamed", "unknown"],
 )
 def test_each_owner_is_named_once(plans: list[DryRun], expected: list[str]) -> None:
-    """So is a job that runs on several of the nodes."""
+    """A job that runs on several of the nodes is named once, too."""
     assert owner_lines(*plans) == expected
 
 

@@ -56,7 +56,7 @@ def world(minutes: int, **changes: Any) -> PoolSnapshot:
 def test_an_empty_node_does_not_queue_behind_a_drain_that_does_not_end(
     use: NodeUse | None, minutes: int, *, begun: bool
 ) -> None:
-    """What is not known to be empty waits; `navarch why` names the budget in that case alone."""
+    """A node that is not known to be empty waits, and `navarch why` names the budget."""
     seen = replace(world(minutes), use={"b": use} if use is not None else None)
     decided = plan(seen, NOW)
     assert begun == any(
@@ -124,7 +124,7 @@ def test_only_a_drain_that_waits_for_work_is_overdue(
 def test_the_work_of_a_silent_node_is_not_waited_for_without_end(
     drain: Any, changes: dict[str, Any], expected: str
 ) -> None:
-    """It may be dead, and cannot be asked to leave: it has its time."""
+    """The work may be dead, and cannot be asked to leave: it has its time."""
     record = pool(1, spec=spec(drain=drain, drain_timeout=LIMIT))
     _, opened, _ = begin("f", record, "replace", NOW, node=node("a", **changes))
     assert opened.drain == expected
