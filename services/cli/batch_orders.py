@@ -161,7 +161,10 @@ async def _planned(
 def _write_plan(
     verb: str, views: Sequence[NodeView], plan: Sequence[DryRun], at_most: int, *, quiet: bool
 ) -> None:
-    """Print what each node's order would be answered alone; `quiet`: only in one line."""
+    """Print what each node's order would be answered alone, and whose work all of them would end.
+
+    `quiet`: without a line for each node.
+    """
     accepted = sum(each.accepted for each in plan)
     limit = f", until {at_most} are accepted" if at_most else ""
     text = (
@@ -178,7 +181,8 @@ def _write_plan(
             for view, each in zip(views, plan, strict=True)
         ]
         console.write_table(HEADERS, rows)
-    console.note(text)
+    for line in (text, *dry_run_output.owner_lines(*plan)):
+        console.note(line)
 
 
 def _question(verb: str, plan: Sequence[DryRun], at_most: int) -> str:

@@ -1,6 +1,8 @@
 """`--dry-run`: what a request about a node would do. Nothing is changed."""
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 
 import msgspec
 
@@ -91,19 +93,27 @@ def page(result: DryRun) -> str:
     return "\n".join(lines)
 
 
-def owner_lines(result: DryRun) -> list[str]:
-    """Return whose work would end, a line for each owner; nothing where none would."""
+def owner_lines(*results: DryRun) -> list[str]:
+    """Return whose work would end, a line for each owner; nothing where none would.
+
+    A job that runs on several of the nodes is named once.
+    """
+    work: dict[str, dict[str, None]] = {}
+    more = Counter[str]()
+    for each in chain.from_iterable(result.owners for result in results):
+        work.setdefault(each.owner, {}).update(dict.fromkeys(each.work))
+        more[each.owner] += each.total - len(each.work)
     lines = [
         escape_line(
-            f"  {each.owner or 'an unnamed owner'}: {', '.join(each.work)}"
-            + (f" and {each.total - len(each.work)} more" if each.total > len(each.work) else "")
+            f"  {owner or 'an unnamed owner'}: {', '.join(named)}"
+            + (f" and {more[owner]} more" if more[owner] > 0 else "")
         )
-        for each in result.owners
+        for owner, named in work.items()
     ]
     if lines:
         lines.insert(0, "It would end the work of:")
-    if result.owners_unknown:
-        lines.append(escape_line(f"Whose work it would end is unknown: {result.owners_unknown}."))
+    unknown = dict.fromkeys(each.owners_unknown for each in results if each.owners_unknown)
+    lines += [escape_line(f"Whose work it would end is unknown: {each}.") for each in unknown]
     return lines
 
 

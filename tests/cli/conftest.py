@@ -17,6 +17,7 @@ from schemas.dry_run import DryRun, DryRunRequest, Gate
 from schemas.duration import decode_hook
 from schemas.fleet_queries import HealthEvent, NodeView, Page, PoolView, Query
 from schemas.messages import encode
+from schemas.node_work import OwnedWork
 from schemas.operations import REQUESTS
 from schemas.operator_requests import (
     ApplyRequest,
@@ -154,7 +155,9 @@ async def _dry_run(data: bytes, _: Mapping[str, str]) -> bytes:
     more = refused if asked.node == "training-2" else {}
     if (nodes := msgspec.json.decode(asked.request or b"{}").get("nodes", 0)) > NODES_MAX:
         more = {"refusal": "above-maximum", "reason": f"{nodes} nodes asked for"}
+    work = OwnedWork(owner="alice", work=("job 1",), total=1)
     found = DryRun(
+        owners=(work,) if asked.node and not more else (),
         verb=asked.verb,
         node=asked.node,
         pool="training",

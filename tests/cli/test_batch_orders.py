@@ -96,6 +96,7 @@ async def test_a_plan_comes_first_and_a_dry_run_is_the_plan_alone(
         "training-2",
         "training-3",
     ]
+    assert err.count("alice: job 1") == 1  # which runs on two of them
     _, out, _ = await navarch(
         "replace", "-l", "pool=training", "--dry-run", "-o", "json", url=server.url
     )

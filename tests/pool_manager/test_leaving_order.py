@@ -91,7 +91,7 @@ def test_smaller_pool_gives_away_the_least_used(known: dict[str, NodeUse]) -> No
     ids=["cordoned", "silent", "unhealthy", "unhealthy and cordoned"],
 )
 def test_what_takes_no_work_leaves_before_a_node_in_service(changes: dict[str, Any]) -> None:
-    """Whatever it costs, and although the other has no work either."""
+    """The node in service stays although it is dearer and has no work either."""
     out = msgspec.structs.replace(node("z", NOW - timedelta(days=9)), **changes)
     spec = msgspec.structs.replace(pool(1).spec, health=HealthSpec(auto_replace=False))
     known = {"a": use(busy=False, dollars=9), "z": use(busy=True, minutes=900)}

@@ -4,18 +4,20 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from schemas.duration import Duration
 from schemas.node_records import GpuUse
 from schemas.pool_records import OpenSaga
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec
-from services.pool_manager.planner.disruption_budget import allowance
+from services.pool_manager.planner.disruption_budget import allowance, is_overdue
 from services.pool_manager.planner.gates import pool_gates
 from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import NodeUse, PoolSnapshot
 from services.pool_manager.planner.remediation import obstacles
+from services.pool_manager.planner.sizing.open_sagas import begin
 from tests.pool_manager.test_pool_planner import NOW, node, pool, snapshot, spec
 
 LIMIT = Duration(1800)
@@ -54,7 +56,7 @@ def world(minutes: int, **changes: Any) -> PoolSnapshot:
 def test_an_empty_node_does_not_queue_behind_a_drain_that_does_not_end(
     use: NodeUse | None, minutes: int, *, begun: bool
 ) -> None:
-    """What is not known to be empty waits; `navarch why` names the budget in that case alone."""
+    """A node that is not known to be empty waits, and `navarch why` names the budget."""
     seen = replace(world(minutes), use={"b": use} if use is not None else None)
     decided = plan(seen, NOW)
     assert begun == any(
@@ -77,3 +79,52 @@ def test_work_is_asked_about_only_where_it_decides(
 ) -> None:
     """A silent node has none that could be asked about."""
     assert obstacles.asked_about(world(minutes, **changes), NOW) == asked
+
+
+@pytest.mark.parametrize(
+    ("changes", "overdue"),
+    [
+        ({}, True),
+        ({"drain": "deadline"}, False),
+        ({"drain": "immediate"}, False),
+        ({"dead": True}, False),
+        ({"gone": True}, False),
+        ({"drain_timeout_seconds": 3600.0}, False),
+        ({"kind": "quarantine"}, False),
+    ],
+    ids=[
+        "waits",
+        "has a deadline",
+        "waits for nothing",
+        "off",
+        "gone",
+        "has more time",
+        "no drain",
+    ],
+)
+def test_only_a_drain_that_waits_for_work_is_overdue(
+    changes: dict[str, Any], *, overdue: bool
+) -> None:
+    """The end of any other is in sight, and its place is counted."""
+    record = world(30).record
+    opened = msgspec.structs.replace(record.open["replace-a-1"], **changes)
+    assert is_overdue(record, opened, NOW) is overdue
+
+
+@pytest.mark.parametrize(
+    ("drain", "changes", "expected"),
+    [
+        ("wait", {"lost": True, "lost_at": NOW}, "deadline"),
+        ("wait", {}, ""),
+        ("wait", {"lost": True, "lost_at": NOW, "health": "unhealthy"}, ""),
+        ("deadline", {"lost": True, "lost_at": NOW}, ""),
+    ],
+    ids=["silent", "heard", "unhealthy before", "it has a deadline"],
+)
+def test_the_work_of_a_silent_node_is_not_waited_for_without_end(
+    drain: Any, changes: dict[str, Any], expected: str
+) -> None:
+    """The work may be dead, and cannot be asked to leave: it has its time."""
+    record = pool(1, spec=spec(drain=drain, drain_timeout=LIMIT))
+    _, opened, _ = begin("f", record, "replace", NOW, node=node("a", **changes))
+    assert opened.drain == expected

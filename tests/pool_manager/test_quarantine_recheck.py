@@ -107,7 +107,7 @@ TESTED = (NOW - 20 * MINUTE,)
 def test_only_what_the_log_of_a_wave_alone_reports_is_tested(
     node: NodeRecord, more: dict[str, object], *, is_tested: bool
 ) -> None:
-    """After the incident's hold, while the node is quarantined and reachable."""
+    """The test begins after the incident's hold, on a quarantined node that is reachable."""
     begun = [each.kind for each in decided(node, **more).start.values()]  # type: ignore[arg-type]
     assert is_tested == ("recheck" in begun)
 
@@ -125,7 +125,7 @@ def test_the_next_test_wakes_the_pool() -> None:
 def test_a_lost_gpu_is_disproved_by_nvml_and_anything_else_by_dcgm_too(
     signature: str, test: str
 ) -> None:
-    """Neither disturbs the work on the node."""
+    """The work on the node is disturbed by neither test."""
     opened = OpenSaga(kind="recheck", node="a", fault_signature=signature, since=NOW)
     record = PoolRecord(name="training", spec=SPEC, desired=1)
     assert test == saga_params("f", record, opened).diagnostic

@@ -56,7 +56,7 @@ def aged(name: str, days: float, **changes: Any) -> NodeRecord:
 def decided(
     *nodes: NodeRecord, use: NodeUse | None = None, record: PoolRecord | None = None, **spec_: Any
 ) -> PoolPlan:
-    """The plan of a pool of these nodes."""
+    """Return the plan of a pool of these nodes."""
     budget = BudgetSpec(max_quarantined=0, max_unavailable=2, max_replacements="unlimited")
     wanted = sum(not each.spare for each in nodes)
     plain = pool(wanted, spec=spec(**{"budget": budget, "expire_after": EXPIRE, **spec_}))
@@ -118,14 +118,14 @@ def test_it_leaves_when_that_disturbs_least(
     ],
 )
 def test_half_of_the_budget_is_left_to_unhealthy_nodes(budget: BudgetSpec, count: int) -> None:
-    """So that none of them waits for what could wait, and no breaker opens for it."""
+    """No unhealthy node waits for what could wait, and no breaker opens for it."""
     found = decided(*(aged(f"a{number}", OLD) for number in range(10)), budget=budget)
     assert len(replaced(found)) == count
     assert (found.record.breaker.state, found.events) == ("closed", ())
 
 
 def test_unhealthy_nodes_go_first() -> None:
-    """And while one of them waits or is repaired, nothing else begins beyond half of the level."""
+    """Nothing else begins beyond half of the level while one of them waits or is repaired."""
     bad = aged("bad", OLD, health="unhealthy", health_at=NOW, health_kind="xid", health_code=79)
     others = [aged(f"a{number}", OLD) for number in range(9)]
     assert replaced(decided(bad, *others)) == ["bad"]
@@ -148,7 +148,7 @@ def test_nothing_begins_while_something_is_wrong(record: PoolRecord) -> None:
 
 
 def test_the_saga_says_why_and_returns_the_node_if_it_fails() -> None:
-    """It is for no fault: nothing is remembered of the hardware, and no heartbeat ends it."""
+    """A renewal is for no fault: the hardware is not remembered, and no heartbeat ends it."""
     found = decided(aged("a", OLD))
     [(saga, opened)] = found.start.items()
     assert found.record.open[saga] == opened
@@ -187,7 +187,7 @@ def test_after_a_failure_the_next_one_waits(how: Ended, waits: bool) -> None:
 def test_the_next_try_is_at_the_time_when_the_old_node_goes_first(
     changes: dict[str, Any], minutes: float, again_minutes: float
 ) -> None:
-    """With `provision_first` a node makes room once it has found none for so long."""
+    """A node of a `provision_first` pool makes room once it has found none for so long."""
     since = NOW - timedelta(minutes=minutes)
     opened = OpenSaga(kind="replace", node="a", new_node="b", since=since, fault_signature=EXPIRED)
     before = pool(1, spec=spec(**changes), open={"s": opened})
@@ -196,7 +196,7 @@ def test_the_next_try_is_at_the_time_when_the_old_node_goes_first(
 
 
 def test_spares_are_renewed_first_and_one_at_a_time() -> None:
-    """They count against no budget; an old one would take an old node's place."""
+    """Spares count against no budget; an old one would take an old node's place."""
     spares = [aged(f"s{number}", OLD, spare=True, cordoned=True) for number in range(3)]
     found = decided(*spares, aged("a", OLD), aged("b", OLD), spares=3)
     [renewed, serving] = found.start.values()
@@ -209,7 +209,7 @@ def test_spares_are_renewed_first_and_one_at_a_time() -> None:
 
 
 def test_a_spare_that_goes_into_service_is_not_renewed_with_it() -> None:
-    """It is due as well: the node whose place it takes is later by far, and so the first."""
+    """The spare is due as well, but the node whose place it takes is later by far."""
     reserve = aged("s", OLD, spare=True, cordoned=True)
     [replacing] = decided(reserve, aged("a", OLD + 9), spares=1).start.values()
     assert (replacing.node, replacing.promotes) == ("a", "s")
@@ -217,7 +217,7 @@ def test_a_spare_that_goes_into_service_is_not_renewed_with_it() -> None:
 
 @pytest.mark.parametrize(("days", "first"), [(OLD, "s"), (OLD + 1, "s"), (OLD + 9, "a")])
 def test_spares_leave_something_of_a_small_rate(days: float, first: str) -> None:
-    """Of nodes of one age a spare goes first; one that is late by far is before young spares."""
+    """A spare goes before nodes of its age, and a node that is late by far before young spares."""
     reserve = aged("s", OLD, spare=True, cordoned=True)
     small = BudgetSpec(max_quarantined=0, max_unavailable=2, max_replacements=1)
     assert replaced(decided(reserve, aged("a", days), spares=1, budget=small)) == [first]
@@ -239,7 +239,7 @@ def test_nodes_of_one_age_leave_at_moments_of_their_own() -> None:
 
 
 def test_of_very_many_the_use_of_others_is_asked_each_minute() -> None:
-    """Else the hundred that always work would keep all others from leaving."""
+    """The hundred that always work do not keep all others from leaving."""
     record = pool(250, spec=spec(expire_after=EXPIRE))
     found = snapshot(record, *(aged(f"a{number:03}", OLD) for number in range(250)))
     asked = [renewals.asked_about(found, NOW + timedelta(minutes=each)) for each in range(5)]
@@ -249,7 +249,7 @@ def test_of_very_many_the_use_of_others_is_asked_each_minute() -> None:
 
 
 def test_why_and_status_say_it() -> None:
-    """Since when, until when, and how to do it at once."""
+    """An operator reads since when, until when, and how to do it at once."""
     record = pool(1, spec=spec(expire_after=EXPIRE))
     grown = aged("a", GROWN)
     at: datetime = NOW - GROWN * DAY + 30 * DAY
@@ -263,7 +263,7 @@ def test_why_and_status_say_it() -> None:
 
 
 def test_observe_mode_only_says_it() -> None:
-    """Once."""
+    """The pool says it once."""
     found = decided(aged("a", OLD), mode="observe")
     assert (found.start, [each.kind for each in found.events]) == ({}, ["replace"])
     [would] = found.record.observed_actions.values()
@@ -282,7 +282,7 @@ def test_observe_mode_only_says_it() -> None:
     ],
 )
 def test_what_cannot_work_is_refused(changes: dict[str, Any], place: str, problem: str) -> None:
-    """With the place in the configuration."""
+    """The problem names its place in the configuration."""
     found = list(own_problems(msgspec.structs.replace(PoolSpec(**_PLAIN), **changes)))
     assert [key for (key,), _ in found] == [place] * bool(place)
     assert all(problem in text for _, text in found)
@@ -297,7 +297,7 @@ ages = st.lists(st.floats(0, 60), min_size=1, max_size=12)
 def test_never_more_at_once_than_half_of_the_budget(
     ages: list[float], level: int, rate: int, busy: bool
 ) -> None:
-    """However old they are; decided again and again, nothing more begins."""
+    """The age of the nodes changes nothing; decided again and again, nothing more begins."""
     nodes = tuple(aged(f"a{number}", days) for number, days in enumerate(ages))
     budget = BudgetSpec(max_quarantined=0, max_unavailable=level, max_replacements=rate)
     record = pool(len(nodes), spec=spec(expire_after=EXPIRE, budget=budget))

@@ -1,10 +1,15 @@
 """Silent nodes whose instances run are repaired one for each hold."""
 
+from datetime import timedelta
+from typing import Any
+
 import msgspec
 import pytest
 
+from schemas.duration import Duration
+from schemas.pool_records import OpenSaga
 from services.pool_manager.planner.pool_snapshot import PoolPlan
-from tests.pool_manager.test_incidents import decide, node, pool, silent
+from tests.pool_manager.test_incidents import NOW, decide, node, pool, silent
 
 
 @pytest.mark.parametrize(
@@ -33,6 +38,31 @@ def test_a_silence_of_a_whole_pool_is_not_probed() -> None:
     nodes = [silent(i) for i in range(20)]
     first = decide(pool(20), nodes, after=5)
     assert {} == decide(first.record, nodes, after=9000).start
+
+
+@pytest.mark.parametrize(
+    ("changes", "minutes", "begun"),
+    [
+        ({"drain": "wait"}, 60, ["n000"]),
+        ({"drain": "wait"}, 59, []),
+        ({"drain": "deadline"}, 60, []),
+        ({"fault_signature": "expired"}, 1, ["n000"]),
+        ({"cause": "an operator"}, 1, ["n000"]),
+    ],
+    ids=["it does not end", "it has its time", "it ends", "no fault", "an operator's"],
+)
+def test_a_probe_waits_for_no_drain_that_does_not_end(
+    changes: dict[str, Any], minutes: float, begun: list[str]
+) -> None:
+    """One job that never left kept seven of fourteen nodes out for ever."""
+    nodes = [silent(i) if i < 6 else node(i) for i in range(14)]
+    record = pool(14)
+    spec = msgspec.structs.replace(record.spec, drain_timeout=Duration(3600))
+    record = decide(msgspec.structs.replace(record, spec=spec), nodes, after=5).record
+    since = NOW + timedelta(seconds=5000) - timedelta(minutes=minutes)
+    opened = OpenSaga(kind="replace", node="n013", new_node="x", since=since, **changes)
+    record = msgspec.structs.replace(record, open={"replace-n013-1": opened})
+    assert begun_by(decide(record, nodes, after=5000)) == begun
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ async def test_what_failed_is_final_and_named(bus: NatsBus) -> None:
 async def test_only_nvml_in_a_recheck_is_evidence(
     bus: NatsBus, checks: tuple[str, ...], failing: str, since: datetime | None, error: str
 ) -> None:
-    """What a tool finds is a fault of its own, and one that cannot run says nothing."""
+    """A tool's finding is a fault of its own, and a tool that cannot run says nothing."""
     found = Diagnosis(ok=False, checks=(CheckResult(name=failing, ok=False, detail="no answer"),))
     await agent(bus, [found])
     inputs = CheckInputs(pool="training", node="training-1", checks=checks, level=1, since=since)

@@ -388,7 +388,7 @@ def voluntary_out(record: PoolRecord, nodes: Nodes) -> int:
     return len(found & units_out(record, nodes)) if found else 0
 
 
-def _waits(record: PoolRecord, opened: OpenSaga, now: datetime) -> bool:
+def is_overdue(record: PoolRecord, opened: OpenSaga, now: datetime) -> bool:
     """Return whether a saga has waited for its node's work for longer than `drain_timeout`."""
     if not DEFINITIONS[opened.kind].out_of_service or opened.dead or opened.gone:
         return False
@@ -406,7 +406,7 @@ def allowance(record: PoolRecord, nodes: Nodes, fleet: Others | None, now: datet
         unavailable=out,
         level=limit(spec.max_unavailable, desired),
         overdue=sum(
-            _waits(record, each, now) for each in record.open.values() if not for_no_fault(each)
+            is_overdue(record, each, now) for each in record.open.values() if not for_no_fault(each)
         ),
         voluntary=counted(record.voluntary, float(spec.window), now),
         voluntary_rate=voluntary_rate(spec, desired),

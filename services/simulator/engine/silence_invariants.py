@@ -1,11 +1,14 @@
 """Checks that silent nodes are not left out for ever: one is repaired after each hold."""
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Final
 
 from schemas.fault_signature import SILENCE
-from schemas.pool_records import PoolRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from services.bus.port import Stored
+from services.pool_manager.planner import rack_units
+from services.pool_manager.planner.disruption_budget import counted, rate
 from services.pool_manager.planner.gates import pool_gates
 from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import busy, cordons_wait
@@ -75,7 +78,12 @@ class SilenceInvariants:
         """Whether something excuses that no silent node of a pool is tried."""
         at, known, health = moment(now), self._invariants, pool.spec.health
         held = incidents.holding(pool).values()
-        acts = any(DEFINITIONS[each.kind].disrupts for each in pool.open.values())
+        acts = any(
+            DEFINITIONS[each.kind].disrupts and not _never_ends(pool, each, at)
+            for each in pool.open.values()
+        )
+        most = rate(pool.spec.budget.max_replacements, rack_units.units(pool, pool.desired))
+        begun = counted(pool.disruptions, float(pool.spec.budget.window), at)
         failing = pool_gates.retry(Proposal("repair", pool, at)) is not None
         return any(
             (
@@ -85,6 +93,7 @@ class SilenceInvariants:
                 not health.auto_replace or health.remediation.type == "alert",
                 pool.spec.mode == "observe" or pool.removing,
                 acts or failing or cordons_wait(pool, at),
+                most is not None and begun >= most,
                 self._is_stopped() or self._simulation.server.refusing,
                 known.destroyed or known.restored,
             )
@@ -108,3 +117,10 @@ class SilenceInvariants:
             return []  # an operator keeps it out, or its fault: it has the budget
         heard = {each.region for each in nodes if not each.lost and beats(each.node) > 0}
         return [each.node for each in silent] if {n.region for n in silent} <= heard else []
+
+
+def _never_ends(pool: PoolRecord, opened: OpenSaga, at: datetime) -> bool:
+    """Return whether a saga waits for work that had its time to leave, and some more."""
+    lasted = (at - opened.since).total_seconds()
+    waits = (opened.drain or pool.spec.drain) == "wait"
+    return waits and lasted > float(pool.spec.drain_timeout) + WITHIN_SECONDS

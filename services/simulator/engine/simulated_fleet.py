@@ -145,7 +145,6 @@ class SimulatedFleet:
         }
         self.invariants = Invariants(simulation, self.cloud, self.workload, self.machines)
         self.budget = BudgetInvariants(simulation, self.cloud, self.invariants)
-        self.budget.has_no_work = self._has_no_work
         PlacementInvariants(simulation, self.invariants)
         self.rack_invariants = RackInvariants(simulation, self.invariants)
         WorkloadInvariants(simulation, self.workload, self.invariants)
@@ -246,6 +245,7 @@ class SimulatedFleet:
 
     def _queues_and_silence(self) -> DemandInvariants:
         """Check growth for jobs that wait, and that silent nodes are tried."""
+        self.budget.has_no_work = self._has_no_work
         quiet, known = QuietTime(self.simulation, self.services), self.invariants
         SilenceInvariants(self.simulation, known, quiet, lambda: self.stops.in_force)
         return DemandInvariants(self.simulation, self.workload, self.machines, known)

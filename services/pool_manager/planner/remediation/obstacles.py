@@ -9,11 +9,16 @@ from datetime import datetime
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices
-from services.pool_manager.planner.disruption_budget import allowance
+from services.pool_manager.planner.disruption_budget import (
+    allowance,
+    for_no_fault,
+    is_overdue,
+)
 from services.pool_manager.planner.gates import gate_table, pool_gates
 from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.idle_nodes import is_idle
 from services.pool_manager.planner.node_counts import (
+    automatic,
     busy,
     cordon_just_refused,
     is_down,
@@ -29,6 +34,7 @@ from services.pool_manager.planner.safety.breaker_messages import wave_words
 from services.pool_manager.planner.sizing import spares
 from services.pool_manager.planner.sizing.open_sagas import room_for_announced, units_of_texts
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
+from services.saga.definitions import DEFINITIONS
 
 
 def find_obstacle(
@@ -107,6 +113,18 @@ def _beyond_budget(
         else:
             left = left.took(cordoned=out)
     return frozenset(beyond)
+
+
+def is_repairing(record: PoolRecord, now: datetime) -> bool:
+    """Return whether a repair is under way for which the next of a wave waits.
+
+    None waits for a drain that does not end, or for a node that leaves without a fault.
+    """
+    return any(
+        DEFINITIONS[each.kind].disrupts and automatic(each)
+        for each in record.open.values()
+        if not (for_no_fault(each) or is_overdue(record, each, now))
+    )
 
 
 def without_work(

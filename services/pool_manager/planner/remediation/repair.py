@@ -22,7 +22,6 @@ from services.pool_manager.planner.gates import gate_table
 from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import (
     Nodes,
-    automatic,
     busy,
     cordon_just_refused,
     cordons_wait,
@@ -46,7 +45,6 @@ from services.pool_manager.planner.safety.breaker_events import breaker_events
 from services.pool_manager.planner.safety.breaker_messages import spent_words
 from services.pool_manager.planner.sizing import open_sagas, spares
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
-from services.saga.definitions import DEFINITIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,8 +303,7 @@ def _begin_confirmed(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -
     """During a wave, one node at a time that is not of it, or whose own evidence confirms it."""
     if cordons_wait(actions.record, now):
         return actions
-    under_way = (each for each in actions.record.open.values() if automatic(each))
-    if actions.record.breaker.forced or any(DEFINITIONS[e.kind].disrupts for e in under_way):
+    if actions.record.breaker.forced or obstacles.is_repairing(actions.record, now):
         return actions
     for node in actions.left:
         health = snapshot.health.get(node.node)
