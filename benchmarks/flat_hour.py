@@ -30,7 +30,7 @@ REPEATED_MAX: Final = 60
 """No line of a log may be repeated more often in an hour."""
 MEMORY_GROWTH_MAX: Final = 1.15
 """Of a process between the first third and the end. A service collects reference cycles only after
-100,000 objects, so that its memory rises by some megabytes and falls again."""
+100,000 objects, so that its memory may rise by megabytes and fall again."""
 PAGE_KIB: Final = 4
 
 
