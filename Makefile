@@ -88,7 +88,7 @@ test-again: $(STAMP) ## Run what failed last once more, one test after another
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 test-real: $(STAMP) ## Run the tests against real parts from Debian's packages
-	@echo "Real parts: prometheus, jq, sshd, iproute2 (as root), cloud-init, packer, chromium, Slurm (as root), a Docker engine where one runs (docker compose 2 by tests/real/install-compose.sh), debootstrap (as root), nats and actionlint (go install), Ray in .venv/ray, and Kubernetes, helm and the like where tests/real/kubernetes/install.sh and install-tools.sh have built them. make test-real installs nothing; .ci/run does, with apt and pip."
+	@echo "Real parts: prometheus, jq, sshd, iproute2 (as root), cloud-init, packer, chromium, Slurm (as root), a Docker engine where one runs (tests/real/start-docker.sh starts one as root; docker compose 2 by tests/real/install-compose.sh), debootstrap (as root), nats and actionlint (go install), Ray in .venv/ray, and Kubernetes, helm and the like where tests/real/kubernetes/install.sh and install-tools.sh have built them. make test-real installs nothing; .ci/run does, with apt and pip."
 	@$(BIN)/python -m pytest -m real; status=$$?; \
 	if [ $$status -eq 5 ]; then echo "no test needs a real part here"; exit 0; fi; exit $$status
 

@@ -24,6 +24,7 @@ from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.topology_setup import set_up
 from services.primitives.clock import SystemClock
 from services.primitives.errors import BusError
+from tests.support.cluster import Cluster
 
 SERVICES: Final = ("pool_manager", "health_monitor", "provisioner", "notifier")
 POOL: Final = "training"
@@ -37,7 +38,7 @@ _decode_node = decoder(NodeRecord)
 
 
 class ScriptedAgents:
-    """One agent for each instance of the `fake` provider."""
+    """Runs one agent for each instance of the `fake` provider."""
 
     def __init__(self, bus: NatsBus, provider: Path) -> None:
         """Read the instances from the provider's file."""
@@ -97,12 +98,19 @@ def remove_instance(provider: Path, node: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedFleet:
-    """What runs."""
+    """Holds the parts of a fleet that runs."""
 
-    server: EmbeddedServer
+    servers: tuple[EmbeddedServer, ...]
     bus: NatsBus
     agents: ScriptedAgents
     provider: Path
+    services: dict[str, int]
+    """Process ID of each service."""
+
+    @property
+    def server(self) -> EmbeddedServer:
+        """Return the only server, or the first of three."""
+        return self.servers[0]
 
     async def active_nodes(self) -> dict[str, NodeRecord]:
         """Nodes in service whose agent is heard, by name."""
@@ -122,8 +130,30 @@ class ScriptedFleet:
 
 
 @asynccontextmanager
+async def _started_servers(
+    directory: Path, count: int
+) -> AsyncIterator[tuple[EmbeddedServer, ...]]:
+    """Start one nats-server, or several that are a cluster."""
+    if count > 1:
+        async with Cluster(directory, count) as cluster:
+            yield tuple(cluster.servers)
+        return
+    server = EmbeddedServer(directory)
+    await server.start()
+    try:
+        yield (server,)
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
 async def running_fleet(
-    directory: Path, pool: dict[str, Any], *, ping_seconds: int = 10, **settings: Any
+    directory: Path,
+    pool: dict[str, Any],
+    *,
+    ping_seconds: int = 10,
+    servers: int = 1,
+    **settings: Any,
 ) -> AsyncIterator[ScriptedFleet]:
     """Start nats-server, the services and the agents of one pool, in a directory."""
     provider = directory / "provider.json"
@@ -135,23 +165,26 @@ async def running_fleet(
             POOL: {"provider": "fake", "instance_type": "simulated", "gpu_count": GPUS} | pool
         },
         "notifier": {"type": "noop"},
+        "nats": {"replicas": servers},
     } | settings
     config = directory / "navarch.yaml"
     config.write_text(json.dumps(configuration), "utf-8")
-    server = EmbeddedServer(directory / "nats")
     async with AsyncExitStack() as stack:
-        url = await server.start()
-        stack.push_async_callback(server.stop)
+        started = await stack.enter_async_context(_started_servers(directory / "nats", servers))
+        url = ",".join(each.url for each in started)
         options = ConnectOptions(
-            settings=NatsSettings(url=url), name="bench", ping_seconds=ping_seconds
+            settings=NatsSettings(url=url, replicas=servers),
+            name="bench",
+            ping_seconds=ping_seconds,
         )
         bus = await NatsBus.connect(options)
         stack.push_async_callback(bus.close)
-        await set_up(bus, SystemClock(), replicas=1)
+        await set_up(bus, SystemClock(), replicas=servers)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")} | {
             "NAVARCH_NATS_URL": url,
             "NAVARCH_CONFIG": str(config),
         }
+        services: dict[str, int] = {}
         for name in SERVICES:
             with (directory / f"{name}.log").open("ab") as log:
                 process = await asyncio.create_subprocess_exec(
@@ -160,11 +193,12 @@ async def running_fleet(
                     stdout=log,
                     stderr=log,
                 )
+            services[name] = process.pid
             stack.push_async_callback(_stop, process)
         agents = ScriptedAgents(bus, provider)
         running = asyncio.create_task(agents.run())
         stack.callback(running.cancel)
-        yield ScriptedFleet(server, bus, agents, provider)
+        yield ScriptedFleet(started, bus, agents, provider, services)
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

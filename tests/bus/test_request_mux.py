@@ -165,3 +165,17 @@ async def test_a_question_whose_sending_fails_leaves_nothing_unseen() -> None:
         await mux.ask("a", b"", None, 1.0)
     gc.collect()
     assert unseen == []
+
+
+async def test_a_question_that_none_answers_leaves_no_garbage() -> None:
+    """Services ask every few seconds who else is there, and look for garbage seldom."""
+    _, mux = await listening()
+    await mux.gather_all("s", b"", 0.001, 0.001)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            await mux.gather_all("s", b"", 0.001, 0.001)
+        assert gc.collect() < 20
+    finally:
+        gc.enable()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
@@ -40,8 +41,14 @@ class Server(EmbeddedServer):
     """A server with a configuration that is complete."""
 
     def __init__(self, directory: Path, conf: str, name: str, through: Sequence[str] = ()) -> None:
-        super().__init__(directory, name=name, through=through)
+        self.pid_file = directory / "nats.pid"
+        arguments = ("--pid", str(self.pid_file))
+        super().__init__(directory, name=name, through=through, arguments=arguments)
         self.folder, self._text = directory, conf
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
 
     def _written_config(self) -> Path:
         written = self.folder / "server.conf"

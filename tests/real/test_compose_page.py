@@ -65,6 +65,8 @@ class Shell:
             | ports
             | {
                 "HOME": str(folder),
+                # `nats` looks for the home in the list of users, whatever HOME is.
+                "XDG_CONFIG_HOME": str(folder / ".config"),
                 "PATH": f"{Path(NATS).parent if NATS else ''}:{os.environ['PATH']}",
                 "DOCKER_CONFIG": os.environ.get("DOCKER_CONFIG", str(Path.home() / ".docker")),
                 "NAVARCH_BASE": BASE,

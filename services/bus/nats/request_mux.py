@@ -135,6 +135,9 @@ class RequestMux:
                 headers=headers,
             )
             await future
+            if waiting.is_over:
+                # An error that the future held would hold this call, and the call holds it.
+                raise TimeoutError
         finally:
             waiting.timer.cancel()
             del self._waiting[word]
@@ -166,6 +169,8 @@ class _Waiting:
         self._silence_seconds = silence_seconds
         self._loop = future.get_loop()
         self._heard_at = self._loop.time()
+        self.is_over = False
+        """The silence was too long."""
         self.timer = self._loop.call_later(first_seconds, self._expire)
 
     def take(self, message: ClientMessage) -> None:
@@ -183,4 +188,5 @@ class _Waiting:
         if ends_at > self._loop.time():
             self.timer = self._loop.call_at(ends_at, self._expire)
         else:
-            self.future.set_exception(TimeoutError())
+            self.is_over = True
+            self.future.set_result(None)
