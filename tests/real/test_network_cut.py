@@ -143,7 +143,7 @@ async def led_by(rig: Rig, name: str, stream: str) -> None:
 async def test_minority_side_is_cut_off_and_rejoins(
     tmp_path: Path,
 ) -> None:
-    """One server and one replica of each service on one side, two and the others on the other.
+    """A cut leaves one server and one replica of each service on one side, and two on the other.
 
     The larger side elects a leader and continues; nothing that the smaller side held is done twice.
     After it rejoined the others are stopped, and it replaces the next node alone.

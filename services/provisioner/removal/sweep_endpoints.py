@@ -33,7 +33,7 @@ _lease = decoder(LeaseRecord)
 
 
 class SweepEndpoints:
-    """The sweep endpoints of one replica."""
+    """Serves the sweep endpoints of one replica."""
 
     def __init__(
         self, bus: Bus, clock: Clock, sweeper: Sweeper, lease: Lease, replica: str
