@@ -140,6 +140,8 @@ def without_work(
 def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:
     """Return the nodes that need not queue behind drains that do not end, if they have no work."""
     record = snapshot.record
+    if not any(is_overdue(record, each, now) for each in record.open.values()):
+        return []
     left = allowance(record, snapshot.nodes, snapshot.others, now)
     refused = left.refusal(cordoned=False)
     if not refused or left.refusal(cordoned=False, no_work=True) == refused:
