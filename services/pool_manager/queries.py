@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -44,6 +44,8 @@ from services.settings.drain_warnings import drain_warning
 
 PAGE_BYTES_MAX: Final = 786_432
 """Of nodes in one page: a message has at most 1,048,576. Labels may be long."""
+FIRST_SAMPLE_WITHIN: Final = timedelta(minutes=2)
+"""After its registration every agent that reports conditions has sent a sample."""
 MOMENTS_KEPT_MAX: Final = 32_768
 """Texts of date-times: a list asks for the same two of each node again."""
 
@@ -56,7 +58,7 @@ V = TypeVar("V", bound=NodeView)
 
 
 def node_view(
-    kind: type[V], record: NodeRecord, health: HealthRecord | None, *, detailed: bool
+    kind: type[V], record: NodeRecord, health: HealthRecord | None, *, now: datetime, detailed: bool
 ) -> V:
     """Put a node together as people see it, `detailed` with its GPUs."""
     launch = record.launch
@@ -97,16 +99,20 @@ def node_view(
         registered_at=_moment(record.registered_at),
         last_change=_moment(record.changed_at),
         gpus=tuple(_gpus(record, health)) if detailed else (),
-        conditions=_conditions(record, health) if detailed and health else (),
+        conditions=_conditions(record, health, now) if detailed and health else (),
         health_events=_health_events(health),
     )
 
 
-def _conditions(record: NodeRecord, health: HealthRecord) -> tuple[ConditionView, ...]:
+def _conditions(
+    record: NodeRecord, health: HealthRecord, now: datetime
+) -> tuple[ConditionView, ...]:
     """Return what the node's agent sees, or that it does not say."""
-    if health.conditions is None and record.agent_version and health.status != "unknown":
-        return (unreported_view(_moment(record.registered_at)),)
-    return condition_views(health.conditions)
+    since = record.registered_at
+    if health.conditions is not None or since is None or now - since < FIRST_SAMPLE_WITHIN:
+        return condition_views(health.conditions)
+    is_known = record.agent_version and health.status != "unknown"
+    return (unreported_view(_moment(since)),) if is_known else ()
 
 
 def _gpus(record: NodeRecord, health: HealthRecord | None) -> Iterator[GpuView]:
@@ -319,11 +325,12 @@ class Queries:
         return msgspec.json.encode(page_of(views, query.limit))
 
     def _view(self, kind: type[V], key: str, record: NodeRecord, *, detailed: bool) -> V:
-        view = node_view(kind, record, self._store.health.records.get(key), detailed=detailed)
+        health, now = self._store.health.records.get(key), self._clock.now()
+        view = node_view(kind, record, health, now=now, detailed=detailed)
         pool = self._store.last_read(record.pool)
         if pool is None:
             return view
-        due = renewal(record, pool[0], self._clock.now())
+        due = renewal(record, pool[0], now)
         other = drift.remark(record, pool[0])
         reason = due.reason if due and due.reason not in other else ""
         text = "; ".join(filter(None, (reason, other)))

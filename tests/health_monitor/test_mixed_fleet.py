@@ -130,12 +130,14 @@ def test_get_says_that_an_agent_reports_no_conditions() -> None:
     """A line for people, and none for a node whose agent has reported its list."""
     node = NodeRecord(pool="p", node="n", agent_version="0.9", registered_at=NOW)
     record = of_earlier(healthy(), 2, NOW)
-    [view] = node_view(NodeView, node, record, detailed=True).conditions
+    at, early = NOW + timedelta(minutes=3), NOW + timedelta(minutes=1)
+    assert node_view(NodeView, node, record, now=early, detailed=True).conditions == ()
+    [view] = node_view(NodeView, node, record, now=at, detailed=True).conditions
     line = condition_line(view)
     assert line.startswith("conditions is unknown since ")
     assert "(one of an earlier release does not): faults wear off by the policy's times" in line
     record, _ = take(record, Agent().sample(), 3, NOW)
-    assert node_view(NodeView, node, record, detailed=True).conditions == ()
+    assert node_view(NodeView, node, record, now=at, detailed=True).conditions == ()
 
 
 class ReleaseHost(AgentHost):

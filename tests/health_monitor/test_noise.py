@@ -65,6 +65,8 @@ class Noise:
     failures: int = 0
     blips: int = 0
     samples: int = 0
+    shaken: bool = False
+    """The sample before had a reading beyond its bound: the next one has none."""
 
     def run(self) -> "Noise":
         """Take each sample as the agent and the health-monitor do."""
@@ -89,7 +91,8 @@ class Noise:
         return self
 
     def _view(self, dice: random.Random, per_day: float) -> NvmlView:
-        blip = dice.random() < BLIPS_A_DAY / per_day
+        blip = dice.random() < BLIPS_A_DAY / per_day and not self.shaken
+        self.shaken = blip
         self.blips += blip
         shaken = dice.randrange(8) if blip else -1
         gpus = tuple(_jittered(dice, index, blipped=index == shaken) for index in range(8))

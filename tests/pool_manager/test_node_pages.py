@@ -32,7 +32,7 @@ def view(name: str, labels: dict[str, str]) -> ListedNode:
     """A node of a pool with labels."""
     launch = LaunchSpec(fleet="f", provider="aws", instance_type="p5", region="r", labels=labels)
     record = NodeRecord(pool="training", node=name, launch=launch, hostname=f"host-{name}")
-    return node_view(ListedNode, record, None, detailed=False)
+    return node_view(ListedNode, record, None, now=NOW, detailed=False)
 
 
 @pytest.mark.parametrize("labels", [{}, LABELS])
@@ -65,7 +65,7 @@ def test_a_silent_node_has_one_word_in_lists_and_counts() -> None:
         NodeRecord(pool="training", node="a", state="active", health="healthy", lost=True),
         NodeRecord(pool="training", node="b", state="active", health="healthy"),
     ]
-    listed = [node_view(ListedNode, each, None, detailed=False).health for each in records]
+    listed = [node_view(ListedNode, each, None, now=NOW, detailed=False).health for each in records]
     counted = pool_view(pool(2), records, NOW)
     assert listed == ["unhealthy", "healthy"]
     assert (counted.unhealthy, counted.healthy) == (1, 1)
@@ -84,7 +84,9 @@ def test_every_gpu_has_its_identity_its_health_and_its_cordon() -> None:
         index=3, status="unhealthy", action="reset_gpu", rule="xid", reason="XID 48", since=NOW
     )
     health = HealthRecord(pool="training", node="a", status="degraded", gpus=(affected,))
-    good, bad = msgspec.to_builtins(node_view(NodeView, record, health, detailed=True).gpus)
+    good, bad = msgspec.to_builtins(
+        node_view(NodeView, record, health, now=NOW, detailed=True).gpus
+    )
     assert {key: value for key, value in good.items() if value != "" and key != "code"} == {
         "index": 0,
         "uuid": "GPU-0",

@@ -266,11 +266,11 @@ async def test_a_container_of_another_is_not_removed(engine: DockerServer, make:
         "name": "database",
         "Labels": {"navarch-node": "web-2", "com.docker.compose.project": "shop"},
     }
-    wrong = (other, "database", f"{FLEET}.web.web-1", made.provider_id[:12], "", "../images/x", "*")
-    for each in wrong:
-        with pytest.raises(ProviderError) as refused:
-            await provider.terminate(each)
-        assert refused.value.kind == "INVALID"
+    with pytest.raises(ProviderError) as refused:
+        await provider.terminate(other)
+    assert refused.value.kind == "INVALID"
+    for each in ("database", f"{FLEET}.web.web-1", made.provider_id[:12], "", "../images/x", "*"):
+        await provider.terminate(each)
     assert {other, made.provider_id} == set(engine.containers)
     await provider.terminate("cd" * 32)
     await provider.terminate(made.provider_id)

@@ -52,7 +52,7 @@ async def test_one_dead_machine_does_not_blind_the_fleet(
     one = steps(bus, provider)
     await InstanceStore(bus).change("web.web-1", lambda it: it and replace(it, state="terminating"))
     assert not await one.remover.try_removal("web.web-1")
-    result, _ = await one.remover._terminate("web.web-1", await recorded(bus, "web-1"), again=False)
+    result = await one.remover._try_removal("web.web-1", await recorded(bus, "web-1"), again=False)
     assert isinstance(result, NotRemoved)
     assert f"{dead.name} cannot be reached" in result.reason
 

@@ -147,12 +147,11 @@ A container shares its host's kernel: a reboot would repair nothing, so it is no
     async def terminate(self, provider_id: str) -> None:
         """Remove a container with its anonymous volumes; success if there is none.
 
-        The engine takes names too, and knows containers of others: one that no fleet has labelled
-        is left alone.
+        The engine takes names and beginnings of IDs too, which name no container here, and knows
+        containers of others: one that no fleet has labelled is left alone.
         """
-        if not CONTAINER_ID.fullmatch(provider_id):
-            raise invalid(f"{provider_id!r} is no container's ID; nothing was removed")
-        labels = await self._engine.labels(provider_id)
+        is_id = CONTAINER_ID.fullmatch(provider_id)
+        labels = await self._engine.labels(provider_id) if is_id else None
         if labels is None:
             return
         if FLEET_TAG not in labels:
