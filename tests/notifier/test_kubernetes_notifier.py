@@ -155,3 +155,20 @@ def test_an_order_without_a_right_is_repeated_for_a_minute() -> None:
     with rights.needed(order(), "kubectl apply"):
         pass
     assert tried() is PermissionError
+
+
+@pytest.mark.parametrize(("code", "is_informed"), [(201, True), (409, True), (403, False)])
+async def test_an_event_that_exists_already_informs_its_owner(
+    site: KubernetesSite, notifier: KubernetesNotifier, code: int, *, is_informed: bool
+) -> None:
+    """A drain that is delivered again writes the event of a pod again, and that is no failure."""
+    site.place(NODE)
+
+    def answer(request: Request) -> Response | None:
+        is_event = request.method == "POST" and request.url.path.endswith("/events")
+        return status(code, "events") if is_event else None
+
+    site.refuses = answer
+    [notice] = await notifier.notify_owners(order("drain"))
+    assert notice.work == (f"default/pod-{NODE}",)
+    assert is_informed == (not notice.failure)
