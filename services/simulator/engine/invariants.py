@@ -225,6 +225,10 @@ class Invariants:
             self._cancelled.add(entry.saga)
         elif isinstance(entry, StepSucceeded) and entry.step == "promote":
             self.sagas.promote(entry.saga)
+        elif isinstance(entry, StepSucceeded) and entry.step == "terminate":
+            # Under a wrong ID the machine may be left, for a sweep or an operator to end.
+            ended = self.sagas.started(entry.saga)
+            self._removals.by[ended.params.node] = ended
         elif isinstance(entry, StepStarted | UndoStarted) and entry.saga in self.sagas.cut_short:
             self.fail(f"{entry.saga} has ended, and begins with {entry.step} again", entry.saga)
         self._drained(entry, stored.time)
