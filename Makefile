@@ -121,7 +121,7 @@ simulate: $(STAMP) ## Run fuzz campaigns in virtual time: make simulate SEEDS=10
 crash-matrix: $(STAMP) ## Kill everything at every moment, and large fleets; make test does a part of it
 	CRASH_MATRIX=whole $(BIN)/python -m pytest tests/crash \
 		tests/whole_fleet/test_bootstrap_of_a_hundred.py tests/provisioner/test_capacity_drought.py \
-		tests/simulator/test_refused_writes.py
+		tests/simulator/test_refused_writes.py tests/real/test_network_cut.py
 
 nightly: $(STAMP) ## What takes too long for every day: ten thousand seeds, the whole crash matrix, wider properties
 	@$(MAKE) --no-print-directory simulate SEEDS=10000
