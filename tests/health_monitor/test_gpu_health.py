@@ -169,7 +169,7 @@ def test_navarch_get_shows_the_health_of_each_gpu() -> None:
     gpus = tuple(GpuIdentity(index=index, uuid=f"GPU-{index}") for index in range(2))
     node = NodeRecord(pool="p", node="n", state="active", gpus=gpus, rack="hall-2-rack-17")
     health = after((fault(1, 79, 1), judged("unhealthy", "replace", description="it fell")))
-    view = node_view(NodeView, node, health, detailed=True)
+    view = node_view(NodeView, node, health, now=NOW, detailed=True)
     assert ["healthy", "unhealthy"] == [gpu.health for gpu in view.gpus]
     well, broken = view.gpus
     assert ("replace", "r-unhealthy", 79) == (broken.action, broken.rule, broken.code)
@@ -177,5 +177,5 @@ def test_navarch_get_shows_the_health_of_each_gpu() -> None:
     page = node_page(view, NOW, colour=False)
     assert "rack           hall-2-rack-17" in page
     assert "XID 79: it fell (GPU 1)" in page
-    unknown = node_view(NodeView, node, None, detailed=True)
+    unknown = node_view(NodeView, node, None, now=NOW, detailed=True)
     assert ["unknown", "unknown"] == [gpu.health for gpu in unknown.gpus]

@@ -41,7 +41,7 @@ def test_an_expired_drain_is_not_called_drained(
     found = leaving_node(NodeRecord(pool="p", node="p-1", state="active", cordoned=True), state)
     assert found is not None
     assert found.drained
-    [row] = node_rows([node_view(NodeView, found, None, detailed=False)], NOW)
+    [row] = node_rows([node_view(NodeView, found, None, now=NOW, detailed=False)], NOW)
     assert words in row[-1].split(", ")
     rests = NodeUse(gpus=GpuUse(busy=False, since=NOW - IDLE_MIN))
     assert use_of(found, {"p-1": rests}, NOW) == use
