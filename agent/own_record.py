@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from agent.healthy_command import CONDITIONS_FILE, FILE
+from agent.healthy_command import CONDITIONS_FILE, CONNECTED_SECONDS_MAX, FILE
 from agent.json_file import write_json
 from agent.settings import AgentConfig
 from schemas.held_conditions import ConditionList, HeldCondition
@@ -29,8 +29,9 @@ READ_SECONDS: Final = 15.0
 CHANGING_SECONDS: Final = 3.0
 """Interval before its admission and during its sagas: what it has read then is repeated in
 heartbeats, and must be known when the store is restored from a backup."""
-FILE_SECONDS_MAX: Final = 60.0
-"""After so long an unchanged file is written again: it says when its content was read."""
+FILE_SECONDS_MAX: Final = CONNECTED_SECONDS_MAX / 2
+"""After so long an unchanged file is written again, at the next read: it says when its content was
+read, and `navarch-agent connected` must not take it for old."""
 REASON_CHARS_MAX: Final = 200
 
 _decoder = decoder(NodeRecord)

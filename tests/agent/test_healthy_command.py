@@ -5,6 +5,9 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -72,26 +75,33 @@ def test_damaged_file_does_not_stop_the_cluster(
     assert run(["--strict"]) == UNKNOWN
 
 
-async def test_agent_keeps_a_copy_of_its_record(tmp_path: Path) -> None:
-    """The file has the fleet's verdict and its reason as soon as the bus is there."""
+@asynccontextmanager
+async def bus_with(record: NodeRecord) -> AsyncIterator[MemoryBus]:
+    """A bus that has the record of a node."""
     server = MemoryServer(SystemClock())
     bus = MemoryBus(server, PerfectLink())
     await set_up(bus, SystemClock(), replicas=1)
+    await bus.put(NODES, node_key(record.pool, record.node), encode(record))
+    yield bus
+    await bus.close()
+    server.close()
+
+
+async def test_agent_keeps_a_copy_of_its_record(tmp_path: Path) -> None:
+    """The file has the fleet's verdict and its reason as soon as the bus is there."""
     config = AgentConfig(pool="training", node="training-7", state_dir=str(tmp_path))
     record = NodeRecord(
         pool="training", node="training-7", health="unhealthy", health_reason="xid-79 on GPU 3"
     )
-    await bus.put(NODES, node_key("training", "training-7"), encode(record))
     seen = HeldCondition(name="driver-hung", since=1.0, severe=True, message="it hangs")
     listed = ConditionList(boot_id="boot", counter=1, held=(seen,))
-    own = OwnRecord(config, SystemClock(), lambda: bus, "boot", lambda: listed)
-    copying = asyncio.create_task(own.run())
-    async with asyncio.timeout(5):
-        while not (tmp_path / FILE).exists():
-            await asyncio.sleep(0)
-    copying.cancel()
-    await bus.close()
-    server.close()
+    async with bus_with(record) as bus:
+        own = OwnRecord(config, SystemClock(), lambda: bus, "boot", lambda: listed)
+        copying = asyncio.create_task(own.run())
+        async with asyncio.timeout(5):
+            while not (tmp_path / FILE).exists():
+                await asyncio.sleep(0)
+        copying.cancel()
     said, code = judge(json.loads((tmp_path / FILE).read_text()), {}, 0.0)
     assert (said, code) == ("unhealthy: xid-79 on GPU 3", UNHEALTHY)
     local = json.loads((tmp_path / CONDITIONS_FILE).read_text())
@@ -138,6 +148,42 @@ def test_an_agent_that_reads_its_record_is_connected(found: dict[str, Any], why:
     """The node's health does not count: a pod that is not ready repairs no node."""
     said = why_not_connected(found, NOW)
     assert (why in said) if why else said == ""
+
+
+class Probed(SystemClock):
+    """A clock that probes the agent at the end of each pause, ten minutes long."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._time = NOW
+        self.said: list[str] = []
+        self.done = asyncio.Event()
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self._time, UTC)
+
+    async def sleep(self, seconds: float) -> None:
+        self._time += seconds
+        self.said.append(why_not_connected(json.loads(self._file.read_text()), self._time))
+        if self._time > NOW + 600:
+            self.done.set()
+            await asyncio.Event().wait()
+
+
+async def test_an_agent_stays_connected_while_its_record_stays_the_same(tmp_path: Path) -> None:
+    """The file is not written at each read, but before a probe takes it for old."""
+    config = AgentConfig(pool="training", node="training-7", state_dir=str(tmp_path))
+    record = NodeRecord(
+        pool="training", node="training-7", health="healthy", admitted_at=datetime.now(UTC)
+    )
+    clock, nothing = Probed(tmp_path / FILE), ConditionList(boot_id="boot", counter=1)
+    async with bus_with(record) as bus:
+        reading = asyncio.create_task(
+            OwnRecord(config, clock, lambda: bus, "boot", lambda: nothing).run()
+        )
+        await clock.done.wait()
+        reading.cancel()
+    assert set(clock.said) == {""}
 
 
 def test_a_probe_ends_with_an_exit_code(
