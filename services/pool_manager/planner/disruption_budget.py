@@ -89,10 +89,15 @@ def _share(percentage: str, of: int) -> int:
     return math.ceil(of * float(percentage.removesuffix("%")) / 100 - 1e-9)
 
 
+def quarantine_cap(spec: BudgetSpec | FleetBudgetSpec) -> int | str:
+    """Return how many nodes may be quarantined, a count or a share; ALL: this bounds none."""
+    return ALL if spec.max_quarantined is None else spec.max_quarantined
+
+
 def lifted(spec: FleetBudgetSpec) -> bool:
     """Return whether the fleet's budget cannot bind, so that nothing need be counted for it."""
     resets = spec.max_resets in (None, UNLIMITED) and spec.max_voluntary in (None, UNLIMITED)
-    if spec.max_quarantined not in (None, ALL):
+    if quarantine_cap(spec) != ALL:
         return False
     return spec.max_unavailable == ALL and spec.max_replacements == UNLIMITED and resets
 
@@ -237,8 +242,7 @@ class Others:
 
     def quarantine_limit(self, desired: int) -> int:
         """Nodes of the fleet that may be quarantined, where this pool wants `desired`."""
-        most = ALL if self.spec.max_quarantined is None else self.spec.max_quarantined
-        return limit(most, self.desired + desired, least=FLEET_LEVEL_MIN)
+        return limit(quarantine_cap(self.spec), self.desired + desired, least=FLEET_LEVEL_MIN)
 
     def rate(self, desired: int) -> int | None:
         """Sagas that may be begun in the fleet within its window."""

@@ -49,6 +49,11 @@ def is_idle(node: NodeRecord, use: Mapping[str, NodeUse] | None, now: datetime) 
     return use_of(node, use, now) == "idle"
 
 
+def has_no_work(node: NodeRecord, use: Mapping[str, NodeUse] | None, now: datetime) -> bool:
+    """Return whether a node has no work to lose: it is silent, or known to be empty."""
+    return node.lost or is_idle(node, use, now)
+
+
 def has_rested(used: NodeUse, now: datetime) -> bool:
     """Whether a node's GPUs have rested for long enough."""
     return used.gpus is not None and not used.gpus.busy and now - used.gpus.since >= IDLE_MIN

@@ -10,7 +10,7 @@ from schemas.saga_log_entries import SagaStarted, StepStarted, StepSucceeded, sa
 from schemas.topology import NODES, SAGAS
 from services.bus.port import Stored
 from services.pool_manager.planner import cloud_notices, rack_units
-from services.pool_manager.planner.disruption_budget import ALL, FLEET_LEVEL_MIN
+from services.pool_manager.planner.disruption_budget import ALL, FLEET_LEVEL_MIN, quarantine_cap
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.remediation.flapping_nodes import calm_at, flaps
 from services.pool_manager.planner.remediation.quarantine import pool_limit
@@ -144,10 +144,10 @@ class QuarantineInvariants:
         if unit in unit_of.values():
             return  # its rack counts already
         wanted = rack_units.units(pool, pool.desired)
-        stated = pool.spec.budget.max_quarantined
-        if stated is None or stated == ALL:
+        cap = quarantine_cap(pool.spec.budget)
+        if cap == ALL:
             return
-        allowed = budget_count(stated, wanted, least=1)
+        allowed = budget_count(cap, wanted, least=1)
         if len(units) > allowed:
             text = f"{len(found)} nodes are quarantined where {allowed} may be"
             self._invariants.fail(text, *sorted(found))

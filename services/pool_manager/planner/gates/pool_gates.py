@@ -11,7 +11,7 @@ from services.operator_text.quantities import first_of
 from services.pool_manager.planner.disruption_budget import room_at
 from services.pool_manager.planner.gates.node_gates import by_hand
 from services.pool_manager.planner.gates.proposal import Proposal
-from services.pool_manager.planner.idle_nodes import is_idle
+from services.pool_manager.planner.idle_nodes import has_no_work
 from services.pool_manager.planner.node_counts import cordon_just_refused, cordons_wait
 from services.pool_manager.planner.safety import incidents
 from services.pool_manager.planner.safety.breaker import is_restored
@@ -183,7 +183,7 @@ def budget(proposal: Proposal) -> Block | None:
         return None
     allowed = allowed.for_no_fault() if proposal.kind == "renewal" else allowed
     node = proposal.node
-    empty = node is not None and (node.lost or is_idle(node, proposal.use, now))
+    empty = node is not None and has_no_work(node, proposal.use, now)
     cause = allowed.refusal(cordoned=node is not None and node.cordoned, no_work=empty)
     if not cause:
         return None

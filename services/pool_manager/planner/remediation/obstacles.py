@@ -16,7 +16,6 @@ from services.pool_manager.planner.disruption_budget import (
 )
 from services.pool_manager.planner.gates import gate_table, pool_gates
 from services.pool_manager.planner.gates.proposal import Proposal
-from services.pool_manager.planner.idle_nodes import is_idle
 from services.pool_manager.planner.node_counts import (
     automatic,
     busy,
@@ -125,16 +124,6 @@ def is_repairing(record: PoolRecord, now: datetime) -> bool:
         for each in record.open.values()
         if not (for_no_fault(each) or is_overdue(record, each, now))
     )
-
-
-def without_work(
-    snapshot: PoolSnapshot, waiting: Sequence[NodeRecord], now: datetime
-) -> frozenset[str]:
-    """Return the names of the nodes that have no work to lose: silent ones, and empty ones.
-
-    Empty is what the agent and the workload system have just said so of; unknown is not empty.
-    """
-    return frozenset(node.node for node in waiting if node.lost or is_idle(node, snapshot.use, now))
 
 
 def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:

@@ -19,7 +19,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import QuarantineFull
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices, rack_units
-from services.pool_manager.planner.disruption_budget import ALL, limit
+from services.pool_manager.planner.disruption_budget import ALL, limit, quarantine_cap
 from services.pool_manager.planner.gates import gate_table
 from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import (
@@ -90,11 +90,9 @@ def quarantine(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> Pool
 def pool_limit(record: PoolRecord, *, unconfirmed: bool = False) -> int:
     """Nodes of a pool that may be quarantined; of an incident's unconfirmed nodes half as many."""
     desired = rack_units.units(record, record.desired)
-    stated = record.spec.budget.max_quarantined
-    if stated is None or stated == ALL:
-        return max(1, desired)
-    allowed = limit(stated, desired)
-    return (allowed + 1) // 2 if unconfirmed else allowed
+    cap = quarantine_cap(record.spec.budget)
+    allowed = limit(cap, desired)
+    return (allowed + 1) // 2 if unconfirmed and cap != ALL else allowed
 
 
 def _is_full(snapshot: PoolSnapshot, record: PoolRecord, count: int, *, unconfirmed: bool) -> bool:
@@ -258,10 +256,10 @@ _RESOLVED: Final = "no unhealthy node is left in service for the cap"
 
 
 def _full_reason(record: PoolRecord, waiting: Sequence[str], count: int) -> str:
-    stated = record.spec.budget.max_quarantined
+    stated = quarantine_cap(record.spec.budget)
     wave = " (an incident's unconfirmed nodes use half of it)" if incidents.holding(record) else ""
     cap = f"budget.max_quarantined of the pool ({stated}) or of the fleet allows{wave}"
-    if stated in (None, ALL):
+    if stated == ALL:
         cap = "budget.cordon_floor of the pool or budget.max_quarantined of the fleet allows"
     return (
         f"{count} {rack_units.called(record)} are quarantined or have a cordoned GPU, as many as "

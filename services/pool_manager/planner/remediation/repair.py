@@ -20,6 +20,7 @@ from services.pool_manager.planner.disruption_budget import (
 )
 from services.pool_manager.planner.gates import gate_table
 from services.pool_manager.planner.gates.proposal import Proposal
+from services.pool_manager.planner.idle_nodes import has_no_work
 from services.pool_manager.planner.node_counts import (
     Nodes,
     busy,
@@ -61,7 +62,7 @@ class _Actions:
     choices: Mapping[str, RemedyChoice]
     """Node -> its remedy."""
     without_work: frozenset[str]
-    """Nodes that have no work to lose."""
+    """Nodes that have no work to lose; unknown is not empty."""
     refused: BreakerCause = ""
 
 
@@ -85,7 +86,9 @@ def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
         allowance=allowance(record, snapshot.nodes, snapshot.others, now),
         start={},
         units=open_sagas.open_units(record),
-        without_work=obstacles.without_work(snapshot, waiting, now),
+        without_work=frozenset(
+            each.node for each in waiting if has_no_work(each, snapshot.use, now)
+        ),
     )
     actions = _begin_urgent(snapshot, actions, obstacle, now)
     actions = _replace_gone(snapshot, actions, obstacle, now)
