@@ -174,18 +174,18 @@ def _recovery(index: int, action: int) -> Seen:
     return Seen(f"NVML asks for a recovery of GPU {index}: {word}", metrics, word)
 
 
-def pcie_width_problem(gpu: GpuSample, needs: GpuNeeds, best: Best) -> str:
+def narrow_pcie(gpu: GpuSample, needs: GpuNeeds, best: Best) -> Seen | None:
     """Compare the PCIe lanes with the type's, and with the most that the GPU has had."""
-    lanes = max(needs.pcie_width, best.pcie_width)
-    narrow = bool(gpu.pcie_width) and (gpu.pcie_width or 0) < lanes
-    return f"the PCIe link has {gpu.pcie_width} lanes of {lanes}" if narrow else ""
+    needed, now = max(needs.pcie_width, best.pcie_width), gpu.pcie_width
+    if not now or now >= needed:
+        return None
+    text = f"the PCIe link has {now} lanes of {needed}"
+    return Seen(text, {"pcie_width": now, "pcie_width_was": needed})
 
 
 def _pcie(gpu: GpuSample, needs: GpuNeeds, best: Best) -> Iterator[tuple[str, Seen]]:
-    if text := pcie_width_problem(gpu, needs, best):
-        metrics: dict[str, Reading] = {"pcie_width": gpu.pcie_width or 0}
-        was = max(needs.pcie_width, best.pcie_width)
-        yield "pcie-width", Seen(text, metrics | {"pcie_width_was": was})
+    if narrow := narrow_pcie(gpu, needs, best):
+        yield "pcie-width", narrow
     needed, now = max(needs.pcie_generation, best.pcie_generation), gpu.pcie_generation
     # A GPU that rests has its link at a lower generation, to save power.
     if now and now < needed and (gpu.utilization_percent or 0) >= LOADED_PERCENT:

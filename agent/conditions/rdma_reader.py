@@ -13,11 +13,12 @@ from schemas.node_events import CheckResult
 RDMA: Final = "rdma-devices"
 """Name of the condition, and of the boot check."""
 DETAIL_CHARS_MAX: Final = 1000
+"""Of what a boot check says."""
 PORTS_MAX: Final = 512
 
 
 class RdmaPort(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One port as the kernel shows it."""
+    """Describes one port as the kernel shows it."""
 
     device: str
     port: str = "1"

@@ -7,14 +7,13 @@ from agent.conditions.gpu_reader import (
     FABRIC_COMPLETED,
     fabric_problems,
     links_of,
-    pcie_width_problem,
+    narrow_pcie,
 )
-from agent.conditions.rdma_reader import RDMA
+from agent.conditions.rdma_reader import DETAIL_CHARS_MAX, RDMA
 from agent.observations import Best, GpuInventory, GpuNeeds, NodeSample, common_domain
 from schemas.gpu_samples import GpuSample
 from schemas.node_events import CheckResult
 
-DETAIL_CHARS_MAX: Final = 1000
 DRIVER: Final = "driver"
 INTERCONNECT: Final = "interconnect"
 PCIE: Final = "pcie"
@@ -70,9 +69,9 @@ def boot_checks(
 def _pcie(needs: GpuNeeds, best: Mapping[str, Best], sample: NodeSample) -> list[CheckResult]:
     """Name the GPUs whose PCIe link is narrower than it must be; nothing where none is."""
     narrow = [
-        f"GPU {gpu.index}: {text}"
+        f"GPU {gpu.index}: {seen.message}"
         for gpu in sample.gpus
-        if (text := pcie_width_problem(gpu, needs, best.get(gpu.uuid, Best())))
+        if (seen := narrow_pcie(gpu, needs, best.get(gpu.uuid, Best())))
     ]
     detail = "; ".join(narrow)[:DETAIL_CHARS_MAX]
     return [CheckResult(name=PCIE, ok=False, detail=detail)] if narrow else []

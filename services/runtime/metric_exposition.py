@@ -59,7 +59,7 @@ class SharedExposition:
     async def _write(self, kind: str) -> bytes:
         if self._refresh is not None:
             await self._refresh()
-        return (await exposition(self._registry, kind))[0]
+        return await _written(self._registry, kind)
 
 
 def content_type(accept: str) -> str:
@@ -76,5 +76,9 @@ def content_type(accept: str) -> str:
 async def exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     """Return the text as of now, and its content type, for a scraper that sends this `Accept`."""
     kind = content_type(accept)
+    return await _written(registry, kind), kind
+
+
+async def _written(registry: CollectorRegistry, kind: str) -> bytes:
     encode, _ = choose_encoder(kind)
-    return await asyncio.to_thread(Collected(registry.collect()).text, encode), kind
+    return await asyncio.to_thread(Collected(registry.collect()).text, encode)

@@ -32,6 +32,7 @@ from services.saga.saga_state import SagaState, StepState
 from tests.pool_manager.fleet import ask, events, peers, pools, settings, settled
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
+from tests.support.saga_states import saga_state
 
 NOW = datetime(2026, 5, 5, tzinfo=UTC)
 SUBJECT_SAFE = re.compile(r"[a-z]+\.[A-Za-z0-9_=-]+\Z")
@@ -261,15 +262,12 @@ def test_hardware_denied_after_a_replacement(
 
 def about(kind: SagaKind = "scale-down", **params: Any) -> SagaState:
     """Return a saga about node n1."""
-    return SagaState(
+    return saga_state(
         saga="s",
         kind=kind,
         params=SagaParams(pool="training", node="n1", **params),
         started_at=NOW,
-        cause="",
-        trace="",
         sequence=1,
-        last_id="",
     )
 
 

@@ -12,7 +12,8 @@ from services.pool_manager.planner.idle_nodes import IDLE_MIN, use_of
 from services.pool_manager.planner.pool_snapshot import NodeUse
 from services.pool_manager.planner.saga_projection import leaving_node
 from services.pool_manager.queries import node_view
-from services.saga.saga_state import SagaParams, SagaState, StepState
+from services.saga.saga_state import SagaParams, StepState
+from tests.support.saga_states import saga_state
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -26,16 +27,12 @@ def test_an_expired_drain_is_not_called_drained(
 ) -> None:
     """The list and the decision whether a node is idle know the difference."""
     steps = {"cordon": StepState(status="succeeded"), "drain": StepState(status=status)}
-    state = SagaState(
+    state = saga_state(
         saga="drain-p-1-1",
         kind="drain",
         params=SagaParams(pool="p", node="p-1"),
-        cause="",
-        trace="",
-        last_id="",
         status="done",
         started_at=NOW,
-        sequence=9,
         steps=steps,
     )
     found = leaving_node(NodeRecord(pool="p", node="p-1", state="active", cordoned=True), state)

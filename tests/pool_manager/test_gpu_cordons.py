@@ -22,6 +22,7 @@ from services.pool_manager.planner.sizing.open_sagas import begin
 from services.saga.definitions.saga_steps import admitted
 from services.saga.saga_state import SagaState, StepState
 from tests.pool_manager.test_quarantine import NOW, OUT, decided, node, pool, unhealthy
+from tests.support.saga_states import saga_state
 
 CALM = Breaker()
 FAILED = {"gpu_cordon_failed_at": NOW - timedelta(seconds=1)}
@@ -158,18 +159,14 @@ def test_a_reset_is_of_the_cordoned_gpu_as_well(
 def ended(gpus: tuple[int, ...], *, done: bool) -> SagaState:
     """The log of a cordon of GPUs."""
     step = StepState(status="succeeded" if done else "failed", sequence=9, ended_at=NOW)
-    return SagaState(
+    return saga_state(
         saga="cordon-gpus-a-1",
         kind="cordon-gpus",
-        cause="",
-        trace="",
-        last_id="",
         status="done" if done else "unwound",
         params=SagaParams(pool="training", node="a", faulty_gpus=gpus),
         started_at=NOW,
         unwinding_at=None if done else NOW,
         reason="" if done else "this Kubernetes has no DeviceTaintRule",
-        sequence=9,
         steps={"cordon-gpus": step},
     )
 

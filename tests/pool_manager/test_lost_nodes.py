@@ -30,6 +30,7 @@ from services.saga.saga_state import SagaState, StepState
 from tests.pool_manager.fleet import ask, nodes, peers, settings, settled
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
+from tests.support.saga_states import saga_state
 
 __all__ = ["peers"]
 
@@ -47,9 +48,9 @@ def saga(kind: Any, sequence: int, status: Any = "done", **changes: Any) -> Saga
     """A saga about node n1 whose named steps have succeeded."""
     steps = dict.fromkeys(changes.pop("steps", ()), SUCCEEDED)
     params = SagaParams(pool="p", launch=LAUNCH, **changes)
-    return SagaState(
-        saga=f"{kind}-n1-{sequence}", kind=kind, params=params, started_at=NOW, cause="", trace="",
-        sequence=sequence, last_id="", status=status, steps=steps,
+    return saga_state(
+        saga=f"{kind}-n1-{sequence}", kind=kind, params=params, started_at=NOW,
+        sequence=sequence, status=status, steps=steps,
     )  # fmt: skip
 
 

@@ -11,7 +11,8 @@ from schemas.settings import PoolSpec
 from services.pool_manager.planner.saga_projection import leaving_node
 from services.pool_manager.planner.sizing.open_sagas import lacks_room
 from services.saga.definitions import DEFINITIONS
-from services.saga.saga_state import SagaState, StepState
+from services.saga.saga_state import StepState
+from tests.support.saga_states import saga_state
 
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 EARLIER = NOW - timedelta(hours=1)
@@ -65,16 +66,12 @@ def test_since_when_there_is_no_room(
     order: str, launch: StepState, before: datetime | None, expected: datetime | None
 ) -> None:
     """The time counts from the first of the tries in a row that found none."""
-    state = SagaState(
+    state = saga_state(
         saga="replace-p-1-1",
         kind="replace",
         params=SagaParams(pool="p", node="p-1", new_node="p-2", order=order),
-        cause="",
-        trace="",
-        last_id="",
         status="unwound",
         started_at=NOW,
-        sequence=9,
         steps={"cordon": StepState(status="succeeded"), "provision": launch},
     )
     node = NodeRecord(pool="p", node="p-1", cordoned=True, no_room_since=before)
@@ -100,16 +97,12 @@ def test_a_node_that_is_well_makes_room_without_a_cordon(
     params = SagaParams(
         pool="p", node="p-1", new_node="p-2", order="provision_first", fault_signature=signature
     )
-    state = SagaState(
+    state = saga_state(
         saga="replace-p-1-1",
         kind="replace",
         params=params,
-        cause="",
-        trace="",
-        last_id="",
         status="unwound",
         started_at=NOW,
-        sequence=9,
         steps={"provision": StepState(status="failed", error="CAPACITY")},
     )
     node = NodeRecord(pool="p", node="p-1", health=health, no_room_since=room_since)
@@ -129,16 +122,12 @@ def test_an_uncordon_forgets_no_try_to_renew_a_node(signature: str, *, kept: boo
     node = NodeRecord(
         pool="p", node="p-1", cordoned=True, sagas=1, no_room_since=EARLIER, attempts=(attempt,)
     )
-    state = SagaState(
+    state = saga_state(
         saga="uncordon-p-1-2",
         kind="uncordon",
         params=SagaParams(pool="p", node="p-1"),
-        cause="",
-        trace="",
-        last_id="",
         status="done",
         started_at=NOW,
-        sequence=9,
         steps={"uncordon": StepState(status="succeeded")},
     )
     found = leaving_node(node, state)

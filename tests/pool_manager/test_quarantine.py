@@ -39,6 +39,7 @@ from services.pool_manager.planner.saga_projection import leaving_node
 from services.pool_manager.planner.sizing.open_sagas import begin
 from services.saga.definitions import DEFINITIONS
 from services.saga.saga_state import SagaState, StepState
+from tests.support.saga_states import saga_state
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SHUT = Breaker(state="open", forced=True, cause="operator", since=NOW)
@@ -271,16 +272,12 @@ def test_never_more_than_the_cap_and_never_a_healthy_node(
 
 def saga(kind: str, status: str = "done", **steps: str) -> SagaState:
     """A saga about node a, with these steps."""
-    return SagaState(
+    return saga_state(
         saga=f"{kind}-a-2",
         kind=kind,
         params=SagaParams(pool="training", node="a", reason="xid-79"),
-        cause="",
-        trace="",
-        last_id="",
         status=status,
         started_at=NOW,
-        sequence=9,
         steps={name: StepState(status=each, ended_at=NOW) for name, each in steps.items()},
     )
 

@@ -31,6 +31,7 @@ from services.saga.saga_state import SagaState, StepState
 from tests.pool_manager.fleet import events, nodes, peers, settings
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
+from tests.support.saga_states import saga_state
 
 __all__ = ["peers"]
 
@@ -269,16 +270,13 @@ def test_the_admission_step_waits_refuses_and_lets_in() -> None:
 
 def refusal() -> SagaState:
     """A launch whose machine was in another rack."""
-    return SagaState(
+    return saga_state(
         saga="s1",
         kind="scale-up",
         params=SagaParams(pool="training", new_node="n0"),
         status="unwound",
         started_at=NOW,
-        cause="",
-        trace="",
         sequence=1,
-        last_id="",
         failed_step="admit",
         steps={"admit": StepState(status="failed", error=MISPLACED)},
     )

@@ -21,6 +21,7 @@ from services.pool_manager.planner.sizing.open_sagas import begin
 from services.pool_manager.planner.sizing.spares import reserve
 from services.saga.definitions import DEFINITIONS
 from services.saga.saga_state import SagaState, StepState
+from tests.support.saga_states import saga_state
 
 NOW = datetime(2026, 5, 5, 12, tzinfo=UTC)
 
@@ -262,16 +263,12 @@ def test_ready_spares_leave_no_gap_in_service(desired: int, spares: int, failing
 
 def promotion(status: str, **step: object) -> SagaState:
     """A saga that has ended, and was to promote spare s."""
-    return SagaState(
+    return saga_state(
         saga="promote-s-1",
         kind="promote",
         params=SagaParams(pool="training", node="s", promotes="s"),
-        cause="",
-        trace="",
-        last_id="",
         status="unwound",
         started_at=NOW,
-        sequence=9,
         steps={"promote": StepState(status=status, ended_at=NOW, **step)},
     )
 

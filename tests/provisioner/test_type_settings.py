@@ -18,7 +18,7 @@ from schemas.saga_log_entries import StepSucceeded
 from services.bus.nats.nats_bus import NatsBus
 from services.provisioner.conformance import environment
 from services.provisioner.instances.instance_decisions import intended_record
-from services.provisioner.launch.type_settings import TypeSettings, of_gpus
+from services.provisioner.launch.type_settings import OF_GPUS, TypeSettings, stated
 from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
 from services.provisioner.provider_client.provider import (
     Environment,
@@ -158,7 +158,7 @@ def test_an_agent_gets_the_figures_that_are_known_of_its_type(
     catalogue = OfferingCatalogue(with_shipped(InstanceTypes()), {})
     spec = catalogue.spec(provider, kind)
     assert spec is not None
-    assert of_gpus(spec) == figures
+    assert stated(spec, OF_GPUS) == figures
     env = {f"NAVARCH_{name}": text for name, text in figures.items()}
     config = load(env | {"NAVARCH_POOL": "p", "NAVARCH_NODE": "n"})
     assert (config.nvlinks or 0) == spec.nvlinks

@@ -10,6 +10,7 @@ from schemas.saga_log_entries import StepStarted
 from schemas.saga_params import SagaParams
 from services.saga.saga_state import SagaState, StepState
 from services.saga.saga_timers import DueMoment, next_due, to_store
+from tests.support.saga_states import saga_state
 
 START = datetime(2026, 11, 28, tzinfo=UTC)
 STEPS = ("provision", "bootstrap", "register", "admit")
@@ -44,15 +45,12 @@ def state_of(*entries: StepStarted, under_way: bool = True) -> SagaState:
         )
         for each in entries
     }
-    return SagaState(
+    return saga_state(
         saga="s",
         kind="scale-up",
         params=SagaParams(pool="web", new_node="web-1"),
         started_at=START,
-        cause="",
-        trace="",
         sequence=1,
-        last_id="",
         steps=steps,
     )
 

@@ -206,10 +206,10 @@ def open_sagas_text(
     sagas: Sequence[dict[str, Any]], now: datetime, *, colour: bool, width: int = 0
 ) -> str:
     """Return the open sagas in short."""
-    aged: list[dict[str, Any]] = [
+    aged = (
         {**saga, "age": age_since_text(str(saga.get("since")), now)}
         for saga in sagas[:SAGAS_SHOWN_MAX]
-    ]
+    )
     shown: list[dict[str, Any]] = [
         {key: saga[key] for key in SAGA_COLUMNS if key in saga} for saga in aged
     ]

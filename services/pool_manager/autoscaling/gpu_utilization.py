@@ -57,17 +57,20 @@ class PoolUtilization:
         """The average over nodes that are heard of; None: of none."""
         wanted = set(nodes)
         self._latest = {name: each for name, each in self._latest.items() if name in wanted}
-        return mean(busy for when, busy in self._latest.values() if at - when < STALE_SECONDS)
+        return mean(self._heard(self._latest, at))
 
     def least_busy(self, nodes: Iterable[str], at: float) -> float | None:
         """Return how busy the least busy of these nodes is; None: of none of them is heard."""
-        heard = [self._latest[each] for each in nodes if each in self._latest]
-        return min((busy for when, busy in heard if at - when < STALE_SECONDS), default=None)
+        return min(self._heard(nodes, at), default=None)
 
     def count(self, nodes: Iterable[str], at: float, most: float) -> int:
         """Return how many of these nodes are heard of and no busier than `most`."""
-        heard = [self._latest[each] for each in nodes if each in self._latest]
-        return sum(at - when < STALE_SECONDS and busy <= most for when, busy in heard)
+        return sum(busy <= most for busy in self._heard(nodes, at))
+
+    def _heard(self, nodes: Iterable[str], at: float) -> list[float]:
+        """Return how busy those of these nodes are of which something is heard."""
+        found = [self._latest[each] for each in nodes if each in self._latest]
+        return [busy for when, busy in found if at - when < STALE_SECONDS]
 
     def noted(self, used: float | None, ready: int) -> tuple[tuple[float, int], ...]:
         """Note an average and the nodes it is of, and return those so far."""

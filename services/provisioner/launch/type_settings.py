@@ -1,5 +1,6 @@
 """Settings of agents that follow from the instance type: pure over record and catalogue."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from schemas.instance_records import InstanceRecord
@@ -10,12 +11,15 @@ from services.provisioner.provider_client.provider import JoinsFabric
 from services.provisioner.provider_client.provider_calls import Providers
 
 OF_GPUS: Final = ("nvlinks", "nvlink_gbyte_per_second", "pcie_width", "pcie_generation")
-"""Figures of a type's GPUs that their agents compare; what is not known is left out."""
+"""Figures of a type's GPUs that their agents compare."""
+OF_FABRIC: Final = ("rdma_devices", "rdma_link_layer", "rdma_gbit_per_second")
+"""The same of the ports of a node that joins the fabric."""
 
 
-def of_gpus(spec: TypeSpec) -> dict[str, str]:
-    """Return the settings that state what is known of a type's GPUs."""
-    return {name.upper(): f"{figure:g}" for name in OF_GPUS if (figure := getattr(spec, name))}
+def stated(spec: TypeSpec, names: Iterable[str]) -> dict[str, str]:
+    """Return the settings that state these figures of a type; what is not known is left out."""
+    known = ((name, value) for name in names if (value := getattr(spec, name)))
+    return {n.upper(): value if isinstance(value, str) else f"{value:g}" for n, value in known}
 
 
 class TypeSettings:
@@ -33,13 +37,9 @@ class TypeSettings:
         spec = self._catalogue.spec(offering.provider, offering.instance_type)
         if spec is None:
             return {}
-        found = of_gpus(spec)
+        found = stated(spec, OF_GPUS)
         if spec.rdma_devices and self._joins(record, offering.provider):
-            found["RDMA_DEVICES"] = str(spec.rdma_devices)
-            if spec.rdma_link_layer:
-                found["RDMA_LINK_LAYER"] = spec.rdma_link_layer
-            if spec.rdma_gbit_per_second:
-                found["RDMA_GBIT_PER_SECOND"] = f"{spec.rdma_gbit_per_second:g}"
+            found |= stated(spec, OF_FABRIC)
         if spec.driver_wait != DRIVER_WAIT:
             found["DRIVER_WAIT"] = f"{spec.driver_wait:g}s"
         return found

@@ -266,7 +266,7 @@ class LambdaProvider:
     ) -> T:
         """Make one request in its slot; every failure is a ProviderError."""
         await self._rate_limiter.wait_for_slot(slot_kind)
-        answer = await send(self._client, method, path, json=body, follow_redirects=False)
+        answer = await send(self._client, method, path, json=body)
         if answer.status_code != HTTPStatus.OK:
             raise error_of(answer.status_code, answer.content, retry_after(answer))
         return decode(answer, kind, f"{method} {path}")

@@ -268,15 +268,16 @@ class Sweeper:
         `by`: the authority of a new order.
         """
         now, kind = self._clock.now(), action.kind
-        new = record_from_tags(action.provider, action.instance, now)
         if kind == "restore-record":
             earlier = record is not None and record.state == "terminated"
             if record is None or (earlier and not action.instance.provider_id):
+                new = record_from_tags(action.provider, action.instance, now)
                 return settle(new, action.instance, now, action.provider).record
         elif record is None:
-            found = mark_listed(new, action.instance, now)
-            gone = mark_terminating(found, now, by, "no record of it")
-            return gone if kind == "remove-unexpected" else None
+            if kind == "remove-unexpected":
+                new = record_from_tags(action.provider, action.instance, now)
+                found = mark_listed(new, action.instance, now)
+                return mark_terminating(found, now, by, "no record of it")
         elif kind == "forget-instance":
             return mark_terminated(record, now)
         elif record.state == "intended" and kind == "adopt-instance":
