@@ -1,10 +1,8 @@
 """The README's walk passes from top to bottom, in its own order, in a fresh clone."""
 
-import asyncio
 import json
 import re
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +12,7 @@ import msgspec
 import pytest
 
 from services.primitives.free_ports import free_ports
-from tests.cli.test_serve import READY, ROOT, Served, environment
+from tests.cli.test_serve import READY, ROOT, Served, serving
 from tests.support.documented_commands import documented
 from tests.support.inprocess import eventually
 from tests.support.output_shapes import Shape, differences, heading, overlong, shape
@@ -64,19 +62,8 @@ def fresh_clone(place: Path) -> Path:
 async def served_clone(place: Path) -> AsyncIterator[Served]:
     """Serve the shipped configuration as the README says; end it."""
     clone = fresh_clone(place)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.cli", SERVE, "--config", CONFIG),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env=environment(),
-        cwd=clone,
-    )
-    try:
-        yield Served(process, clone)
-    finally:
-        if process.returncode is None:
-            process.terminate()
-            await process.communicate()
+    async with serving(clone, CONFIG, cwd=clone) as fleet:
+        yield fleet
 
 
 def known_headings() -> Shape:

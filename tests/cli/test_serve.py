@@ -64,18 +64,16 @@ class Served:
 
 
 @asynccontextmanager
-async def served(
-    place: Path, sections: str = "", *more: str, **variables: str
+async def serving(
+    place: Path, config: Path | str, *more: str, cwd: Path = ROOT, **variables: str
 ) -> AsyncIterator[Served]:
-    """Serve a fleet, without pools by default; kill it if the test fails."""
-    place.mkdir(exist_ok=True)
-    (place / "navarch.yaml").write_text(f"data_dir: data\n{sections}")
+    """Run `navarch serve` with a configuration, and end it."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.cli", "serve", "--config", place / "navarch.yaml", *more),
+        *(sys.executable, "-m", "services.cli", "serve", "--config", config, *more),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env=environment(**variables),
-        cwd=ROOT,
+        cwd=cwd,
     )
     try:
         yield Served(process, place)
@@ -83,6 +81,17 @@ async def served(
         if process.returncode is None:
             process.terminate()
             await process.communicate()
+
+
+@asynccontextmanager
+async def served(
+    place: Path, sections: str = "", *more: str, **variables: str
+) -> AsyncIterator[Served]:
+    """Serve a fleet, without pools by default; kill it if the test fails."""
+    place.mkdir(exist_ok=True)
+    (place / "navarch.yaml").write_text(f"data_dir: data\n{sections}")
+    async with serving(place, place / "navarch.yaml", *more, **variables) as fleet:
+        yield fleet
 
 
 async def navarch(*arguments: str, place: Path) -> tuple[int, str]:

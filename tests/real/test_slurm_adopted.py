@@ -6,7 +6,6 @@ One slurmctld and a slurmd for each node, on one machine; two agents, on simulat
 import asyncio
 import re
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ import yaml
 from services.primitives.free_ports import free_ports
 from services.provisioner.providers.local_gpus import kmsg_record, simulated_gpus
 from tests.cli.test_first_fleet import GPUS, FirstFleet
-from tests.cli.test_serve import READY, Served, environment
+from tests.cli.test_serve import READY, serving
 from tests.real.slurm_site import SlurmSite, missing, slurm_site
 from tests.support.documented_commands import ROOT
 from tests.support.inprocess import eventually, navarch
@@ -78,24 +77,15 @@ class Cluster(FirstFleet):
         """Run the services."""
         (port,) = free_ports(1)
         self.config.write_text(configuration(self.site.conf, self.place / "data", port))
-        self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "services.cli", "serve", "--config", str(self.config)),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=environment(),
-            cwd=ROOT,
-        )
-        drained = None
-        try:
-            served = Served(self.process, self.place)
-            await served.says(READY)
-            drained = asyncio.create_task(served.rest())
-            yield
-        finally:
-            self.process.terminate()
-            await self.process.wait()
-            if drained is not None:
+        async with serving(self.place, self.config) as services:
+            self.process = services.process
+            await services.says(READY)
+            drained = asyncio.create_task(services.rest())
+            try:
+                yield
+            finally:
                 drained.cancel()
+                await asyncio.wait([drained])
 
     def act(self) -> None:
         """Change the pool's mode, and have the services read the file again."""

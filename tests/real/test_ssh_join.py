@@ -17,7 +17,7 @@ import pytest
 
 from services.primitives.free_ports import free_ports
 from tests.cli.test_first_fleet import FirstFleet
-from tests.cli.test_serve import READY, Served, environment
+from tests.cli.test_serve import READY, environment, serving
 from tests.real.sshd import CONFIG, SSHD, make_run_folder, new_key
 from tests.real.test_wheel import PACKAGES, SOURCES
 from tests.support.documented_commands import ROOT
@@ -95,19 +95,9 @@ async def served_fleet(place: Path) -> AsyncIterator[FirstFleet]:
     fleet, (port,) = FirstFleet(place), free_ports(1)
     url = f"tls://127.0.0.1:{port}"
     fleet.config.write_text(f"data_dir: {place / 'data'}\nagent: {{bus_url: '{url}'}}{POOLS}")
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.cli", "serve", "--config", str(fleet.config)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env=environment(),
-        cwd=ROOT,
-    )
-    try:
-        await Served(process, place).says(READY)
+    async with serving(place, fleet.config) as services:
+        await services.says(READY)
         yield fleet
-    finally:
-        process.terminate()
-        await process.communicate()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="own mount namespaces need root")
