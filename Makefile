@@ -23,6 +23,8 @@ ONE_IN ?= 8
 ROOM_MIB := 4096
 MEMORY := $(shell t=$$(mktemp -p /dev/shm 2>/dev/null) && chmod +x $$t && $$t && \
 	[ $$(df -Pm /dev/shm | awk 'NR == 2 {print $$4}') -ge $(ROOM_MIB) ] && echo /dev/shm; rm -f $$t)
+# The exception of a time-out may end a task beside the test, which then goes on: its process ends.
+HUNG := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 PYTEST := $(if $(MEMORY),PYTEST_DEBUG_TEMPROOT=$(MEMORY)) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
 MINUTES ?= 3
 # The tests start hundreds of Python processes; without bytecode each would compile the source again.
@@ -72,7 +74,7 @@ demo: $(DEMO_STAMP) ## Break a GPU of a three-node fleet on this machine and wat
 	@$(BIN)/navarch demo
 
 test: $(COMPILED) ## Run the tests that need Python packages alone, one in ONE_IN of each slow table; house rules: make check
-	$(PYTEST) -m "not real" --ignore tests/house --one-in $(ONE_IN)
+	$(PYTEST) -m "not real" --ignore tests/house --one-in $(ONE_IN) $(HUNG)
 
 quick: $(STAMP) ## Run the quick tests: no whole fleets, under two minutes
 	$(PYTEST) -m "not real and not slow"

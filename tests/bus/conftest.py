@@ -211,14 +211,20 @@ async def source(server: EmbeddedServer) -> AsyncIterator[ArchiveBus]:
 
 
 @pytest.fixture
-async def target(tmp_path: Path) -> AsyncIterator[ArchiveBus]:
-    """The same to an empty one."""
+async def target_server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    """A server without a stream."""
     empty = EmbeddedServer(tmp_path / "empty", sync=False)
     await empty.start()
-    connected = await archive_connected(empty)
+    yield empty
+    await empty.kill()
+
+
+@pytest.fixture
+async def target(target_server: EmbeddedServer) -> AsyncIterator[ArchiveBus]:
+    """An administrator's connection to an empty server."""
+    connected = await archive_connected(target_server)
     yield connected
     await connected.close()
-    await empty.kill()
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:

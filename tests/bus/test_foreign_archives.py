@@ -4,21 +4,24 @@ import hashlib
 import json
 import os
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from schemas.topology import SAGAS
+from schemas.topology import EVENTS, SAGAS
 from services.bus.backup.backup_files import BackupError, SavedFile, read_manifest
 from services.bus.backup.store_backup import back_up
 from services.bus.backup.store_restore import restore
 from services.bus.nats.archive_bus import ArchiveBus
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.protocol.ephemeral_consumer import EphemeralConsumer
 from services.primitives.clock import SystemClock
 from services.primitives.errors import NavarchError, Refused, StoreFull
 from tests.bus.test_foreign_backups import Forger
 from tests.bus.test_unfinished_backups import streams
+from tests.support.clients import archive_connected
 from tests.support.stored import filled
 from tests.support.stream_archives import Member, archive, link, plain
 
@@ -108,6 +111,31 @@ async def test_a_forged_archive_is_refused(
     }
     if error is BackupError:
         assert await streams(target) == []
+
+
+class Followed(ArchiveBus):
+    """A connection beside which another client follows SAGAS as soon as it is there."""
+
+    async def load(self, stream: str, place: str, chunks: Iterable[bytes]) -> None:
+        """Restore the stream, and have it followed."""
+        await super().load(stream, place, chunks)
+        if stream == SAGAS.name:
+            await EphemeralConsumer(self, stream, (">",), "new", None, lambda: "watch").prepare()
+
+
+async def test_a_stream_that_a_client_follows_at_once_is_restored(
+    source: ArchiveBus, target_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """An event page or `navarch watch` is open: its consumer is no stranger's."""
+    backup = tmp_path / "backup"
+    await filled(source)
+    await back_up(source, CLOCK, backup)
+    bus = await archive_connected(target_server, Followed)
+    try:
+        await restore(bus, CLOCK, backup, read_manifest(backup), replicas=1)
+        assert EVENTS.name in await streams(bus)
+    finally:
+        await bus.close()
 
 
 async def test_an_absolute_name_is_one_below_the_streams_folder(

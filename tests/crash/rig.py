@@ -321,12 +321,13 @@ class Rig:
         payload = encode(REQUESTS[verb](by="crash", **fields))
         self._asked += 1
         name = f"{verb}-{self._asked}"
-        while True:
-            with suppress(BusError):
-                subject = subjects.pool_request(POOL, verb)
-                sequence = await self.bus.publish(subject, payload, msg_id=name)
-                break
-            await asyncio.sleep(LOOK_SECONDS)
+        async with asyncio.timeout(SETTLED_SECONDS_MAX):
+            while True:
+                with suppress(BusError):
+                    subject = subjects.pool_request(POOL, verb)
+                    sequence = await self.bus.publish(subject, payload, msg_id=name)
+                    break
+                await asyncio.sleep(LOOK_SECONDS)
         cause = f"request-{sequence}"
         await self.until(lambda: cause in self.answers)
         return self.answers[cause]
@@ -360,16 +361,17 @@ class Rig:
 
         A broken node that is in service was uncordoned by an operator.
         """
-        while True:
-            with suppress(BusError):
-                nodes: list[NodeRecord] = [
-                    _nodes.decode(each.value) for each in await self.bus.entries(NODES)
-                ]
-                serving = [each for each in nodes if each.state == "active" and not each.spare]
-                fit = [each for each in serving if each.node not in self.broken] or serving
-                if fit:
-                    return min(fit, key=lambda each: (each.admitted_at, each.node)).node
-            await asyncio.sleep(LOOK_SECONDS)
+        async with asyncio.timeout(SETTLED_SECONDS_MAX):
+            while True:
+                with suppress(BusError):
+                    nodes: list[NodeRecord] = [
+                        _nodes.decode(each.value) for each in await self.bus.entries(NODES)
+                    ]
+                    serving = [each for each in nodes if each.state == "active" and not each.spare]
+                    fit = [each for each in serving if each.node not in self.broken] or serving
+                    if fit:
+                        return min(fit, key=lambda each: (each.admitted_at, each.node)).node
+                await asyncio.sleep(LOOK_SECONDS)
 
     async def evidence(self) -> Evidence:
         """Everything that the comparison needs."""

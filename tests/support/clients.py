@@ -13,7 +13,9 @@ async def connected(server: EmbeddedServer) -> NatsBus:
     return await NatsBus.connect(ConnectOptions(settings=settings, name="test"))
 
 
-async def archive_connected(server: EmbeddedServer) -> ArchiveBus:
+async def archive_connected(
+    server: EmbeddedServer, kind: type[ArchiveBus] = ArchiveBus
+) -> ArchiveBus:
     """The same, of an administrator who takes out streams and puts them in."""
     settings = NatsSettings(url=server.url)
-    return await ArchiveBus.connect(ConnectOptions(settings=settings, name="test"))
+    return await kind.connect(ConnectOptions(settings=settings, name="test"))

@@ -35,6 +35,7 @@ from services.bus.backup.later_messages import (
 from services.bus.backup.store_backup import SAVED, require_archives
 from services.bus.nats.archive_bus import ArchiveBus
 from services.bus.port import Stored
+from services.bus.protocol.ephemeral_consumer import is_followers
 from services.bus.protocol.subject_filters import pattern
 from services.bus.topology_setup import (
     RESTORE_MARK,
@@ -183,14 +184,17 @@ async def _require_no_consumers(
     """Remove what was restored where an archive brought consumers, which `backup` leaves out.
 
     One that a stranger has added would send its messages to any subject, as the server itself.
+    Clients that follow streams may have made theirs already.
     """
-    info = await bus.admin(f"STREAM.INFO.{spec.name}", {})
-    if int(info["state"]["consumer_count"]):
+    answer = await bus.admin(f"CONSUMER.LIST.{spec.name}", {})
+    found = answer.get("consumers") or []
+    all_listed = int(answer["total"]) == len(found)
+    if not (all_listed and all(is_followers(each["config"]) for each in found)):
         await bus.admin(f"STREAM.DELETE.{spec.name}", {})
         await _make_room(bus, clock)
         raise BackupError(
-            f"{file} has consumers, which no backup of Navarch has: another program made it. What "
-            "was restored is removed again"
+            f"{file} has consumers, which no backup of Navarch has: another program made it, or is "
+            "connected and has made one. What was restored is removed again"
         )
 
 

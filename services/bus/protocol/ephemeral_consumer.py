@@ -1,6 +1,6 @@
 """A follower of a stream: it keeps its position over lost connections and lost streams."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -9,6 +9,13 @@ from services.bus.port import Bus, Start, Stored
 
 BATCH: Final = 1024
 INACTIVE_SECONDS: Final = 60
+
+
+def is_followers(config: Mapping[str, Any]) -> bool:
+    """Find whether a consumer may be a follower's: one that sends nothing, and does not stay."""
+    idle = int(config.get("inactive_threshold", 0))
+    sends = config.get("deliver_subject") or config.get("durable_name")
+    return not sends and 0 < idle <= INACTIVE_SECONDS * SECOND_NS
 
 
 class FollowerPosition:
