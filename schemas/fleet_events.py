@@ -55,6 +55,7 @@ FailureKind = Literal[
     "configuration-refused",
     "workload-system-away",
     "instance-unclear",
+    "node-outlived",
     "provider-ids-changed",
     "removal-held",
     "list-empty",

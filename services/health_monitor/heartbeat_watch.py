@@ -38,6 +38,7 @@ from services.health_monitor.rules import silences
 from services.health_monitor.rules.expired_heartbeats import (
     EndingCredentials,
     ExpiredHeartbeats,
+    OutlivedNodes,
     RefusedAgents,
 )
 from services.health_monitor.rules.health_state import WatchDecision, keep, unpublished, working_of
@@ -123,6 +124,7 @@ class HeartbeatWatch:
         self._workers = NodeWorkers(clock, lease)
         self._credentials = EndingCredentials()
         self._refused = RefusedAgents()
+        self._outlived = OutlivedNodes()
         self._failures = failures
 
     async def run(self) -> None:
@@ -146,7 +148,8 @@ class HeartbeatWatch:
         """What the heartbeats of the nodes that beat say of more than the node."""
         refused = self._refused.reason(self._alive)
         found = [unwritable((INTAKE.name, refused))] if refused else []
-        return [*found, *self._credentials.warnings(self._alive)]
+        outlived = self._outlived.warnings(self._alive, self._clock.monotonic())
+        return [*found, *outlived, *self._credentials.warnings(self._alive)]
 
     async def _state(self) -> tuple[str, int]:
         """When the bucket was created, and its last revision."""
@@ -182,7 +185,7 @@ class HeartbeatWatch:
             await self._take_stock()
             self._lagging = await self._was_lagging()
             group.create_task(self._sweep())
-            group.create_task(self._follow_registrations(began))
+            group.create_task(self._follow_lives(began))
             async for entry in self._bus.watch(HEARTBEATS):
                 await self._take(entry)
 
@@ -204,16 +207,25 @@ class HeartbeatWatch:
             elif key not in alive and working_of(record).registered:
                 self._expect(key)
 
-    async def _follow_registrations(self, after: datetime) -> None:
-        """Expect those that register from now on to beat: an agent may end before its first."""
-        registered = [subjects.node_event_wildcard("registered")]
+    async def _follow_lives(self, after: datetime) -> None:
+        """Expect those that register from now on to beat, and those that are gone not to.
+
+        An agent may end before its first heartbeat.
+        """
+        facts = [subjects.node_event_wildcard(fact) for fact in ("registered", "terminated")]
         while True:
             try:
-                async for stored in self._bus.follow(EVENTS.name, registered, "new", after=after):
+                async for stored in self._bus.follow(EVENTS.name, facts, "new", after=after):
                     after = stored.time
                     parsed = subjects.parse_node(stored.subject)
-                    key = node_key(parsed.pool, parsed.node) if parsed is not None else ""
-                    if key and key not in self._alive and key not in self._silent:
+                    if parsed is None:
+                        continue
+                    key = node_key(parsed.pool, parsed.node)
+                    if parsed.fact == "terminated":
+                        self._outlived.ended(key, self._clock.monotonic())
+                        continue
+                    self._outlived.began(key)
+                    if key not in self._alive and key not in self._silent:
                         self._expect(key)
             except BusError as error:
                 log.info("registrations are not followed", extra={"reason": str(error)})
@@ -224,6 +236,8 @@ class HeartbeatWatch:
         entries = await self._bus.entries(HEALTH)
         found = {entry.key: record for entry, record in readable(entries, _health)}
         for entry, node in readable(await self._bus.entries(NODES), _nodes):
+            if node.state == "terminated":
+                self._outlived.ended(entry.key, self._clock.monotonic())
             recovered = recovered_health(node, self._clock.now())
             if recovered is not None:
                 found.setdefault(entry.key, recovered)

@@ -1,4 +1,4 @@
-"""What heartbeats say: losses and our own lag, refused events, ending credentials. Pure.
+"""Pure functions of heartbeats: losses, our own lag, refused events, ending credentials.
 
 A node whose heartbeat expires alone is lost. Where many expire together the bus or this service may
 be what is slow: they wait until each node could have sent one more heartbeat, and for as long as
@@ -30,6 +30,15 @@ REMEDY: Final = (
     "`navarch nats-config agent POOL/NODE`, and copy the file to the node"
 )
 
+ENDED_MAX: Final = 20_000
+"""Nodes that are remembered to be gone."""
+OUTLIVED_SECONDS: Final = 300.0
+"""After its node is gone an agent may go on for so long: its machine shuts down."""
+OUTLIVED_REMEDY: Final = (
+    "look for each at its provider, by the ID that `navarch events --node NODE` shows, and end it "
+    "there; if it is nothing of yours, stop the agent that uses its credentials"
+)
+
 _beats: Final = decoder(HeartbeatRecord)
 CONFIRM_SECONDS: Final = 2.0
 """Every expired heartbeat waits so long, so that the first of many waits as the others do."""
@@ -41,6 +50,50 @@ HOLD_SECONDS_MAX: Final = 120.0
 """However much we lag, a silent node is published to be lost after this."""
 RETURNED_SHARE: Final = 0.5
 """Of heartbeats that expired together; where more are back before they are published, we lagged."""
+
+
+def _named(keys: Collection[str]) -> str:
+    """Return the first nodes by name, without a number: each change of a reason is logged."""
+    named = [key.replace(".", "/", 1) for key in nsmallest(NAMED_MAX, keys)]
+    return ", ".join(named) + (" and others" if len(keys) > NAMED_MAX else "")
+
+
+class OutlivedNodes:
+    """Nodes that are gone, of which some agents go on sending heartbeats.
+
+    A provider that lies about a removal may leave the machine out of its lists as well: then its
+    heartbeats alone show that it runs.
+    """
+
+    def __init__(self) -> None:
+        self._ended: dict[str, float] = {}
+
+    def ended(self, key: str, at: float) -> None:
+        """Take in that a node is gone since a moment, in monotonic seconds."""
+        self._ended[key] = at
+        if len(self._ended) > ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
+
+    def began(self, key: str) -> None:
+        """Take in that a node of this name registered."""
+        self._ended.pop(key, None)
+
+    def warnings(self, alive: Collection[str], now: float) -> list[CurrentFailure]:
+        """Return what `status` shows of those whose agents should have ended by now."""
+        late = {
+            key for key, at in self._ended.items() if key in alive and now - at >= OUTLIVED_SECONDS
+        }
+        if not late:
+            return []
+        return [
+            CurrentFailure(
+                failure="node-outlived",
+                about="nodes that are gone",
+                reason="their machines go on running, which may cost money, as their agents still "
+                f"send heartbeats: {_named(late)}",
+                remedy=OUTLIVED_REMEDY,
+            )
+        ]
 
 
 class RefusedAgents:
@@ -61,14 +114,9 @@ class RefusedAgents:
             self._keys.discard(key)
 
     def reason(self, alive: Collection[str]) -> str:
-        """What the nodes that beat report; empty: nothing."""
+        """Return what the nodes that beat report; empty: nothing."""
         known = self._keys.intersection(alive)
-        named = [key.replace(".", "/", 1) for key in nsmallest(NAMED_MAX, known)]
-        if not named:
-            return ""
-        # Without a number: each change of the reason is logged.
-        more = " and others" if len(known) > NAMED_MAX else ""
-        return f"agents cannot publish their events: {', '.join(named)}{more}"
+        return f"agents cannot publish their events: {_named(known)}" if known else ""
 
 
 class EndingCredentials:
@@ -94,12 +142,12 @@ class EndingCredentials:
             self._until[key] = until
 
     def expired(self, key: str, at: datetime) -> bool:
-        """Whether a node's credentials had expired when its silence was noticed."""
+        """Return whether a node's credentials had expired when its silence was noticed."""
         until = self._until.get(key)
         return until is not None and until <= at
 
     def warnings(self, alive: Collection[str]) -> list[CurrentFailure]:
-        """What `status` shows: of the nodes that beat, those whose credentials expire first."""
+        """Return what `status` shows of the nodes that beat and whose credentials expire first."""
         ending = ((until, key) for key, until in self._until.items() if key in alive)
         soon = nsmallest(NAMED_MAX + 1, ending)
         if not soon:
@@ -158,7 +206,7 @@ class ExpiredHeartbeats:
         return due
 
     def together(self, now: float, alive: int) -> int:
-        """How many expired together; 0: too few to look like one cause."""
+        """Return how many expired together; 0: too few to look like one cause."""
         for key in [key for key, at in self.recent.items() if now - at > TOGETHER_SECONDS]:
             del self.recent[key]
             self._returned.discard(key)
@@ -166,7 +214,7 @@ class ExpiredHeartbeats:
         return len(self.recent) if len(self.recent) >= needed else 0
 
     def lag_reason(self, now: float, alive: int, lag_seconds: float) -> str:
-        """Why losses are held back as our own lag; empty: they are not."""
+        """Return why losses are held back as our own lag; empty: they are not."""
         together = self.together(now, alive)
         if not together:
             return ""
