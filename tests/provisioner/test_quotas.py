@@ -6,11 +6,14 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
+from schemas.enums import InstanceState, ProviderErrorKind
+from schemas.instance_records import InstanceRecord
 from schemas.instance_type_catalogue import InstanceTypes
 from schemas.launch_offers import Offering
 from schemas.messages import encode
 from schemas.offering_records import OfferingPrice, OfferingQuota, OfferingsQuery, PricesRecord
 from schemas.pool_records import PoolRecord, pool_key
+from schemas.saga_params import LaunchSpec
 from schemas.settings import PoolSpec
 from schemas.topology import POOLS
 from services.bus.nats.nats_bus import NatsBus
@@ -73,7 +76,7 @@ async def test_only_a_full_quota_that_was_reported_lately_counts(bus: NatsBus, w
 
 
 async def test_what_was_removed_since_may_have_made_room(bus: NatsBus) -> None:
-    """So a replacement that terminates first waits for no other reading."""
+    """A replacement that terminates first waits for no other reading of the quota."""
     market = Market(bus)
     await market.steps().provision(provision("web-1", choice=BOTH))
     await report(bus, "fake")
@@ -83,8 +86,37 @@ async def test_what_was_removed_since_may_have_made_room(bus: NatsBus) -> None:
     assert ("dear", "fake") == (full.provider, freed.provider)
 
 
+@pytest.mark.parametrize(
+    ("kind", "provider", "state", "passes"),
+    [
+        ("QUOTA", "fake", "terminating", True),
+        ("QUOTA", "dear", "terminating", False),
+        ("QUOTA", "fake", "running", False),
+        ("QUOTA", "fake", "terminated", False),
+        ("AUTH", "fake", "terminating", False),
+    ],
+)
+def test_a_quota_that_a_machine_being_removed_still_fills_passes(
+    kind: ProviderErrorKind, provider: str, state: InstanceState, *, passes: bool
+) -> None:
+    """A successor where the quota is the pool's size waits a minute, and asks for no increase."""
+    leaving = InstanceRecord(
+        pool="web",
+        instance="web-1",
+        token="t",
+        launch=LaunchSpec(fleet="f", provider=provider, instance_type="big"),
+        provider=provider,
+        state=state,
+        intended_at=SystemClock().now(),
+    )
+    error = ProviderError(kind, "8 of 8 used")
+    found = quotas.refusal(error, Offering(provider="fake", instance_type="big"), [leaving])
+    assert passes == ((found.kind, found.scope) == ("CAPACITY", "quota"))
+    assert passes or found is error
+
+
 async def test_offerings_show_the_quota(bus: NatsBus) -> None:
-    """As a block, with what is used, and until when the report counts."""
+    """The view shows it as a block, with what is used, and until when the report counts."""
     await bus.put(POOLS, pool_key("web"), encode(PoolRecord(name="web", spec=POOL, desired=0)))
     await report(bus, "dear")
     found = await asked(bus, Market(bus), OfferingsQuery(provider="dear"))
@@ -101,7 +133,7 @@ async def test_offerings_show_the_quota(bus: NatsBus) -> None:
     ],
 )
 def test_the_sentence_says_what_is_used(used: float, limit: float, sentence: str) -> None:
-    """And what one machine takes only where something is left."""
+    """The sentence says what one machine takes only where something is left."""
     assert sentence == quotas.describe(replace(FULL, used=used, limit=limit))
 
 
@@ -121,7 +153,7 @@ def test_the_sentence_says_what_is_used(used: float, limit: float, sentence: str
 def test_an_offering_without_a_region_is_in_that_of_its_zone(
     region: str, offering: dict[str, str], expected: bool
 ) -> None:
-    """For quotas and for prices."""
+    """An offering without a region is in that of its zone, for quotas and for prices."""
     of = Offering(provider="p", instance_type="big", **offering)
     assert expected == quotas.covers(region, of)
     clock = SystemClock()
@@ -151,7 +183,7 @@ class Reporting:
         return getattr(self._real, name)
 
     async def quotas(self, offerings: Sequence[Offering]) -> Sequence[OfferingQuota]:
-        """The quota of each."""
+        """Return the quota of each."""
         self.asked = list(offerings)
         if self.broken:
             raise ProviderError("TRANSIENT", "no answer")

@@ -321,6 +321,7 @@ class OfferingAllocator:
         self, allocation: Allocation, error: ProviderError, began_seconds_ago: float
     ) -> None:
         """Record what a failed launch blocks, for all replicas."""
+        error = await self._scorer.refusal(error, allocation.target.offering)
         record, now = allocation.record, self._clock.now()
         key = node_key(record.pool, record.instance)
         failure = offering_blocks.LaunchFailure(

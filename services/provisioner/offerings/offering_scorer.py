@@ -22,6 +22,7 @@ from services.provisioner.offerings.offering_catalogue import Candidate, Offerin
 from services.provisioner.offerings.offering_store import OfferingRecords
 from services.provisioner.offerings.scheduler import LaunchOption
 from services.provisioner.offerings.scheduler_plugins import score
+from services.provisioner.provider_client.provider_errors import ProviderError
 
 FRESH_SECONDS: Final = 1.0
 IGNORES_INSTANCES: Final = frozenset({"priority", "cost", "availability"})
@@ -115,6 +116,12 @@ class OfferingScorer:
         if found is None or quotas.was_freed(found, (await self.records()).values()):
             return ()
         return ((offering_blocks.block_key("quota", target), found),)
+
+    async def refusal(self, error: ProviderError, offering: Offering) -> ProviderError:
+        """Return a launch's error, or capacity where it names a quota that is about to be freed."""
+        if error.kind != "QUOTA":
+            return error
+        return quotas.refusal(error, offering, (await self.records()).values())
 
     def quota_block(
         self, target: offering_blocks.BlockTarget, known: OfferingRecords

@@ -11,6 +11,7 @@ from typing import Final
 from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering, is_zone_of
 from schemas.offering_records import BlockRecord, OfferingQuota, PricesRecord
+from services.provisioner.provider_client.provider_errors import ProviderError
 
 COUNTS_SECONDS: Final = 600.0
 """Twice the interval at which providers are asked."""
@@ -18,7 +19,7 @@ REMEDY: Final = "request an increase"
 
 
 def covers(region: str, offering: Offering) -> bool:
-    """Whether an offering is in a region; one without a region is in that of its zone."""
+    """Return whether an offering is in a region; one without a region is in that of its zone."""
     if offering.region or not region:
         return region in ("", offering.region)
     return is_zone_of(offering.zone, region)
@@ -62,7 +63,7 @@ def describe(quota: OfferingQuota) -> str:
 
 
 def was_freed(block: BlockRecord, records: Iterable[InstanceRecord]) -> bool:
-    """Whether an instance of the provider has gone, or was to go, since the quota was read.
+    """Return whether an instance of the provider has gone, or was to go, since the quota was read.
 
     A launch that failed has left a record, and no room.
     """
@@ -72,3 +73,17 @@ def was_freed(block: BlockRecord, records: Iterable[InstanceRecord]) -> bool:
         if each.provider == block.provider and each.provider_id
         for at in (each.terminating_at, each.terminated_at)
     )
+
+
+def refusal(
+    error: ProviderError, offering: Offering, records: Iterable[InstanceRecord]
+) -> ProviderError:
+    """Return a launch's error; a quota that a machine being removed still fills passes by itself.
+
+    Providers count a machine until it is gone, a minute after they have agreed to remove it.
+    """
+    ours = (each for each in records if each.provider == offering.provider)
+    if error.kind != "QUOTA" or all(each.state != "terminating" for each in ours):
+        return error
+    reason = f"{error.message}; a machine of {offering.provider} that is being removed still counts"
+    return ProviderError("CAPACITY", reason, scope=error.scope, retry_after=error.retry_after)
