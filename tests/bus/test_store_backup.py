@@ -82,6 +82,7 @@ async def test_durables_go_on_after_what_is_settled(
     """The services' own set-up then finds no difference."""
     for number in range(10):
         await source.publish(f"navarch.v1.node.p.n{number}.event.fault", b"{}")
+    await arriving(source)
     deliveries = source.consume(HEALTH_EVENTS)
     for _ in range(4):
         await (await anext(deliveries)).ack()

@@ -33,6 +33,7 @@ from services.bus.nats.nats_bus import NatsBus
 from services.bus.topology_setup import set_up
 from services.primitives.clock import SystemClock
 from services.primitives.errors import SetupError, Unavailable
+from tests.support.settling import arriving
 from tests.support.stored import contents, filled
 
 CLOCK = SystemClock()
@@ -242,6 +243,7 @@ async def test_a_side_that_is_silent_for_too_long_ends_a_backup(
     """A process that was stopped for seconds: the server gives up, and nothing is left."""
     for number in range(120):  # more than the server sends without an acknowledgement
         await source.publish(f"navarch.v1.node.p.n{number}.event.fault", os.urandom(100_000))
+    await arriving(source)
     write, paused = FileWriter.write, []
 
     def stall(self: FileWriter, data: bytes) -> None:
