@@ -65,7 +65,7 @@ def _lines(path: str) -> list[str]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of all threads of a process, to the nanosecond."""
+    """Return the CPU time of all threads of a process, in seconds to the nanosecond."""
     used = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:

@@ -94,7 +94,7 @@ def saga_logs(now: datetime) -> Iterator[Stored]:
 
 
 def history(count: int) -> Iterator[Stored]:
-    """So many messages: of 20, 13 are events, 4 of sagas, 2 records, 1 a sample."""
+    """Yield so many messages: of 20, 13 are events, 4 of sagas, 2 records, 1 a sample."""
     now = datetime.now(UTC)
     sagas = saga_logs(now)
     for number in range(count):
@@ -139,14 +139,14 @@ async def fill(bus: ArchiveBus, count: int) -> None:
 
 
 async def timed(work: Callable[[], Awaitable[object]]) -> float:
-    """How long it takes."""
+    """Return how long the work takes, in seconds."""
     began = time.monotonic()
     await work()
     return round(time.monotonic() - began, 1)
 
 
 async def connected(server: EmbeddedServer) -> ArchiveBus:
-    """An administrator's connection."""
+    """Return an administrator's connection."""
     settings = NatsSettings(url=server.url)
     return await ArchiveBus.connect(ConnectOptions(settings=settings, name="bench"))
 

@@ -1,4 +1,4 @@
-"""What accounts, TLS and limits cost: latency, messages per second and the server's processor time.
+"""Measures what accounts, TLS and limits cost: latency, messages per second, processor time.
 
 The same work against two servers with shipped settings, in turns: one is open, one has the files
 that `navarch nats-config write` makes. An agent stores facts and heartbeats; a user asks what a
@@ -54,7 +54,7 @@ class Server:
     user: NatsBus
 
     def calls(self) -> dict[str, Call]:
-        """What is measured: one call of each kind."""
+        """Return what is measured: one call of each kind."""
         beat = encode(HeartbeatRecord(pool=POOL, node=NODE, time=datetime.now(UTC)))
         fault_subject = subjects.node_event(POOL, NODE, "fault")
 
@@ -79,7 +79,7 @@ class Server:
         return {"fact": fact, "heartbeat": heartbeat, "query": query}
 
     def busy_seconds(self) -> float:
-        """The processor time of the server so far."""
+        """Return the processor time of the server so far, in seconds."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
@@ -190,7 +190,7 @@ async def _round(server: Server, call: Call) -> dict[str, float]:
 
 
 async def measure() -> dict[str, Any]:
-    """The median of the rounds, for each kind of call with and without protection."""
+    """Return the median of the rounds, for each kind of call with and without protection."""
     found: dict[str, list[tuple[dict[str, float], dict[str, float]]]] = {}
     with tempfile.TemporaryDirectory() as directory:
         for which in ("open", "secured"):

@@ -27,7 +27,7 @@ GIB = 1 << 30
 
 
 def sample(node: str, number: int, gpus: int = GPUS) -> Telemetry:
-    """One sample of a node, with every reading of an H100."""
+    """Return one sample of a node, with every reading of an H100."""
     now = datetime.now(UTC)
     return Telemetry(
         id=f"{POOL}.{node}.telemetry.{number}",
@@ -72,7 +72,7 @@ def sample(node: str, number: int, gpus: int = GPUS) -> Telemetry:
 
 
 class TelemetryPublisher:
-    """The telemetry of many agents, over one connection."""
+    """Publishes the telemetry of many agents, over one connection."""
 
     def __init__(self, bus: NatsBus) -> None:
         """Publish on `bus`."""

@@ -1,4 +1,4 @@
-"""`python -m services.pool_manager`."""
+"""`python -m services.pool_manager` runs the pool-manager."""
 
 import services.runtime.import_trim  # noqa: F401 - before whatever loads more than is used
 from services.pool_manager.service import build, check

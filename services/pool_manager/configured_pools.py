@@ -29,7 +29,7 @@ _instances: Final = decoder(InstanceRecord)
 
 
 class ConfiguredPools:
-    """What the configuration says of pools, and which pools it does not name."""
+    """Records what the configuration says of pools, and finds the pools that it does not name."""
 
     def __init__(self, context: Context, store: Store) -> None:
         """Record the pools of the context's settings in `store`."""
@@ -54,7 +54,7 @@ class ConfiguredPools:
                 log.warning("pool %s %s", record.name, warning, extra={"pool": record.name})
 
     async def warning(self, record: PoolRecord) -> str:
-        """What a pool costs that the configuration no longer has, and what to do; else empty."""
+        """Return what a pool costs that is no longer configured, and what to do; else empty."""
         if not is_unlisted(record, self._settings.pools):
             return ""
         prices = []
@@ -97,7 +97,7 @@ class ConfiguredPools:
 
 
 def unlisted_warning(record: PoolRecord, prices: Collection[float]) -> str:
-    """What the pool costs and what to do; `prices`: dollars per hour of its instances, or 0."""
+    """Return the pool's cost and what to do; `prices`: dollars per hour of its instances, or 0."""
     count, total = len(prices), sum(prices)
     cost = f" for {total:.2f} $/h" if total else " of unknown cost" if count else ""
     if total and (unknown := sum(1 for each in prices if not each)):

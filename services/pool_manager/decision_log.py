@@ -1,4 +1,4 @@
-"""What the pool-manager decided, as lines of its log that programs read: docs/metrics.md."""
+"""Logs what the pool-manager decided, as lines that programs read: docs/metrics.md."""
 
 import logging
 

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class UnknownHardwareError(ValueError):
-    """What is to be forgotten is not on the list."""
+    """The hardware that is to be forgotten is not on the list."""
 
 
 class HardwareList:

@@ -34,7 +34,7 @@ class HeartbeatReader:
         self._reads = asyncio.Semaphore(READS_AT_ONCE)
 
     async def beating(self, pool: str, nodes: Collection[str]) -> frozenset[str]:
-        """Those of the nodes whose heartbeat has not expired; BusError where that is not known."""
+        """Return the nodes whose heartbeat has not expired; BusError where that is not known."""
         found = await asyncio.gather(*(self._beats(pool, node) for node in nodes))
         return frozenset(node for node, beats in zip(nodes, found, strict=True) if beats)
 
@@ -60,14 +60,14 @@ class HeartbeatTimes:
         self._read_at = -inf
 
     async def of(self, pool: str, node: str) -> datetime | None:
-        """Of one node, now."""
+        """Return the time of a node's last heartbeat, read now; None: it has none, or not known."""
         with suppress(BusError):
             beat = await self._reader.last(pool, node)
             return beat.time if beat is not None else None
         return None
 
     async def all(self) -> Mapping[str, datetime]:
-        """Of all nodes, by the keys of their records, at most AGE_SECONDS_MAX old."""
+        """Return the times of all nodes by their records' keys, at most AGE_SECONDS_MAX old."""
         async with self._reading:
             if self._clock.monotonic() - self._read_at > AGE_SECONDS_MAX:
                 with suppress(BusError):

@@ -50,7 +50,7 @@ _instance: Final = decoder(InstanceRecord)
 
 
 def is_asked_about(record: NodeRecord) -> bool:
-    """Whether the provisioner is asked about a node: a silent one. Pure.
+    """Return whether the provisioner is asked about a node: a silent one. Pure.
 
     One that leaves too: if it is gone, nothing is drained any more. That it is gone is final, but
     where others make the nodes: they give a name again, and the provisioner records the next
@@ -62,7 +62,7 @@ def is_asked_about(record: NodeRecord) -> bool:
 
 
 def says(instance: InstanceRecord | None, now: datetime) -> Says:
-    """What the provisioner's record of a silent node's instance says. Pure."""
+    """Return what the provisioner's record of a silent node's instance says. Pure."""
     if instance is None:
         return ""
     match instance.state:

@@ -1,4 +1,4 @@
-"""How the events of one node are limited, and which pass in a flood of its agent. Pure."""
+"""Limits the events of one node, and says which pass in a flood of its agent. Pure."""
 
 from collections.abc import Hashable
 from typing import Final
@@ -10,7 +10,7 @@ from services.runtime.sender_quota import SenderLimit
 
 
 def node_of(stored: Stored) -> str:
-    """The sender of an event: its node."""
+    """Return the sender of an event: its node."""
     parsed = subjects.parse_node(stored.subject)
     return f"{parsed.pool}.{parsed.node}" if parsed else stored.subject
 

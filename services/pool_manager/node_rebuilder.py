@@ -298,7 +298,7 @@ class NodeRebuilder:
 
 
 async def last_end(bus: Bus, pool: str, node: str) -> Terminated | None:
-    """The last end of a node of this name."""
+    """Return the last end of a node of this name."""
     stored = await bus.last(EVENTS.name, _end_subject(pool, node))
     event = decode_stored(stored) if stored is not None else None
     return event if isinstance(event, Terminated) else None

@@ -91,12 +91,12 @@ class Store:
 
     @property
     def losses(self) -> int:
-        """How often this process saw NODES or POOLS lose records: deleted, purged, rolled back."""
+        """Return how often NODES or POOLS lost records here: deleted, purged or rolled back."""
         return self.nodes.losses + self._pool_losses
 
     @property
     def trusted(self) -> bool:
-        """Whether the records may be decided on: nothing was lost since they were compared."""
+        """Return whether records may be decided on: nothing was lost since they were compared."""
         return self._trusted == self.losses
 
     def trust(self, losses: int) -> None:
@@ -105,7 +105,7 @@ class Store:
 
     @property
     def dated(self) -> bool:
-        """Whether it is known if the store was restored from a backup; until then no saga goes on.
+        """Return whether it is known if the store was restored; until then no saga goes on.
 
         One that was open at the backup may have ended since.
         """
@@ -118,7 +118,7 @@ class Store:
         self.nodes.before_loss = {}
 
     async def restored_at(self) -> datetime | None:
-        """When it was last noticed that the whole store was restored from a backup."""
+        """Return when it was last noticed that the whole store was restored from a backup."""
         record = (await self._fleet_records.read(FLEET_KEY)).record
         return record.restored_at if record is not None else None
 
@@ -173,7 +173,7 @@ class Store:
         self._rolled_back.discard(pool)
 
     async def fleet_is_recorded(self) -> bool:
-        """Whether POOLS has the fleet: without it, it was lost."""
+        """Return whether POOLS has the fleet: without it, it was lost."""
         return await self._bus.get(POOLS, FLEET_KEY) is not None
 
     async def claim_fleet(self, fleet: str) -> None:
@@ -201,7 +201,7 @@ class Store:
     # --- nodes --------------------------------------------------------------------------------
 
     async def fresh_node(self, pool: str, node: str) -> NodeRecord | None:
-        """A node's record, from the server."""
+        """Return a node's record, from the server."""
         return (await self._node_records.read(node_key(pool, node))).record
 
     async def staying_nodes(self, pool: str) -> list[NodeRecord]:
@@ -219,7 +219,7 @@ class Store:
         return [record for record in self.nodes.of(pool) if record.state != "terminated"]
 
     def nodes_named(self, pool: str, names: Iterable[str]) -> dict[str, NodeRecord]:
-        """Those of a pool's nodes that have these names and are not gone."""
+        """Return the pool's nodes that have these names and are not gone."""
         found = ((name, self.nodes.records.get(node_key(pool, name))) for name in names)
         return {name: each for name, each in found if each and each.state != "terminated"}
 
@@ -241,7 +241,7 @@ class Store:
     # --- pools --------------------------------------------------------------------------------
 
     async def pool(self, pool: str) -> tuple[PoolRecord, int] | None:
-        """A pool's record and revision, fresh from the server."""
+        """Return a pool's record and revision, fresh from the server."""
         before = self._read.get(pool)
         entry = await self._bus.get(POOLS, pool_key(pool))
         self._note_loss(pool, before, entry)
@@ -272,7 +272,7 @@ class Store:
         return (found.record, found.revision) if found is not None else None
 
     def may_be_open(self, pool: str, saga: str) -> bool:
-        """Whether the pool's record, as this process last read or wrote it, has the saga open."""
+        """Return whether the pool's record, as last read or written here, has the saga open."""
         found = self._read.get(pool)
         return found is None or saga in found.record.open
 
@@ -420,7 +420,7 @@ class Store:
     # --- the fleet's budget -------------------------------------------------------------------
 
     async def claims(self) -> tuple[FleetBudgetRecord, int]:
-        """What each pool takes of the fleet's budget, fresh; nothing where that cannot bind."""
+        """Return what each pool takes of the fleet's budget, fresh; nothing if that cannot bind."""
         if lifted(self.fleet_budget):
             return FleetBudgetRecord(), 0
         record, revision, _ = await self._claim_records.read(FLEET_BUDGET_KEY)

@@ -46,7 +46,7 @@ class RestoreDetector:
         self._beat_seconds = beat_seconds
 
     async def detect(self, pools: Iterable[PoolRecord]) -> None:
-        """After the nodes were rebuilt: hold every pool if the store is older than the fleet."""
+        """Hold every pool if the store is older than the fleet; call it after the rebuild."""
         reason = await self._forgotten_entries() or await self.forgotten_nodes()
         now = self._clock.now()
         before = await self._store.restored_at()

@@ -49,7 +49,7 @@ from services.saga.saga_state import SagaState
 
 
 class SagaEffects:
-    """Applies what `projection` and `facts` decide."""
+    """Applies what a saga's log means for records, events and hardware."""
 
     def __init__(
         self,

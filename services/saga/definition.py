@@ -1,4 +1,4 @@
-"""What a saga is made of: a table of steps, each with who performs it, its undo and its deadline.
+"""Defines a saga: a table of steps, each with who performs it, its undo and its deadline.
 
 Declared one file per saga in `services/saga/definitions/`; read by `decide`. Pure.
 """
@@ -42,7 +42,7 @@ Condition = Callable[[SagaParams, NodeRecord | None], Met | Unmeetable | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One row of a saga's table."""
+    """A step is one row of a saga's table."""
 
     name: str
     inputs: Inputs
@@ -97,16 +97,16 @@ class Definition:
 
     @property
     def remediates(self) -> bool:
-        """Whether it is a remedy of an unhealthy node."""
+        """Return whether the saga is a remedy of an unhealthy node."""
         return self.kind in REMEDIES
 
     @property
     def in_place(self) -> bool:
-        """Whether it is a remedy that keeps the node: its record remembers it as an attempt."""
+        """Return whether the saga is a remedy that keeps the node, whose record remembers it."""
         return self.remediates and not self.removes_node
 
     def left(self, params: SagaParams) -> str:
-        """What unwinding this one leaves behind."""
+        """Return what unwinding this saga leaves behind."""
         if params.was_cordoned:
             return "the node cordoned, as it was"
         return (params.restores_service and self.leaves_restored) or self.leaves

@@ -1,4 +1,4 @@
-"""What a saga's log calls for next. Pure: the same log, moment and node give the same entry."""
+"""Decides what a saga's log calls for next. Pure: one log, moment and node give one entry."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -36,7 +36,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Impossible:
-    """What a person asked of a saga cannot be; the reason says why, and what to do instead."""
+    """A person's request about a saga cannot be met; the reason says why, and what else to do."""
 
     reason: str
 
@@ -58,7 +58,7 @@ def next_entry(
 
 
 def waits_for_node(definition: Definition, state: SagaState) -> bool:
-    """Whether the step under way waits for something to be true of the new node."""
+    """Return whether the step under way waits for something to be true of the new node."""
     return state.status == "running" and any(
         step.waits is not None and state.step(step.name).status == "started"
         for step in definition.steps(state.params)

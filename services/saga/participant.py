@@ -1,4 +1,4 @@
-"""How a service takes part in sagas: it performs the steps whose `started` entries it consumes.
+"""Takes a service's part in sagas: performs the steps whose `started` entries it consumes.
 
 A step is performed at least once, so every action is idempotent with the key (saga, step). The
 result is appended under the guard of the log: where the coordinator has meanwhile gone on (the
@@ -118,7 +118,7 @@ class Command:
 
     @property
     def key(self) -> str:
-        """What makes the action idempotent.
+        """Return what makes the action idempotent.
 
         What is put right has a key of its own for each delivery: a receiver that drops a key which
         it knows would drop the order that undoes the one before.

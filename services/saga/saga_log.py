@@ -1,4 +1,4 @@
-"""Reading and appending to a saga's log.
+"""Reads and appends to a saga's log.
 
 What does not belong in a log (unreadable, or not allowed at its place) is skipped and logged
 loudly: the guard keeps every well-behaved writer out, so it was put there by hand, and it must not

@@ -135,12 +135,12 @@ class SagaState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outputs(self) -> dict[str, Mapping[str, Any]]:
-        """What succeeded steps put out, by step name."""
+        """Return what succeeded steps put out, by step name."""
         return {name: step.outputs for name, step in self.steps.items() if step.outputs}
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen."""
+        """Return whether nothing more will happen."""
         return self.status in ENDED
 
 

@@ -1,4 +1,4 @@
-"""When a saga's timer is to fire. Pure.
+"""Decides when a saga's timer is to fire. Pure.
 
 A saga needs one timer at a time: where one that an earlier step began with fires before the moment
 of the step that begins, no other is stored; and each that fires is followed by the next.
@@ -15,7 +15,7 @@ MARGIN: Final = timedelta(minutes=5)
 
 
 class DueMoment(NamedTuple):
-    """A moment of a step."""
+    """A step has its deadline, or is reported overdue, at this moment."""
 
     at: datetime
     step: str

@@ -18,7 +18,7 @@ from tests.support.peers import Peers
 
 
 def settings(**changes: Any) -> Settings:
-    """A pool of three with room for three more."""
+    """Return the settings of a pool of three with room for three more."""
     spec = msgspec.structs.replace(
         PoolSpec(
             provider="test",
@@ -61,7 +61,7 @@ async def pools(bus: NatsBus) -> list[PoolView]:
 
 
 def settled(bus: NatsBus, count: int) -> Callable[[], Any]:
-    """Whether `count` nodes are admitted and no saga is open; returns their names."""
+    """Return a check for `count` admitted nodes and no open saga, which returns their names."""
 
     async def look() -> list[str] | None:
         found = await pools(bus)
@@ -73,7 +73,7 @@ def settled(bus: NatsBus, count: int) -> Callable[[], Any]:
 
 
 async def events(bus: NatsBus, fact: str) -> list[dict[str, Any]]:
-    """Every stored pool event of one type."""
+    """Return every stored pool event of one type."""
     found = await bus.read("EVENTS", subjects.pool_event_wildcard(fact))
     return [msgspec.json.decode(each.data) for each in found]
 
@@ -85,7 +85,7 @@ async def ask(bus: NatsBus, verb: str, **payload: Any) -> None:
 
 
 def under_way(peers: Peers, step: str) -> Any:
-    """Whether a peer performs the step now."""
+    """Return a check whether a peer performs the step now."""
 
     async def look() -> bool:
         return bool(peers.count(step))

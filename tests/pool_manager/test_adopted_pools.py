@@ -32,23 +32,23 @@ POOL = PoolRecord(name="gpu", spec=SPEC, desired=3)
 
 
 def node(name: str, **changes: object) -> NodeRecord:
-    """A healthy node in service."""
+    """Return a healthy node in service."""
     plain = NodeRecord(pool="gpu", node=name, state="active", health="healthy", admitted_at=NOW)
     return msgspec.structs.replace(plain, **changes)
 
 
 def unhealthy(name: str, **changes: object) -> NodeRecord:
-    """An unhealthy node in service."""
+    """Return an unhealthy node in service."""
     return node(name, health="unhealthy", health_at=NOW, **changes)
 
 
 def decide(record: PoolRecord, *nodes: NodeRecord, now: datetime = NOW) -> PoolPlan:
-    """A decision about the pool."""
+    """Return a decision about the pool."""
     return plan(PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes), revision=7), now)
 
 
 def test_gaps_are_not_filled_and_surplus_is_not_removed() -> None:
-    """Its maker sizes the pool."""
+    """The pool's size is its maker's decision, not Navarch's."""
     assert not decide(POOL, node("a")).start
     assert not decide(POOL, *(node(name) for name in "abcde")).start
 
@@ -85,7 +85,7 @@ def test_the_next_waits_until_the_successor_has_joined() -> None:
 
 
 def test_a_replacement_that_failed_awaits_nothing() -> None:
-    """Its node is still there."""
+    """The node of a failed or cancelled replacement is still there."""
     started = decide(POOL, unhealthy("a"), node("b"), node("c")).record
     assert not close(started, "replace-a-1", failed=True, now=NOW, how="failed").awaited
     assert not close(started, "replace-a-1", failed=False, now=NOW, how="cancelled").awaited
@@ -126,7 +126,7 @@ def test_one_that_is_expected_has_its_successor_first() -> None:
 
 
 def test_a_successor_is_published_once_it_is_recorded() -> None:
-    """Whichever process decides next; one that has gone before that is awaited again."""
+    """Any process that decides next publishes it; one gone before that is awaited again."""
     awaited = AwaitedSuccessor(saga="replace-a-1", since=NOW, began_at=NOW, successor="d")
     record = msgspec.structs.replace(POOL, awaited={"a": awaited})
     assert decide(record, node("c")).record.awaited == record.awaited
@@ -139,7 +139,7 @@ def test_a_successor_is_published_once_it_is_recorded() -> None:
 
 
 def test_a_node_that_returns_under_its_name_is_its_own_successor() -> None:
-    """Also if another was removed before: alerts about the name end with the node that has it."""
+    """Alerts about a name end with the node that has it, also if another was removed before."""
     first = AwaitedSuccessor(saga="replace-a-1", since=NOW, began_at=NOW)
     second = AwaitedSuccessor(saga="replace-b-1", since=NOW + LIMIT, began_at=NOW)
     record = msgspec.structs.replace(POOL, awaited={"a": first, "b": second})
@@ -148,7 +148,7 @@ def test_a_node_that_returns_under_its_name_is_its_own_successor() -> None:
 
 
 def test_the_alerts_of_a_name_that_another_node_has_are_left_open() -> None:
-    """It joined as the successor of another; whether it is lost has nothing to do with the old."""
+    """A node that joined as another's successor says nothing about the old node of its name."""
     awaited = {"a": AwaitedSuccessor(saga="replace-a-1", since=NOW, began_at=NOW)}
     record = msgspec.structs.replace(POOL, awaited=awaited)
     [event] = decide(record, node("a"), now=NOW + LIMIT).events
@@ -157,7 +157,7 @@ def test_the_alerts_of_a_name_that_another_node_has_are_left_open() -> None:
 
 
 def test_a_pool_expects_what_others_made() -> None:
-    """However many joined or left at once, in observe mode too."""
+    """The expected size follows however many joined or left at once, in observe mode too."""
     observing = msgspec.structs.replace(POOL, spec=msgspec.structs.replace(SPEC, mode="observe"))
     for record in (POOL, observing):
         assert decide(record, *(node(name) for name in "abcde")).record.desired == 5
@@ -168,7 +168,7 @@ def test_a_pool_expects_what_others_made() -> None:
 
 
 def test_what_others_removed_is_not_replaced() -> None:
-    """Its maker has scaled in, or replaces it by itself: the sweep retires the node."""
+    """The maker has scaled in, or replaces the node by itself: the sweep retires it."""
     silent = node("a", lost=True, lost_at=NOW - timedelta(hours=1), provider_state="gone")
     assert not decide(POOL, silent, node("b"), node("c")).start
     present = msgspec.structs.replace(silent, provider_state="present")

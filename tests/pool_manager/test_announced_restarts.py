@@ -26,7 +26,7 @@ OUT: dict[str, Any] = {"cordoned": True, "drained": True, "sole_notice": "a"}
 def restart(
     seconds: float | None, effect: NoticeEffect = "reboot", **changes: Any
 ) -> dict[str, CloudNotice]:
-    """A notice of a restart this long ahead."""
+    """Return a notice of a restart this long ahead."""
     return {"a": notice(seconds, effect=effect, boot_id="b1", **changes)}
 
 
@@ -55,7 +55,7 @@ def begun(*found: NodeRecord, at: datetime = NOW, **changes: Any) -> dict[str, s
 def test_a_node_is_drained_just_before_its_restart_and_kept(
     effect: NoticeEffect, seconds: float, changes: dict[str, Any], expected: dict[str, str]
 ) -> None:
-    """Its drain has the pool's time; what is out, held or has restarted is left alone."""
+    """The drain has the pool's time; what is out, held or has restarted is left alone."""
     found = node(notices=restart(seconds, effect), **(WELL | changes))
 
     assert begun(found) == expected
@@ -72,7 +72,7 @@ def test_restarts_bypass_the_budget_and_hold_no_fault() -> None:
 
 
 def test_a_pause_and_a_withdrawn_restart_change_nothing() -> None:
-    """They are in the node's record, and in no decision."""
+    """A pause and a withdrawn restart are in the node's record, and in no decision."""
     assert not begun(node(notices=restart(60, "freeze")))
     assert not begun(node(notices=restart(60, withdrawn=True)))
 
@@ -94,7 +94,7 @@ def test_a_pause_and_a_withdrawn_restart_change_nothing() -> None:
 def test_a_node_returns_once_it_has_restarted_and_is_checked(
     changes: dict[str, Any], seconds: float, returned: bool
 ) -> None:
-    """So does one whose announced restart did not come; an operator's cordon stays."""
+    """A node whose announced restart did not come returns too; an operator's cordon stays."""
     found = node(notices=restart(seconds), **(OUT | changes))
 
     assert returned == (begun(found).get("n1") == "uncordon")
@@ -131,7 +131,7 @@ def test_a_withdrawn_restart_takes_back_its_drain() -> None:
 def test_announced_silence_is_waited_for_within_bounds(
     effect: NoticeEffect, start: float, window_end: float | None, lost_at: float, expected: Any
 ) -> None:
-    """Nor do many nodes that are silent so make an incident; what began otherwise is no reason."""
+    """Many nodes that are silent so make no incident; what began otherwise is no reason."""
     end = None if window_end is None else after(window_end)
     announced = restart(start, effect, window_end=end)
     found = node(

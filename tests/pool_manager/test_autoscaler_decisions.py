@@ -59,7 +59,7 @@ async def test_a_decision_is_logged_with_its_inputs(
     limited_by: str | None,
     desired: int,
 ) -> None:
-    """Also where nothing changes; busy GPUs grow no pool whose queue cannot be asked for."""
+    """A line is logged also where nothing changes; busy GPUs grow no pool without a known queue."""
     assert peers
     chosen = settings(autoscaling=REACTIVE, metrics=metrics, cooldown=Duration(3600))
     chosen = msgspec.structs.replace(chosen, server=SECOND)

@@ -119,7 +119,7 @@ def pool(desired: int, **changes: Any) -> PoolRecord:
 
 
 def budgeted(desired: int, level: int | str, rated: int | str = "unlimited") -> PoolRecord:
-    """A pool with this budget."""
+    """Return a pool with this budget."""
     record = pool(desired)
     budget = BudgetSpec(max_quarantined=0, max_unavailable=level, max_replacements=rated)
     return msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, budget=budget))
@@ -143,7 +143,7 @@ def nodes(count: int, unhealthy: int = 0) -> list[NodeRecord]:
 
 
 def decided(record: PoolRecord, fleet: list[NodeRecord], after: float = 0) -> PoolPlan:
-    """The decision `after` seconds."""
+    """Return the decision after `after` seconds."""
     snapshot = PoolSnapshot(fleet="f", record=record, nodes=Nodes(fleet), revision=7)
     return plan(snapshot, NOW + timedelta(seconds=after))
 
@@ -190,7 +190,7 @@ def test_ramp_doubles_after_the_breaker_closes() -> None:
 
 
 def test_each_stage_of_the_ramp_lasts() -> None:
-    """However quickly replacements succeed, their number does not double before the stage ends."""
+    """A stage lasts however quickly replacements succeed: their number does not double before."""
     fresh = closed_by_hand(Breaker(state="open", cause="wave", since=NOW), "r", "ops", "q", NOW)
     fleet, record = nodes(30, 30), pool(30, breaker=fresh)
     for after in range(1, STAGE_SECONDS):
@@ -203,7 +203,7 @@ def test_each_stage_of_the_ramp_lasts() -> None:
 
 
 def test_failed_repair_resets_the_ramp() -> None:
-    """After a failure the ramp starts again at one."""
+    """The ramp starts again at one after a failure."""
     record = pool(9, breaker=Breaker(ramp=4, ramp_from=NOW))
     record = decided(record, nodes(9, 9)).record
     [first, *_] = record.open
@@ -254,13 +254,13 @@ def test_operator_requests_count_but_are_not_refused_by_the_rate() -> None:
 
 
 def asked(verb: str, **payload: str) -> QueuedRequest:
-    """Request 5."""
+    """Return request 5 with this verb and payload."""
     data = msgspec.json.encode(payload)
     return QueuedRequest(id="request-5", time=NOW, pool="training", verb=verb, payload=data)
 
 
 def answered(record: PoolRecord, verb: str, **payload: str) -> RequestDecision:
-    """The decision about it."""
+    """Return the decision about the request."""
     snapshot = PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes(3)), revision=7)
     return decide(asked(verb, **payload), snapshot, NOW)
 
@@ -334,7 +334,7 @@ def test_percentage_allows_each_node_of_a_small_pool_one_repair(
 
 
 def test_ramp_ignores_operator_and_notice_replacements() -> None:
-    """Nor does it count sagas that started before it."""
+    """The ramp does not count sagas that started before it, either."""
     state = Breaker(ramp=1, ramp_from=NOW)
     plain = OpenSaga(kind="replace", node="a", since=LATER)
     others = (

@@ -1,4 +1,4 @@
-"""How the pool-manager reacts to cloud notices: decisions over records."""
+"""Decisions over records show how the pool-manager reacts to cloud notices."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -36,7 +36,7 @@ SPEC = PoolSpec(
 
 
 def after(seconds: float) -> datetime:
-    """This long from now."""
+    """Return the moment this long from now."""
     return NOW + timedelta(seconds=seconds)
 
 
@@ -47,13 +47,13 @@ def notice(seconds: float | None, **changes: Any) -> CloudNotice:
 
 
 def node(name: str = "n1", **changes: Any) -> NodeRecord:
-    """A healthy node in service."""
+    """Return a healthy node in service."""
     plain = NodeRecord(pool="training", node=name, state="active", health="healthy")
     return msgspec.structs.replace(plain, **changes)
 
 
 def snapshot(*found: NodeRecord, **changes: Any) -> PoolSnapshot:
-    """A pool of these nodes."""
+    """Return a pool of these nodes."""
     record = PoolRecord(name="training", spec=SPEC, desired=len(found), serial=100)
     record = msgspec.structs.replace(record, **changes)
     return PoolSnapshot(fleet="f", record=record, nodes=Nodes(found), revision=7)
@@ -117,7 +117,7 @@ def test_preempted_nodes_bypass_the_budget_and_hold_no_fault() -> None:
 
 
 def test_notice_days_ahead_waits_for_the_budget() -> None:
-    """It is handled within the budget, and planned again for the moment it becomes urgent."""
+    """The notice is handled within the budget, and planned again for when it becomes urgent."""
     far = [node(f"n{i}", notices={"a": notice(86_400)}) for i in range(2)]
     found = plan(snapshot(*far), NOW)
 
@@ -191,7 +191,7 @@ def event(name: str, at: float, *, withdrawn: bool = False) -> ProviderNotice:
 def test_announcements_and_withdrawals_apply_in_time_order(
     events: list[ProviderNotice], expected: str
 ) -> None:
-    """Whichever order the replicas apply them in."""
+    """The replicas may apply the events in any order."""
     record = node()
     for each in events:
         record = cloud_notices.record_notice(record, each, NOW)
@@ -222,7 +222,7 @@ def test_a_late_notice_about_an_earlier_machine_of_the_name_is_ignored(
 
 
 def opened(**changes: Any) -> dict[str, OpenSaga]:
-    """An open replacement of n1."""
+    """Return an open replacement of n1."""
     saga = OpenSaga(kind="replace", node="n1", new_node="n9", since=NOW)
     return {"replace-n1-1": msgspec.structs.replace(saga, **changes)}
 
@@ -301,7 +301,7 @@ def test_withdrawn_notice_unwinds_only_its_own_saga(
 def test_node_cordoned_for_a_withdrawn_notice_is_uncordoned(
     changes: dict[str, Any], returned: bool
 ) -> None:
-    """Its replacement had failed, and there is no other reason to keep it out of service."""
+    """The replacement had failed, and no other reason keeps the node out of service."""
     let_be = {"notices": {"a": notice(120, withdrawn=True)}, "cordoned": True, "sole_notice": "a"}
     decided = plan(snapshot(node(**(let_be | changes))), NOW)
 
@@ -310,7 +310,7 @@ def test_node_cordoned_for_a_withdrawn_notice_is_uncordoned(
 
 @pytest.mark.parametrize("kind", ["drain", "replace", "scale-down"])
 def test_notice_does_not_change_a_saga_with_another_reason(kind: SagaKind) -> None:
-    """It keeps its drain timeout, and a withdrawal does not unwind it."""
+    """The saga keeps its drain timeout, and a withdrawal does not unwind it."""
     announced = node(notices={"a": notice(120)})
     record = snapshot(announced).record
     _, asked, _ = open_for("f", record, kind, NOW, announced)
@@ -321,7 +321,7 @@ def test_notice_does_not_change_a_saga_with_another_reason(kind: SagaKind) -> No
 
 
 def test_failed_replacement_records_the_notice_it_was_for() -> None:
-    """So does the next attempt, on the node cordoned by then; an operator's cordon stays theirs."""
+    """The next attempt, on the then cordoned node, does too; an operator's cordon stays."""
     announced = node(notices={"a": notice(120)})
     first = cloud_notices.departure(announced, snapshot(announced).record.spec, NOW)
     left = msgspec.structs.replace(announced, cordoned=True, sole_notice="a")

@@ -47,14 +47,14 @@ LEVEL = BudgetSpec(max_quarantined=0, max_unavailable=2, max_replacements="unlim
 
 
 def offering(zone: str, market: Market = "on-demand") -> Offering:
-    """An offering in a zone."""
+    """Return an offering in a zone."""
     return Offering(provider="p", zone=zone, instance_type="t", market=market)
 
 
 def offered(
     zone: str, dollars: float | None, market: Market = "on-demand", **changes: Any
 ) -> OfferingView:
-    """What the provisioner says of it."""
+    """Return the provisioner's view of an offering."""
     view = OfferingView(
         provider="p",
         zone=zone,
@@ -77,7 +77,7 @@ def saving(desired: int, **changes: Any) -> PoolRecord:
 
 
 def bought(zone: str, dollars: float, market: Market = "on-demand") -> NodeUse:
-    """What a node was launched from."""
+    """Return the use of a node that was launched from this offering."""
     return NodeUse(dollars_per_hour=dollars, offering=offering(zone, market))
 
 
@@ -120,7 +120,7 @@ DEAR = bought("a", 10.0)
 def test_a_node_is_dear_where_something_free_saves_enough(
     case: NodeRecord, views: list[OfferingView], changes: dict[str, Any], cheaper: float | None
 ) -> None:
-    """By what it costs now; a reserved, young or required node is not compared, or with less."""
+    """Current prices count; a reserved, young or required node is not compared, or with less."""
     record = saving(1, **changes)
     found = consolidation.dear_nodes(record, Nodes([case]), {"n": DEAR}, views, NOW)
     assert (found["n"].cheaper if "n" in found else None) == cheaper
@@ -155,14 +155,14 @@ def decided(record: PoolRecord, *nodes: NodeRecord, use: GpuUse | None = IDLE) -
 def test_it_leaves_like_an_old_node(
     changes: dict[str, Any], use: GpuUse | None, minutes_ago: float, leaves: bool
 ) -> None:
-    """Without work or in a window, never at last; what is known of prices is minutes old."""
+    """A node leaves without work or in a window, never at last; prices are minutes old."""
     record = known(saving(2, **changes), "n", minutes_ago=minutes_ago)
     found = decided(record, old("n"), old("m"), use=use)
     assert [each.node for each in found.start.values()] == ["n"] * leaves
 
 
 def test_its_successor_comes_first_and_saves_enough() -> None:
-    """Whatever is chosen when it is launched; it does not fall back to on-demand."""
+    """The saving holds whatever is chosen at the launch; it does not fall back to on-demand."""
     record = known(saving(1, market="spot"), "n")
     found = decided(record, old("n"))
     [opened] = found.start.values()
@@ -205,7 +205,7 @@ def test_the_budget_and_why_are_those_of_renewals() -> None:
 
 
 def test_only_so_many_nodes_are_named() -> None:
-    """Those that save most; the pool's record stays small."""
+    """The nodes that save most are named, and the pool's record stays small."""
     nodes = [old(f"n{number:03}") for number in range(200)]
     use = {each.node: bought("a", 10.0 + number) for number, each in enumerate(nodes)}
     found = consolidation.dear_nodes(saving(200), Nodes(nodes), use, [offered("b", 5.0)], NOW)
@@ -232,7 +232,7 @@ def test_only_so_many_nodes_are_named() -> None:
     ],
 )
 def test_what_cannot_work_is_refused(changes: dict[str, Any], place: str, problem: str) -> None:
-    """With the place in the configuration."""
+    """The refusal has the place in the configuration."""
     plain = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=3, consolidation=SAVES)
     found = list(own_problems(msgspec.structs.replace(plain, **changes)))
     key = ("consolidation", place) if place else ("consolidation",)
@@ -266,13 +266,13 @@ def test_nothing_is_replaced_for_ever(prices: list[float], saving_percent: int, 
 
 
 def candidate(zone: str, dollars: float, position: int) -> ScoredCandidate:
-    """A free offering."""
+    """Return a free offering."""
     made = Candidate(offering=offering(zone), position=position)
     return ScoredCandidate(candidate=made, score=0.0, near=0, block_state=Free(), price=dollars)
 
 
 def choice_of_spec() -> Any:
-    """What a launch of such a pool chooses from."""
+    """Return what a launch of such a pool chooses from."""
     launch = saga_params("f", *_one_launch()).launch
     assert launch is not None
     assert launch.choice is not None

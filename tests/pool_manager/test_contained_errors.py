@@ -46,7 +46,7 @@ def test_a_contained_memory_error_is_no_reason_to_replace_a_node_at_once(
 
 @pytest.mark.parametrize(("minutes", "begun"), [(6, [("reset-gpu", "a")]), (4, [])])
 def test_it_is_reset_once_the_work_has_left(minutes: int, begun: list[tuple[str, str]]) -> None:
-    """Also where its line asks for no reset: the error has left the node degraded, and in work."""
+    """The error has left the node degraded and in work, also where its line asks for no reset."""
     gpus = GpuUse(busy=False, since=NOW - timedelta(minutes=minutes))
     resting = NodeUse(gpus=gpus, work="none")
     decided = under(REPLACE, DEGRADED, node("b"))
@@ -86,14 +86,14 @@ def left(*, unfit: bool = False, **changes: object) -> NodeRecord:
     ],
 )
 def test_a_degraded_node_whose_reset_failed_works_on(case: NodeRecord, kinds: list[str]) -> None:
-    """It is no worse than before, and was cordoned for the day for which the error counts."""
+    """The node is no worse than before; it was cordoned for the day for which the error counts."""
     begun = plan(under(REPLACE, case, node("b")), NOW).start.values()
     assert [each.kind for each in begun] == kinds
     assert {each.reason for each in begun} <= {WORKS}
 
 
 def test_what_a_failed_reset_has_broken_is_reported_before_the_node_works_on() -> None:
-    """Its agent has a minute for it."""
+    """The node's agent has a minute to report it."""
     ended = msgspec.structs.replace(left().attempts[-1], ended_at=NOW)
     fresh = under(REPLACE, left(attempts=(ended,)), node("b"))
     waiting = plan(fresh, NOW)
@@ -110,7 +110,7 @@ def resting(*nodes: NodeRecord) -> PoolSnapshot:
 
 
 def test_a_node_that_fails_its_check_after_the_reset_is_replaced() -> None:
-    """It has no work, and shall get none."""
+    """The node has no work, and shall get none."""
     known = resting(left(unfit=True, drained=True), node("b"))
     rests = NodeUse(gpus=GpuUse(busy=False, since=NOW - HOUR))
     assert started(known) == [("replace", "a")]

@@ -32,7 +32,7 @@ FAILED = RemediationAttempt(
     ],
 )
 def test_a_cordon_of_a_node_that_is_out_already(node: NodeRecord, kinds: list[str]) -> None:
-    """It was accepted and did nothing, and the node was uncordoned within the minute."""
+    """The request was once accepted without effect, and the node uncordoned within the minute."""
     asked = QueuedRequest(
         id="request-1",
         sequence=1,

@@ -25,7 +25,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 async def test_scaling_and_replacing_are_log_lines(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Up and down with both sizes and the reason; a replacement with its node."""
+    """Lines for up and down have both sizes and the reason; one for a replacement has its node."""
     with json_log() as lines:
         async with Running(server.url, "pool-manager", build, settings()):
             before = await eventually(settled(bus, 3))

@@ -1,4 +1,4 @@
-"""What the pool-manager does about nodes that were disconnected because they flooded the bus."""
+"""The pool-manager handles nodes that were disconnected because they flooded the bus."""
 
 from datetime import timedelta
 from typing import Any
@@ -22,7 +22,7 @@ from tests.pool_manager.test_pool_planner import NOW, node, pool, snapshot
 def test_disconnected_node_is_not_replaced_for_its_silence(
     changes: dict[str, Any], *, replaced: bool
 ) -> None:
-    """Its credentials are refused until an operator decides; what it reported before counts."""
+    """The credentials are refused until an operator decides; what was reported before counts."""
     disconnected = node("a", lost=True, lost_at=NOW, provider_state="disconnected")
     found = msgspec.structs.replace(disconnected, **changes)
     decided = plan(snapshot(pool(1), found), NOW + timedelta(days=3))
@@ -49,7 +49,7 @@ FLOODED = NOW - timedelta(days=3)
     ],
 )
 def test_what_is_known_of_a_silent_nodes_instance(changes: dict[str, Any], expected: str) -> None:
-    """By the provisioner's record; silence that is ours is no loss."""
+    """The provisioner's record is what is known; silence that is ours is no loss."""
     launch = LaunchSpec(fleet="f", provider="aws", instance_type="t")
     record = InstanceRecord(
         pool="training",
@@ -78,7 +78,7 @@ def test_what_is_known_of_a_silent_nodes_instance(changes: dict[str, Any], expec
     ],
 )
 def test_silent_nodes_are_asked_about(changes: dict[str, Any], fleet: str, asked: bool) -> None:
-    """Of an adopted node the instance on record may be an earlier one of its name."""
+    """The instance on record of an adopted node may be an earlier one of its name."""
     launch = LaunchSpec(fleet=fleet, provider="p", instance_type="t")
     silent = NodeRecord(pool="p", node="n", state="active", lost=True, launch=launch)
     assert is_asked_about(msgspec.structs.replace(silent, **changes)) is asked

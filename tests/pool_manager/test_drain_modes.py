@@ -1,4 +1,4 @@
-"""How long a drain waits for work: the three modes, and how a wait ends early."""
+"""A drain waits for work in one of three modes, and a wait may end early."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ SAGA = "drain-n1-1"
 
 
 def after(seconds: float) -> datetime:
-    """This long after the drain began."""
+    """Return the moment this long after the drain began."""
     return NOW + timedelta(seconds=seconds)
 
 
@@ -60,7 +60,7 @@ def draining(**changes: Any) -> SagaState:
 
 
 def started_drain(state: SagaState) -> tuple[StepStarted, SagaState]:
-    """The drain's step request, and the log with it."""
+    """Return the drain's step request, and the log with it."""
     entry = next_entry(DRAIN, state, None, NOW)
     assert isinstance(entry, StepStarted)
     return entry, fold(state, entry, 4, {})
@@ -111,7 +111,7 @@ def test_fault_and_mode_decide_whether_work_is_asked_for_a_checkpoint(
 
 
 def test_overdue_drain_is_logged_once_and_keeps_waiting() -> None:
-    """Past drain_timeout one entry says so; a year later the saga still waits."""
+    """One entry reports it past drain_timeout; a year later the saga still waits."""
     _, state = started_drain(draining(drain="wait"))
     early = next_entry(DRAIN, state, None, after(599))
     overdue = next_entry(DRAIN, state, None, after(601))

@@ -41,7 +41,7 @@ TWO = (ProviderChoice(name="aws"), ProviderChoice(name="lambda"))
 
 
 def configured(image: str = "ami-1", at: Any = NOW, **changes: Any) -> PoolRecord:
-    """A pool with these settings since `at`."""
+    """Return a pool with these settings since `at`."""
     changes = {
         "provider": "aws",
         "drift": "replace",
@@ -95,7 +95,7 @@ def test_what_a_launch_depends_on_is_compared(now: PoolRecord, found: tuple[str,
 
 
 def test_a_node_without_digests_never_drifts() -> None:
-    """Of an older release, adopted, or made without a launch."""
+    """Nodes of an older release, adopted ones, or ones made without a launch have no digests."""
     for launch in (None, LaunchSpec(fleet="f", provider="aws", instance_type="p5")):
         assert drift.differences(node("a", launch=launch), configured("ami-2")) == ()
 
@@ -110,7 +110,7 @@ def test_a_digest_that_either_does_not_know_is_left_out() -> None:
 
 
 def test_user_data_is_compared_by_its_content(tmp_path: Path) -> None:
-    """Its file's name is nothing; one that cannot be read is not compared."""
+    """The file's name means nothing; one that cannot be read is not compared."""
     for name, text in (("a", "#!one"), ("b", "#!one"), ("c", "#!two")):
         (tmp_path / name).write_text(text, encoding="utf-8")
     one, same, other = (user_data_digest(each, tmp_path) for each in "abc")
@@ -119,7 +119,7 @@ def test_user_data_is_compared_by_its_content(tmp_path: Path) -> None:
 
 
 def test_the_provisioners_word_is_recorded() -> None:
-    """It launched with its own configuration, which may be older than the pool-manager's."""
+    """The provisioner's own configuration counts, which may be older than the pool-manager's."""
     record = launched_by(BEFORE, state="launching")
     made = {"provider": "aws", "instance_type": "p5", "sources": {"image at aws": "older"}}
     found = launched(record, made)
@@ -132,7 +132,7 @@ def test_the_provisioners_word_is_recorded() -> None:
 
 
 def test_a_launch_has_the_digests_of_its_moment() -> None:
-    """Of the pool's record as it is when the saga begins."""
+    """The digests are those of the pool's record as it is when the saga begins."""
     decided = plan(snapshot(msgspec.structs.replace(BEFORE, desired=1)), NOW)
     [opened] = decided.start.values()
     launch = saga_params("f", decided.record, opened).launch
@@ -160,7 +160,7 @@ def test_what_changes_a_launch_is_noted_with_its_time() -> None:
 def test_it_is_replaced_when_that_disturbs_least(
     changes: dict[str, Any], use: Any, leaves: list[str]
 ) -> None:
-    """As an old node is, but its work is never cut short outside of service windows."""
+    """A drifted node leaves as an old one does, but no work is cut short outside of windows."""
     record = configured("ami-2", **changes)
     found = snapshot(record, launched_by(BEFORE), launched_by(record, "b"))
     decided = plan(replace(found, use={"a": use, "b": use}), NOW)
@@ -169,7 +169,7 @@ def test_it_is_replaced_when_that_disturbs_least(
 
 
 def test_it_is_published_once_after_each_change() -> None:
-    """Also where nothing is replaced."""
+    """The event is published also where nothing is replaced."""
     record = configured("ami-2", drift="report")
     decided = plan(snapshot(record, launched_by(BEFORE), launched_by(record, "b")), NOW)
     [event] = decided.events
@@ -189,7 +189,7 @@ def test_another_driver_is_reported_and_never_a_reason() -> None:
 
 
 def test_why_and_status_say_it() -> None:
-    """What differs, and what is done about it."""
+    """Both state what differs, and what is done about it."""
     record, odd = configured("ami-2"), launched_by(BEFORE)
     assert "launched with another image) once it has no work, when" in renewal_wait(
         odd, record, NOW
@@ -203,7 +203,7 @@ def test_why_and_status_say_it() -> None:
 async def test_a_changed_image_is_noticed_after_a_restart(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Of a configured pool, whose image only the configuration has; published once."""
+    """The image of a configured pool is in the configuration alone; it is published once."""
     assert peers is not None
 
     def with_image(image: str) -> Settings:

@@ -74,7 +74,7 @@ class InterruptedLink(PerfectLink):
 
 
 class Replica:
-    """One replica's reconciler."""
+    """A replica has one reconciler and store of its own."""
 
     def __init__(self, server: MemoryServer, link: PerfectLink, budget: FleetBudgetSpec) -> None:
         """Create its store and reconciler."""
@@ -158,7 +158,7 @@ class Fleet:
             await other.reconciler.reconcile("training")
 
     async def facts(self) -> list[PoolEvent]:
-        """The stored pool events, in order."""
+        """Return the stored pool events, in order."""
         found = await self.bus.read(EVENTS.name, subjects.pool_events_of("training"))
         events = [pool_codec.decode(each.data) for each in found]
         return [each for each in events if isinstance(each, PoolEvent)]
@@ -222,7 +222,7 @@ def _alternates(published: list[PoolEvent]) -> bool:
 
 
 async def test_published_events_are_removed_from_the_record() -> None:
-    """In a write of its own when no other follows, and then they are not published again."""
+    """An event leaves in a write of its own when no other follows, and is not published again."""
     fleet = Fleet(MemoryServer(CLOCK))
     await fleet.create()
     async with replica(fleet.server, PerfectLink()) as deciding:
@@ -261,7 +261,7 @@ async def test_published_events_are_removed_with_the_next_write() -> None:
 
 
 async def test_events_left_in_the_record_are_published() -> None:
-    """For example a size change by the autoscaler, whose replica dies right after its write."""
+    """A size change of the autoscaler is published though its replica dies after the write."""
     fleet = Fleet(MemoryServer(CLOCK))
     await fleet.create()
     event = Scaled(id="s", time=datetime.now(UTC), pool="training", previous=7, nodes=8)

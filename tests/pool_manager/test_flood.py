@@ -11,7 +11,7 @@ FLOOD = 10 * SENDER_MAX
 
 
 def test_a_preemption_notice_passes_beyond_the_quota() -> None:
-    """Behind ten times the quota of registrations, no two of which are equal."""
+    """A notice passes behind ten times the quota of registrations, no two of which are equal."""
     quota = SenderQuota(SENDER_LIMIT, 0.0)
     flood = [
         Registered(id=f"r-{n}", instance="n1", hostname="n1", boot_id=f"b-{n}", gpus=(), **ABOUT)

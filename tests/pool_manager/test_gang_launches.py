@@ -39,13 +39,13 @@ def spec(**changes: Any) -> PoolSpec:
 
 
 def pool(desired: int, **changes: Any) -> PoolRecord:
-    """Its record."""
+    """Return the pool's record."""
     plain = PoolRecord(name="training", spec=spec(), desired=desired)
     return msgspec.structs.replace(plain, **changes)
 
 
 def decide(record: PoolRecord, nodes: int = 0, now: datetime = NOW) -> PoolPlan:
-    """A decision about a pool with so many healthy nodes."""
+    """Return a decision about a pool with so many healthy nodes."""
     found = [
         NodeRecord(pool="training", node=f"old-{n}", state="active", health="healthy")
         for n in range(nodes)
@@ -82,7 +82,7 @@ def test_no_other_gang_is_begun_while_one_is_forming() -> None:
 
 
 def test_a_gang_is_begun_only_where_all_of_it_may_be() -> None:
-    """Of the sagas that one pool may have open."""
+    """A gang needs room among the sagas that one pool may have open."""
     other = OpenSaga(kind="drain", since=NOW)
     most = {f"drain-{n}": other for n in range(LAUNCH_UNITS_MAX // SAGA_UNITS - 1)}
     room = LAUNCH_UNITS_MAX - len(most) * SAGA_UNITS
@@ -99,7 +99,7 @@ def test_pools_without_that_requirement_are_as_before() -> None:
 
 
 def test_a_gang_that_failed_is_one_failure_and_the_waits_grow() -> None:
-    """However many nodes it has; an exhausted zone shortens no wait, since each try costs money."""
+    """A gang is one failure however many nodes it has; an exhausted zone shortens no wait."""
     record, waits = pool(3), []
     now = NOW
     for _ in range(9):
@@ -152,14 +152,14 @@ def test_a_node_of_a_whole_gang_that_does_not_come_up_is_launched_alone() -> Non
     ],
 )
 def test_a_pool_grows_job_by_job(sizes: tuple[int, ...], missing: int, first: int) -> None:
-    """Where the autoscaler knows of how many nodes the jobs are."""
+    """The autoscaler knows of how many nodes the jobs are."""
     assert first_part(sizes, missing) == first
     started = gangs(decide(pool(missing, gangs=sizes)))
     assert [each[1] for each in started] == [first] * first
 
 
 def test_the_autoscaler_names_the_jobs_that_it_grows_for() -> None:
-    """Those of several nodes that have room; an operator's request for a size names none."""
+    """Jobs of several nodes that have room are named; an operator's request names none."""
     waiting = (
         WaitingJobs(nodes=8, count=2),
         WaitingJobs(gpus=8, count=3),

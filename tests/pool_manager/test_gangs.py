@@ -42,7 +42,7 @@ def begun(*others: NodeRecord, budget: BudgetSpec | None = None, **changes: Any)
 
 
 def spent(cause: BreakerCause, **changes: Any) -> Breaker:
-    """An open breaker."""
+    """Return an open breaker."""
     return Breaker(
         state="open", cause=cause, since=NOW, probe_at=NOW + timedelta(hours=1), **changes
     )
@@ -106,7 +106,7 @@ def test_held_nodes_and_those_of_other_jobs_wait(changes: dict[str, Any]) -> Non
     rate=st.integers(0, 4),
 )
 def test_the_cap_is_never_exceeded(jobs: list[str], level: int, rate: int) -> None:
-    """However many nodes share a job, and however often it is decided."""
+    """The cap holds however many nodes share a job, and however often it is decided."""
     nodes = tuple(
         unhealthy(f"n{number}", *([job] if job else [])) for number, job in enumerate(jobs)
     )

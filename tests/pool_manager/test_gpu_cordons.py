@@ -97,12 +97,12 @@ def test_what_is_ordered_depends_on_the_node_alone(
     ],
 )
 def test_a_pool_may_forbid_it(settings: dict[str, object], expected: int) -> None:
-    """As it may forbid a quarantine."""
+    """A pool may forbid cordoned GPUs as it may forbid a quarantine."""
     assert len(decided(pool(**settings), faulty()).start) == expected
 
 
 def test_the_cap_of_quarantined_nodes_bounds_it() -> None:
-    """Of three nodes two, whether quarantined or with a cordoned GPU; the cap is published once."""
+    """Two of three nodes are quarantined or with a cordoned GPU; the cap is published once."""
     found = decided(pool(most=2), cordoned("a"), faulty("b"), faulty("c"))
     assert list(found.start) == ["cordon-gpus-b-1"]
     (full,) = (each for each in found.events if isinstance(each, QuarantineFull))
@@ -129,7 +129,7 @@ def test_a_lift_that_failed_is_repeated_in_time() -> None:
 def test_its_repair_waits_for_a_service_window(
     windows: tuple[WindowSpec, ...], remediation: str, expected: list[str]
 ) -> None:
-    """Its remedy is the one of an unhealthy node, and it is that GPU which is reset."""
+    """The remedy is an unhealthy node's, and it is that GPU which is reset."""
     health = HealthSpec(remediation=PluginSettings(type=remediation))
     record = pool(breaker=CALM, windows=windows, health=health)
     more = {"remediator": Ladder(options=Ladder.Options())} if remediation == "ladder" else {}
@@ -149,7 +149,7 @@ def test_its_repair_waits_for_a_service_window(
 def test_a_reset_is_of_the_cordoned_gpu_as_well(
     about: NodeRecord, expected: tuple[str, ...]
 ) -> None:
-    """It names the GPUs by their UUIDs."""
+    """The reset names the GPUs by their UUIDs."""
     gpus = tuple(GpuIdentity(index=each, uuid=f"u{each}") for each in range(8))
     about = msgspec.structs.replace(about, gpus=gpus)
     _, opened, _ = begin("f", pool(), "reset-gpu", NOW, node=about)
@@ -157,7 +157,7 @@ def test_a_reset_is_of_the_cordoned_gpu_as_well(
 
 
 def ended(gpus: tuple[int, ...], *, done: bool) -> SagaState:
-    """The log of a cordon of GPUs."""
+    """Return the log of a cordon of GPUs."""
     step = StepState(status="succeeded" if done else "failed", sequence=9, ended_at=NOW)
     return saga_state(
         saga="cordon-gpus-a-1",
@@ -182,7 +182,7 @@ def test_an_order_about_gpus_leaves_the_nodes_own_cordon_as_it_is(*, done: bool)
 
 @pytest.mark.parametrize("kind", ["reboot", "reset-gpu"])
 def test_a_remedy_that_fails_leaves_a_node_out_for_its_notice(kind: SagaKind) -> None:
-    """What the cloud does next may bring it back, and then it is uncordoned."""
+    """The cloud's next action may bring the node back, and then it is uncordoned."""
     out = node("a", cordoned=True, drained=True, sole_notice="x", lost=True)
     state = msgspec.structs.replace(ended((), done=False), kind=kind, steps={})
     after = leaving_node(out, state)
@@ -191,7 +191,7 @@ def test_a_remedy_that_fails_leaves_a_node_out_for_its_notice(kind: SagaKind) ->
 
 
 def verdict(*gpus: int) -> Verdict:
-    """That node is degraded, and those GPUs are to get no new work."""
+    """Return a verdict that the node is degraded, and those GPUs are to get no new work."""
     at = NOW + timedelta(seconds=1)
     about = {"pool": "training", "node": "a"}
     return Verdict(id="v", time=at, status="degraded", cordon_gpus=gpus, **about)
@@ -213,7 +213,7 @@ def verdict(*gpus: int) -> Verdict:
 def test_an_order_that_fails_leaves_the_node_unhealthy(
     before: NodeRecord, gpus: tuple[int, ...], *, done: bool, expected: tuple[str, tuple[int, ...]]
 ) -> None:
-    """Else work would get onto the GPU, and no one would know."""
+    """The node is unhealthy so that no work gets onto the GPU without anyone's notice."""
     after = leaving_node(before, ended(gpus, done=done))
     assert after is not None
     assert (after.health, after.cordoned_gpus) == expected
@@ -246,14 +246,14 @@ def test_an_order_that_fails_leaves_the_node_unhealthy(
 def test_a_node_that_takes_no_work_is_unhealthy_as_a_whole(
     about: NodeRecord, expected: str
 ) -> None:
-    """Its repair failed, it is a spare, or it is new: an unhealthy node's remedy follows."""
+    """A node whose repair failed, a spare or a new one gets an unhealthy node's remedy."""
     after = apply_event(about, verdict(3), NOW)
     assert after is not None
     assert (after.health, after.faulty_gpus) == (expected, (3,))
 
 
 def test_a_new_node_with_a_faulty_gpu_is_not_admitted() -> None:
-    """Whatever the pool does with those in service."""
+    """A new node is refused whatever the pool does with those in service."""
     new = node("a", state="registered", boot_checked=True, boot_checked_id="b", boot_id="b")
     after = apply_event(new, verdict(3), NOW)
     refused = admitted(SagaParams(pool="training"), after)

@@ -17,7 +17,7 @@ __all__ = ["peers"]
 
 
 async def facts(bus: NatsBus, fact: str) -> list[NodeHeld | Released]:
-    """Every stored node event of one type."""
+    """Return every stored node event of one type."""
     found = await bus.read("EVENTS", subjects.node_event_wildcard(fact))
     return [node_codec.decode(each.data) for each in found]  # type: ignore[misc]
 

@@ -89,7 +89,7 @@ def test_only_what_nothing_else_concerns_leaves(
 
 
 def test_the_pool_is_smaller_and_no_work_is_ended() -> None:
-    """In the same write, so that nothing is launched in the place; a job that comes in stays."""
+    """The size falls in the same write, so that nothing is launched instead; a new job stays."""
     found = decided(idle_pool(3), old("a"), old("b"), old("c"), dollars={"b": 9.0})
     assert leaving(found) == ["b", "a", "c"]
     assert (found.record.desired, size(found.record, Nodes([old(n) for n in "abc"]))) == (0, 0)
@@ -121,7 +121,7 @@ def test_min_nodes_and_the_floor_of_on_demand_nodes_are_kept() -> None:
 
 
 def test_a_missing_node_is_not_launched_for_an_idle_one() -> None:
-    """What is missing stays missing, and the idle node leaves."""
+    """A missing node stays missing, and the idle node leaves."""
     opened = {"scale-up-n": OpenSaga(kind="scale-up", new_node="n", since=NOW)}
     record = msgspec.structs.replace(idle_pool(2), open=opened)
     found = decided(record, old("a"))
@@ -165,7 +165,7 @@ looks = st.lists(
 def test_nothing_leaves_without_a_whole_time_of_agreement(
     looks: list[tuple[int, str, bool]],
 ) -> None:
-    """Whatever either source said before: each look within the time found no work."""
+    """Each look within the time found no work, whatever either source said before."""
     record, known, now = idle_pool(1), dict[str, Rest](), NOW
     quiet: list[tuple[datetime, bool]] = []
     rests_since = NOW
@@ -196,7 +196,7 @@ def test_nothing_leaves_without_a_whole_time_of_agreement(
     ],
 )
 def test_what_cannot_work_is_refused(changes: dict[str, Any], problem: str) -> None:
-    """With the place in the configuration."""
+    """The refusal has the place in the configuration."""
     plain = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=3)
     found = list(own_problems(msgspec.structs.replace(plain, **changes)))
     assert [place for place, _ in found] == [("idle_after",)] * bool(problem)
@@ -216,7 +216,7 @@ def test_a_workload_system_that_never_says_it_is_refused(kind: str, wrong: bool)
 
 
 def test_why_says_that_it_is_not_known() -> None:
-    """And that nothing leaves for it."""
+    """The sentence also says that nothing leaves while idleness is unknown."""
     advice = AutoscalingAdvice(
         autoscaler="idle_after", limited_by="source", since=NOW, detail="slurm: no route"
     )

@@ -48,7 +48,7 @@ SETTINGS = Settings(
 
 
 async def pool_events(bus: NatsBus, fact: str) -> list[dict[str, Any]]:
-    """Every stored pool event of one type."""
+    """Return every stored pool event of one type."""
     stored = await bus.read("EVENTS", subjects.pool_event_wildcard(fact))
     return [msgspec.json.decode(each.data) for each in stored]
 

@@ -30,13 +30,13 @@ async def reporting(context: Context) -> Service:
 
 
 def two_pools() -> Settings:
-    """The pool `training` of three, and `other` of the same."""
+    """Return settings of the pool `training` of three, and of `other`, the same."""
     spec = settings().pools["training"]
     return msgspec.structs.replace(settings(), pools={"training": spec, "other": spec})
 
 
 def serving(bus: NatsBus, pool: str, count: int) -> Any:
-    """Whether a pool has so many nodes in service."""
+    """Return a check whether a pool has so many nodes in service."""
 
     async def look() -> bool:
         found = [each for each in await nodes(bus) if each.pool == pool]
@@ -46,14 +46,14 @@ def serving(bus: NatsBus, pool: str, count: int) -> Any:
 
 
 async def failures(bus: NatsBus) -> list[dict[str, Any]]:
-    """What fails now, as `status` asks."""
+    """Return what fails now, as `status` asks."""
     reply = await bus.request(subjects.query("failures-pool-manager"), b"", timeout_seconds=30)
     found: list[dict[str, Any]] = msgspec.json.decode(reply.data)
     return found
 
 
 async def published_failures(bus: NatsBus) -> list[tuple[str, str]]:
-    """The published service failures."""
+    """Return the published service failures."""
     stored = await bus.read(EVENTS.name, subjects.fleet_event("service-failure"))
     found = [fleet_codec.decode(each.data) for each in stored]
     return [(each.about, each.status) for each in found if isinstance(each, ServiceFailure)]
@@ -62,7 +62,7 @@ async def published_failures(bus: NatsBus) -> list[tuple[str, str]]:
 async def test_a_pool_record_that_cannot_be_read_stops_no_other_pool(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
-    """Before the first start and while running; its repair ends the report."""
+    """A broken record stops no other pool, at start or later; its repair ends the report."""
     await bus.create(POOLS, pool_key("training"), b'{"desired": "many"}')
     async with Running(server.url, "pool-manager", reporting, two_pools()):
         await eventually(serving(bus, "other", 3))
@@ -83,7 +83,7 @@ async def test_a_pool_record_that_cannot_be_read_stops_no_other_pool(
 
 
 async def ended(bus: NatsBus, about: str) -> bool:
-    """Whether a failure's end was published."""
+    """Return whether a failure's end was published."""
     return (about, "recovered") in await published_failures(bus)
 
 

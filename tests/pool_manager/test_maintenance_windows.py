@@ -18,14 +18,14 @@ HOUR = 3600.0
 
 
 def window(start: str, hours: float, *, zone: str = "UTC", name: str = "w") -> WindowSpec:
-    """A freeze."""
+    """Return a freeze window of so many hours."""
     return WindowSpec(
         name=name, kind="freeze", start=start, duration=Duration(hours * HOUR), timezone=zone
     )
 
 
 def at(text: str) -> datetime:
-    """A moment in UTC: `2026-03-29 00:59`."""
+    """Return a moment in UTC, such as `2026-03-29 00:59`."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 

@@ -29,7 +29,7 @@ NAMES = [f"n-{number:04}" for number in range(1_200)]
 
 
 def view(name: str, labels: dict[str, str]) -> ListedNode:
-    """A node of a pool with labels."""
+    """Return a node of a pool with labels."""
     launch = LaunchSpec(fleet="f", provider="aws", instance_type="p5", region="r", labels=labels)
     record = NodeRecord(pool="training", node=name, launch=launch, hostname=f"host-{name}")
     return node_view(ListedNode, record, None, now=NOW, detailed=False)
@@ -38,7 +38,7 @@ def view(name: str, labels: dict[str, str]) -> ListedNode:
 @pytest.mark.parametrize("labels", [{}, LABELS])
 @pytest.mark.parametrize("limit", [1_000, 100])
 def test_every_node_is_in_one_page(labels: dict[str, str], limit: int) -> None:
-    """With its hostname and labels."""
+    """Each node is listed with its hostname and labels."""
     every = [(f"training.{name}", view(name, labels)) for name in NAMES]
     found: list[NodeView] = []
     after, more = "", True
@@ -60,7 +60,7 @@ def test_there_may_be_none() -> None:
 
 
 def test_a_silent_node_has_one_word_in_lists_and_counts() -> None:
-    """Its last verdict was given before its heartbeats stopped."""
+    """The last verdict was given before the node's heartbeats stopped."""
     records = [
         NodeRecord(pool="training", node="a", state="active", health="healthy", lost=True),
         NodeRecord(pool="training", node="b", state="active", health="healthy"),
@@ -72,7 +72,7 @@ def test_a_silent_node_has_one_word_in_lists_and_counts() -> None:
 
 
 def test_every_gpu_has_its_identity_its_health_and_its_cordon() -> None:
-    """Why the policy does not find it healthy is empty for the others."""
+    """The reason why the policy does not find a GPU healthy is empty for healthy ones."""
     gpus = tuple(
         GpuIdentity(
             index=each, uuid=f"GPU-{each}", serial=f"s{each}", pci="0000:3b:00", name="H100"

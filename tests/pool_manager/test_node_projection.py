@@ -1,4 +1,4 @@
-"""How events change a node's record: its state, and the job of its fault."""
+"""Events change a node's record: its state, and the job of its fault."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

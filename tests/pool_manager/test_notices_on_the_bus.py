@@ -41,14 +41,14 @@ __all__ = ["peers"]
 
 
 async def two(found: Awaitable[list[Any]]) -> bool:
-    """Whether the pool has two nodes."""
+    """Return whether the pool has two nodes."""
     return len(await found) == 2
 
 
 async def test_notice_starts_a_replacement_while_the_node_drains(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Whatever the pool's order, the new node launches while the old one drains."""
+    """The new node launches while the old one drains, whatever the pool's order."""
     peers.hold["drain"] = asyncio.Event()
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
@@ -102,7 +102,7 @@ async def test_withdrawn_notice_uncordons_the_node(
 async def test_a_node_that_the_cloud_restarts_is_drained_kept_and_given_back(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Without a replacement: it returns with another boot, whose checks pass."""
+    """The node is not replaced: it returns with another boot, whose checks pass."""
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
         node = before[0]
@@ -149,7 +149,7 @@ async def test_notice_shortens_a_drain_under_way(
 async def test_notice_shortens_an_unhealthy_nodes_drain_only_when_due(
     server: EmbeddedServer, bus: NatsBus, peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then the drain keeps its full time, so a withdrawal changes nothing.
+    """A drain keeps its full time until a notice is due, so a withdrawal changes nothing.
 
     A drain that starts after the notice's time ends at once, without waiting for a periodic plan.
     """
@@ -191,7 +191,7 @@ async def test_notice_shortens_an_unhealthy_nodes_drain_only_when_due(
 async def test_unhealthy_node_regains_its_drain_time_when_a_notice_is_withdrawn(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Its replacement continues because of the fault, and the drain keeps its full time.
+    """The replacement goes on because of the fault, and the drain keeps its full time.
 
     The other node's notice remains: its drain ends at the time that both notices had.
     """
@@ -256,7 +256,7 @@ async def test_drain_ends_when_the_instance_is_gone(
 async def test_an_adopted_node_has_every_notice_that_came_before(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Its agent published each once; those of an earlier node of its name are not its own."""
+    """An agent published each notice once; those of an earlier node of its name are not its own."""
     about = {"time": datetime.now(UTC), "pool": "training", "node": "joins"}
 
     def notice(name: str, *, withdrawn: bool = False) -> ProviderNotice:

@@ -27,12 +27,12 @@ MIXED: dict[str, Any] = {"market": "spot", "on_demand_min": 2}
 
 
 def dear(name: str, **changes: Any) -> NodeRecord:
-    """A node on demand."""
+    """Return a node on demand."""
     return node(name, market="on-demand", **changes)
 
 
 def spot(name: str, **changes: Any) -> NodeRecord:
-    """A spot node."""
+    """Return a spot node."""
     return node(name, market="spot", **changes)
 
 
@@ -42,7 +42,7 @@ def mixed(desired: int, least: int | str = 2, **changes: Any) -> PoolRecord:
 
 
 def launched(found: PoolPlan) -> list[bool]:
-    """Of each node that is launched, whether it must not be spot."""
+    """Return for each node that is launched whether it must not be spot."""
     return [each.not_spot for each in found.start.values() if each.new_node]
 
 
@@ -64,7 +64,7 @@ def launched(found: PoolPlan) -> list[bool]:
 def test_the_first_launches_are_those_that_are_missing(
     nodes: list[NodeRecord], desired: int, least: int | str, expected: list[bool]
 ) -> None:
-    """Of a percentage rounded up; a node whose market is unknown counts as spot."""
+    """A percentage is rounded up; a node whose market is unknown counts as spot."""
     found = plan(snapshot(mixed(desired, least), *nodes), NOW)
     assert launched(found) == expected
     assert all(found.record.open[saga] == each for saga, each in found.start.items())
@@ -108,7 +108,7 @@ def test_a_smaller_pool_keeps_the_floor(
 
 
 def test_an_operators_replacement_keeps_it_too() -> None:
-    """Also where the pool is full: this is how spot nodes are exchanged."""
+    """An operator exchanges spot nodes this way, so it holds where the pool is full too."""
     record = mixed(2)
     nodes = Nodes([spot("a"), spot("b")])
     opened = OpenSaga(kind="replace", node="a", new_node="n", since=NOW)
@@ -152,13 +152,13 @@ def test_such_a_launch_has_no_spot_offering() -> None:
 def test_what_is_not_spot_is_what_the_pool_names(
     changes: dict[str, Any], markets: list[str]
 ) -> None:
-    """On demand where a provider is to launch nothing but spot."""
+    """A launch is on demand where a provider is to launch nothing but spot."""
     offers = choice_of(spec(**changes), not_spot=True).offers
     assert [each.market for each in offers] == markets
 
 
 def test_operators_hear_once_of_a_floor_that_is_not_kept() -> None:
-    """And of its end: once so many serve, and not when a launch begins."""
+    """Operators also hear of its end: once so many serve, and not when a launch begins."""
     record = mixed(2)
     found = plan(snapshot(record, spot("a"), spot("b")), NOW)
     [event] = found.events
@@ -211,7 +211,7 @@ def test_a_launch_that_fails_is_published_and_tried_again_the_same_way() -> None
     ],
 )
 def test_what_cannot_be_kept_is_refused(changes: dict[str, Any], problem: str) -> None:
-    """With the place in the configuration, and what to write."""
+    """The refusal has the place in the configuration, and what to write."""
     plain = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=3)
     found = list(own_problems(msgspec.structs.replace(plain, **changes)))
     assert [place for place, _ in found] == [("on_demand_min",)] * bool(problem)

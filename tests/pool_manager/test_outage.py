@@ -111,12 +111,12 @@ async def provisioner(bus: NatsBus) -> None:
 
 
 async def count(bus: NatsBus, kind: type[Any]) -> int:
-    """How many events of a type are stored."""
+    """Return how many events of a type are stored."""
     return len(await bus.read(EVENTS.name, subjects.node_event_wildcard(FACTS[kind])))
 
 
 async def lost(bus: NatsBus) -> int:
-    """How many nodes are recorded as lost while their instance is present."""
+    """Return how many nodes are recorded as lost while their instance is present."""
     records: list[NodeRecord] = [
         nodes.decode(each.value) for each in await bus.entries(NODES, "training.>")
     ]
@@ -124,7 +124,7 @@ async def lost(bus: NatsBus) -> int:
 
 
 async def incidents(bus: NatsBus) -> list[tuple[str, str]]:
-    """Fault kind and status of every stored incident event."""
+    """Return fault kind and status of every stored incident event."""
     stored = await bus.read(EVENTS.name, subjects.pool_event_wildcard("incident"))
     found = [msgspec.json.decode(each.data) for each in stored]
     return [(each["kind"], each["status"]) for each in found]

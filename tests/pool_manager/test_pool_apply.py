@@ -42,13 +42,13 @@ def snapshot(**changes: Any) -> PoolSnapshot:
 
 
 def wants(nodes: int | None = None, **changes: Any) -> ParsedApply:
-    """The requested spec."""
+    """Return the requested spec as it was parsed."""
     spec = msgspec.structs.replace(SPEC, **changes)
     return ParsedApply(ApplyRequest(spec={}, nodes=nodes), spec)
 
 
 def test_pool_is_created_with_the_requested_size() -> None:
-    """Or min_nodes by default; in the fleet's mode, and marked as created by a request."""
+    """The default size is min_nodes; the pool has the fleet's mode, and is marked as requested."""
     made = applied(ASKED, wants(3), None, NOW, configured=False, mode="observe").record
     least = applied(ASKED, wants(min_nodes=1), None, NOW, configured=False).record
 
@@ -117,7 +117,7 @@ def test_invalid_change_is_refused_with_the_reason(
 
 
 def test_redelivered_request_changes_nothing() -> None:
-    """Whatever other requests were applied in between."""
+    """A repeated request changes nothing, whatever other requests were applied in between."""
     first = applied(ASKED, wants(3), None, NOW, configured=False)
     scaled = msgspec.structs.replace(first.record, desired=1)
     again = applied(ASKED, wants(3), snapshot(**_fields(scaled)), NOW, configured=False)
@@ -160,7 +160,7 @@ async def names(bus: NatsBus) -> list[str]:
 
 
 def two(bus: NatsBus) -> Any:
-    """Whether the pool has two nodes."""
+    """Return a check whether the pool has two nodes."""
 
     async def look() -> list[str]:
         found = await names(bus)
@@ -170,7 +170,7 @@ def two(bus: NatsBus) -> Any:
 
 
 def gone(bus: NatsBus, times: int = 1) -> Any:
-    """Whether the pool was removed this many times."""
+    """Return a check whether the pool was removed this many times."""
 
     async def look() -> bool:
         return len(await events(bus, "pool-removed")) == times
@@ -179,7 +179,7 @@ def gone(bus: NatsBus, times: int = 1) -> Any:
 
 
 def forgotten(bus: NatsBus) -> Any:
-    """Whether its record is deleted, which follows the event."""
+    """Return a check whether the pool's record is deleted, which follows the event."""
 
     async def look() -> bool:
         return await bus.get(POOLS, pool_key("extra")) is None
@@ -198,7 +198,7 @@ RAW = {"provider": "test", "instance_type": "t", "min_nodes": 0, "max_nodes": 2}
 async def test_applied_pool_survives_restart_until_removed(
     bus: NatsBus, server: EmbeddedServer, peers: Peers
 ) -> None:
-    """Its configuration does not name it; its nodes never share a name."""
+    """The configuration does not name the pool; its nodes never share a name."""
     async with Running(server.url, "pool-manager", build, plain()):
         await ask(bus, "apply", spec=RAW, nodes=2)
         first = await eventually(two(bus))
@@ -243,7 +243,7 @@ async def test_removal_cancels_a_launch_under_way(
 async def test_launch_missed_by_the_removal_is_cancelled_later(
     bus: NatsBus, server: EmbeddedServer, peers: Peers
 ) -> None:
-    """Its log had not begun or had advanced, or the replica died: the records are enough."""
+    """The log had not begun or had advanced, or the replica died: the records are enough."""
     peers.hold["bootstrap"] = asyncio.Event()
     opened = OpenSaga(kind="scale-up", new_node="extra-1", since=datetime.now(UTC))
     record = PoolRecord(
@@ -266,7 +266,7 @@ async def test_launch_missed_by_the_removal_is_cancelled_later(
 async def test_request_is_validated_like_the_configuration(
     bus: NatsBus, server: EmbeddedServer, peers: Peers
 ) -> None:
-    """With the key; pools of the configuration cannot be changed by requests."""
+    """The refusal names the key; pools of the configuration cannot be changed by requests."""
     del peers
     async with Running(server.url, "pool-manager", build, plain()):
         await ask(bus, "apply", spec=RAW | {"min_nodes": 3})

@@ -1,4 +1,4 @@
-"""The pool planner: examples and properties."""
+"""Examples and properties test the pool planner."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -32,7 +32,7 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def spec(**changes: object) -> PoolSpec:
-    """A pool from 0 to 1,000 nodes."""
+    """Return a pool from 0 to 1,000 nodes."""
     plain = PoolSpec(
         provider="p",
         instance_type="t",
@@ -51,7 +51,7 @@ def pool(desired: int, **changes: object) -> PoolRecord:
 
 
 def node(name: str, **changes: object) -> NodeRecord:
-    """A healthy node in service."""
+    """Return a healthy node in service."""
     plain = NodeRecord(
         pool="training", node=name, state="active", health="healthy", admitted_at=NOW
     )
@@ -59,7 +59,7 @@ def node(name: str, **changes: object) -> NodeRecord:
 
 
 def snapshot(record: PoolRecord, *nodes: NodeRecord) -> PoolSnapshot:
-    """A pool and its nodes."""
+    """Return a pool and its nodes."""
     return PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes), revision=7)
 
 
@@ -80,7 +80,7 @@ def snapshot(record: PoolRecord, *nodes: NodeRecord) -> PoolSnapshot:
 def test_budget_is_a_count_or_a_rounded_up_percentage(
     max_unavailable: int | str, desired: int, allowed: int
 ) -> None:
-    """At least one, so that small pools are repaired too."""
+    """The budget is at least one, so that small pools are repaired too."""
     assert allowed == limit(max_unavailable, desired)
 
 
@@ -119,7 +119,7 @@ def test_next_plan_is_never_due_in_the_past(
 
 
 def test_silent_node_is_replaced_after_lost_after() -> None:
-    """Before `lost_after` the plan is due again at that time."""
+    """The plan is due again at `lost_after` if asked before then."""
     silent = node("a", lost=True, lost_at=NOW, provider_state="present")
     early = plan(snapshot(pool(1), silent), NOW + timedelta(seconds=299))
     late = plan(snapshot(pool(1), silent), NOW + timedelta(seconds=300))
@@ -176,7 +176,7 @@ def test_other_launch_failures_hold_back_repairs_despite_a_cap(
 
 
 def test_cordoned_unhealthy_node_is_replaced_with_a_spent_budget() -> None:
-    """It is out of service already; its replacement takes out nothing more."""
+    """The node is out of service already; its replacement takes out nothing more."""
     spent = pool(3, spec=spec(budget=BudgetSpec(max_quarantined=0, max_unavailable=1)))
     decided = plan(
         snapshot(spent, node("a", health="unhealthy", cordoned=True), node("b"), node("c")), NOW
@@ -201,7 +201,7 @@ def test_scale_down_order_is_unhealthy_cordoned_youngest() -> None:
 
 @pytest.mark.parametrize(("failures", "seconds"), [(0, 2), (1, 4), (5, 64), (20, 600)])
 def test_launch_failures_double_the_backoff(failures: int, seconds: int) -> None:
-    """Up to ten minutes; a success resets it."""
+    """The backoff grows up to ten minutes; a success resets it."""
     opened = {"s": OpenSaga(kind="scale-up", new_node="x", since=NOW)}
     failed = close(pool(1, open=opened, failures=failures), "s", failed=True, now=NOW)
     fine = close(pool(1, open=opened, failures=failures), "s", failed=False, now=NOW)
@@ -337,7 +337,7 @@ def test_a_gone_instance_is_a_gap(
 
 @given(snapshots())
 def test_no_plan_exceeds_the_budget(snapshot: PoolSnapshot) -> None:
-    """At most as many out of service as allowed, or no more than before; gone nodes are gaps."""
+    """No more nodes are out than allowed, or than before; gone nodes are gaps."""
     decided = plan(snapshot, NOW)
     by_name = {each.node: each for each in snapshot.nodes}
     allowed = limit(snapshot.record.spec.budget.max_unavailable, snapshot.record.desired)
@@ -369,7 +369,7 @@ def test_at_most_one_open_saga_per_node(snapshot: PoolSnapshot) -> None:
 
 @given(snapshots())
 def test_planning_is_idempotent(snapshot: PoolSnapshot) -> None:
-    """With the new record and the same nodes, nothing starts a second time."""
+    """Nothing starts a second time with the new record and the same nodes."""
     first = plan(snapshot, NOW)
     again = plan(
         PoolSnapshot(fleet="f", record=first.record, nodes=snapshot.nodes, revision=8), NOW

@@ -65,13 +65,13 @@ def pool(desired: int = 10, most: int | str = 2, **changes: object) -> PoolRecor
 
 
 def node(name: str, **changes: object) -> NodeRecord:
-    """A healthy node in service."""
+    """Return a healthy node in service."""
     plain = {"state": "active", "health": "healthy", "admitted_at": NOW, "health_at": NOW}
     return NodeRecord(pool="training", node=name, **(plain | changes))
 
 
 def unhealthy(name: str, **changes: object) -> NodeRecord:
-    """An unhealthy node."""
+    """Return an unhealthy node."""
     return node(name, **({"health": "unhealthy", "health_fault": name} | changes))
 
 
@@ -82,7 +82,7 @@ def fatal(number: int, **changes: object) -> NodeRecord:
 
 
 def decided(record: PoolRecord, *nodes: NodeRecord, **more: object) -> PoolPlan:
-    """The plan of a pool with these nodes and healthy ones up to its size."""
+    """Return the plan of a pool with these nodes and healthy ones up to its size."""
     known = {each.node for each in nodes}
     rest = [node(f"z{i}") for i in range(record.desired - len(known))]
     snapshot = PoolSnapshot(
@@ -254,7 +254,7 @@ def test_repair_of_a_quarantined_node_still_waits_for_the_level() -> None:
 def test_never_more_than_the_cap_and_never_a_healthy_node(
     kinds: list[str], most: int | str
 ) -> None:
-    """Whatever the nodes of a pool have."""
+    """The cap holds whatever the nodes of a pool have."""
     made = {"quarantined": OUT, "cordoned": {"cordoned": True}}
     nodes = [
         node(f"n{i}") if kind == "healthy" else fatal(i, **made.get(kind, {}))
@@ -296,7 +296,7 @@ def saga(kind: str, status: str = "done", **steps: str) -> SagaState:
 def test_a_repair_or_an_operators_cordon_takes_a_quarantine_over(
     before: dict[str, object], state: SagaState, is_kept: bool
 ) -> None:
-    """From then on its end does not uncordon the node."""
+    """The quarantine's end does not uncordon the node from then on."""
     after = leaving_node(unhealthy("a", **before), state)
     assert after is not None
     assert is_kept == after.is_quarantined
@@ -317,7 +317,7 @@ def test_a_repair_or_an_operators_cordon_takes_a_quarantine_over(
 def test_a_saga_that_is_unwound_leaves_a_cordoned_node_as_it_was(
     kind: SagaKind, before: NodeRecord, is_kept: bool, cordon: str
 ) -> None:
-    """It lifted the cordon of an operator, and put an unhealthy node back into service."""
+    """An unwound saga once lifted an operator's cordon and put an unhealthy node into service."""
     name, opened, _ = begin("f", pool(), kind, NOW, node=before)
     params = msgspec.structs.replace(saga(kind).params, **traits_of(opened))
     assert not any(each.undo for each in DEFINITIONS[kind].steps(params))
@@ -334,7 +334,7 @@ def test_a_saga_that_is_unwound_leaves_a_cordoned_node_as_it_was(
 
 @pytest.mark.parametrize(("status", "cordoned"), [("expired", True), ("failed", False)])
 def test_a_cordon_that_failed_is_marked_for_repetition(status: str, cordoned: bool) -> None:
-    """Whether it took effect is unknown where its deadline passed."""
+    """A cordon whose deadline passed may have been carried out: that is unknown."""
     after = leaving_node(unhealthy("a"), saga("quarantine", "unwound", cordon=status))
     assert after is not None
     assert after.quarantine is not None
@@ -343,7 +343,7 @@ def test_a_cordon_that_failed_is_marked_for_repetition(status: str, cordoned: bo
 
 @pytest.mark.parametrize("kind", ["replace", "reset-gpu", "reboot"])
 def test_a_repair_that_fails_at_its_cordon_leaves_the_next_quarantine_waiting(kind: str) -> None:
-    """Else the workload system that refuses orders would get one every two seconds."""
+    """The workload system that refuses orders would else get one every two seconds."""
     refused = Quarantine(since=NOW - timedelta(minutes=5), failed_at=NOW - timedelta(minutes=2))
     node = unhealthy("a", cordoned=False, quarantine=refused)
     after = leaving_node(node, saga(kind, "unwound", cordon="failed"))
@@ -386,7 +386,7 @@ FAILED = RemediationAttempt(
 def test_an_attempt_remembers_whose_cordon_it_found(
     before: dict[str, object], by_operator: bool
 ) -> None:
-    """Also in its later entries, when the node is cordoned by the repair itself."""
+    """A repair's own cordon, found in later entries, changes nothing about it."""
     record: NodeRecord | None = node("a", **before)
     later = msgspec.structs.replace(saga("reboot", "unwound", cordon="succeeded"), sequence=10)
     for state in (saga("reboot", "running"), later):

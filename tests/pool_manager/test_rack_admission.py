@@ -56,12 +56,12 @@ def launched(number: int, rack: str | None, **changes: Any) -> NodeRecord:
 
 
 def of(racks: Sequence[str | None]) -> list[NodeRecord]:
-    """The nodes of a launch in these racks."""
+    """Return the nodes of a launch in these racks."""
     return [launched(number, rack) for number, rack in enumerate(racks)]
 
 
 def refused(nodes: Sequence[NodeRecord]) -> list[bool | None]:
-    """Of each node whether it is refused; None: not known yet."""
+    """Return for each node whether it is refused; None: not known yet."""
     found = [misplaced(each, nodes) for each in nodes]
     return [None if each is None else bool(each) for each in found]
 
@@ -83,7 +83,7 @@ def refused(nodes: Sequence[NodeRecord]) -> list[bool | None]:
 def test_a_launch_is_in_the_rack_of_most_of_its_nodes(
     racks: list[str | None], expected: list[bool | None]
 ) -> None:
-    """Which that is must be known before one is admitted; a node of no known rack is let in."""
+    """The rack must be known before a node is admitted; a node of no known rack is let in."""
     assert expected == refused(of(racks))
 
 
@@ -113,7 +113,7 @@ def test_a_node_that_left_its_launch_is_not_waited_for() -> None:
 
 
 def test_what_is_in_service_decides() -> None:
-    """Also where the others of its rack have left since."""
+    """A node in service decides, also where the others of its rack have left since."""
     nodes = [launched(0, "a", state="active"), launched(1, "b"), launched(2, "b")]
     assert [True, True] == refused(nodes)[1:]
 
@@ -133,7 +133,7 @@ def test_the_hardware_is_believed_before_a_name() -> None:
 
 
 def test_only_whole_racks_are_compared() -> None:
-    """What fills gaps in several racks is a launch of several racks."""
+    """A launch that fills gaps in several racks is no launch of a whole rack."""
     [node] = of(["a"])
     assert is_of_rack_launch(node, SIZE)
     assert not is_of_rack_launch(node, SIZE + 1)
@@ -188,7 +188,7 @@ NAMED = [launched(0, "a", state="active"), launched(1, "b", state="active", nvli
 def test_what_fills_a_gap_is_in_a_rack_of_the_pool(
     others: list[NodeRecord], where: dict[str, str], is_refused: bool
 ) -> None:
-    """One with nodes in service, as far as all of them report theirs."""
+    """The rack has nodes in service, as far as all of them report theirs."""
     node = single(**where)
     assert is_refused == bool(why_misplaced(node, [node, *others], pool_of(1 + len(others))))
 
@@ -226,7 +226,7 @@ def test_a_node_elsewhere_than_its_pool_is_refused(
 
 
 def test_what_may_be_the_first_of_a_rack_is_let_in() -> None:
-    """Where a rack is missing; and pools that need not be together have no racks to keep."""
+    """A rack is missing; and pools that need not be together have no racks to keep."""
     node = single(nvlink_domain="g.0")
     assert why_misplaced(node, SERVING, pool_of(4))
     assert "" == why_misplaced(node, SERVING, pool_of(8))
@@ -234,7 +234,7 @@ def test_what_may_be_the_first_of_a_rack_is_let_in() -> None:
 
 
 def test_a_node_whose_instance_is_gone_fills_no_place() -> None:
-    """It stays recorded while launches fail: a whole rack was missing, and each try was refused."""
+    """A gone node stays recorded while launches fail: each try for a rack was refused."""
     four = [launched(each, "a", state="active", nvlink_domain="d.0") for each in range(SIZE)]
     fifth = launched(SIZE, "h", state="active", nvlink_domain="h.0")
     gone = msgspec.structs.replace(fifth, lost=True, provider_state="gone")
@@ -255,7 +255,7 @@ def test_several_gaps_may_be_in_several_racks() -> None:
 
 
 def test_the_admission_step_waits_refuses_and_lets_in() -> None:
-    """As for other checks; what is known of the hardware and its boot comes first."""
+    """The step acts as for other checks; hardware and boot come first."""
     node = launched(0, "a")
     params = SagaParams(pool="training", new_node="n0")
     assert isinstance(admitted(params, node), Met)

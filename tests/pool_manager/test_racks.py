@@ -1,4 +1,4 @@
-"""Racks as units: a fault of a rack's fabric, the budget of racks, and sizes by whole racks."""
+"""Racks are units: a fault of a rack's fabric, the budget of racks, and sizes by whole racks."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -54,7 +54,7 @@ def pool(racks: int, **changes: Any) -> PoolRecord:
 
 
 def rack(number: int, nodes: int = RACK_NODES, **changes: Any) -> list[NodeRecord]:
-    """The nodes of a rack, in service."""
+    """Return the nodes of a rack, in service."""
     return [
         NodeRecord(
             pool="training",
@@ -87,7 +87,7 @@ def decide(
     after: float = WINDOW,
     remediator: Remediator = REPLACE,
 ) -> PoolPlan:
-    """The decision `after` seconds."""
+    """Return the decision after `after` seconds."""
     snapshot = PoolSnapshot(
         fleet="f", record=record, nodes=Nodes(nodes), revision=7, remediator=remediator
     )
@@ -140,7 +140,7 @@ def test_one_bad_node_is_replaced_by_itself_once_it_is_known_to_be_alone(
 def test_two_nodes_with_faults_of_the_fabric_make_it_the_racks(
     second: float, kinds: tuple[str, str], whole: bool
 ) -> None:
-    """Within the window, whatever the codes; after it, or of another kind, they are the nodes'."""
+    """The codes do not matter within the window; after it, or of another kind, it is the nodes'."""
     one, two, *others = rack(1)
     nodes = [failed(one, 0, kinds[0]), failed(two, second, kinds[1]), *others, *rack(2)]
     # A record that has seen both before the first is decided on.
@@ -189,7 +189,7 @@ def test_rack_is_one_incident_one_decision_and_one_unit_of_the_budget() -> None:
 
 
 def test_second_rack_waits_until_another_is_in_service_in_place_of_the_first() -> None:
-    """Also once the first has gone, and while its successor is launched."""
+    """The second waits also once the first has gone, and while its successor is launched."""
     broken = [failed(each, 0) for each in rack(1)] + [failed(each, 1) for each in rack(2)]
     nodes = [*broken, *rack(3), *rack(4), *rack(5)]
     record = decide(pool(5), nodes).record
@@ -297,7 +297,7 @@ def test_what_operators_keep_for_themselves_stays_theirs() -> None:
 def test_rack_is_replaced_for_one_node_where_the_provider_gives_none_back(
     changes: dict[str, Any],
 ) -> None:
-    """rack.replace: rack."""
+    """The setting `rack.replace` is `rack`, so the whole rack leaves for one faulty node."""
     record = pool(2, rack=RackSpec(nodes=RACK_NODES, replace="rack"))
     first, *others = rack(1)
     decided = decide(record, [failed(first, **changes), *others, *rack(2)])
@@ -318,7 +318,7 @@ def test_a_later_fault_of_another_kind_leaves_the_fault_the_racks(lost: bool) ->
 
 
 def test_incident_closes_once_no_node_of_the_rack_is_unhealthy() -> None:
-    """Its nodes are gone, or healthy again."""
+    """The rack's nodes are gone, or healthy again."""
     nodes = [*(failed(each) for each in rack(1)), *rack(2)]
     record = decide(pool(2), nodes, 5).record
     decided = decide(record, [*rack(1), *rack(2)], 6)
@@ -373,7 +373,7 @@ def test_rack_with_a_node_that_may_not_leave_stays_whole() -> None:
 
 
 def test_rack_stays_one_while_a_nodes_successor_is_there_before_it_has_left() -> None:
-    """As after a notice of an interruption: for a moment it has a node more than a rack."""
+    """A notice of an interruption gives a rack one node more than it holds for a moment."""
     leaves = msgspec.structs.replace(rack(1)[0], node="earlier", state="leaving")
     nodes = [leaves, *rack(1), *rack(2)]
     successor, *others = rack(1)
@@ -390,7 +390,7 @@ SIZES = st.lists(st.integers(1, RACK_NODES), max_size=6)
 def test_no_whole_rack_is_split_by_a_scale_down(
     racks: list[int], desired: int, held: set[int]
 ) -> None:
-    """Whatever racks there are, whatever size is asked for, and whichever nodes are held."""
+    """The rule holds for any racks, any size that is asked for, and any held nodes."""
     nodes = [each for number, count in enumerate(racks) for each in rack(number, count)]
     free = [each for place, each in enumerate(nodes) if place not in held]
     record = msgspec.structs.replace(pool(0), desired=desired)

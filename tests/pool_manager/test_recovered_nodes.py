@@ -210,7 +210,7 @@ async def _spare(bus: NatsBus) -> str:
 async def test_returned_spare_stays_a_spare(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """It was never in service, so it is not uncordoned."""
+    """The spare was never in service, so it is not uncordoned."""
     peers.hold["drain"] = asyncio.Event()
 
     async with Running(server.url, "pool-manager", build, SPARED):
@@ -231,7 +231,7 @@ async def test_returned_spare_stays_a_spare(
 async def test_returned_node_is_removed_after_a_spare_replaced_it(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Its work was drained already, so no other node is disrupted."""
+    """The node's work was drained already, so no other node is disrupted."""
     peers.hold["drain"] = asyncio.Event()
 
     async with Running(server.url, "pool-manager", build, SPARED):

@@ -1,4 +1,4 @@
-"""Which remedy an unhealthy node gets: the ladder, and what is left to operators."""
+"""An unhealthy node gets a remedy from the ladder, or is left to operators."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -44,7 +44,7 @@ def attempt(
     ago: timedelta = HOUR,
     what: str = "xid-95",
 ) -> RemediationAttempt:
-    """An attempt at remediating a node."""
+    """Return an attempt at remediating a node."""
     name = f"{kind}-{ago.total_seconds():.0f}"
     return RemediationAttempt(
         saga=name, kind=kind, fault_signature=what, at=NOW - ago, outcome=outcome, reason="no"
@@ -103,7 +103,7 @@ CANCELLED = attempt("reset-gpu", "cancelled")
 def test_ladder_takes_the_mildest_remedy_that_may_help(
     case: NodeRecord, attempts: Sequence[RemediationAttempt], remedy: str, nth: tuple[int, int]
 ) -> None:
-    """From the verdict's action upwards, past remedies that failed or helped too often."""
+    """The ladder begins at the verdict's action, past remedies that failed or helped too often."""
     choice = LADDER.choose(case, attempts, NOW)
     assert (remedy, nth) == (choice.remedy, (choice.attempt, choice.attempts_max))
 
@@ -131,7 +131,7 @@ def test_a_machine_is_switched_off_and_on_once_before_it_is_given_up(
     attempts: tuple[RemediationAttempt, ...],
     remedy: Remediation,
 ) -> None:
-    """For a GPU off the bus, where its provider can; again a day later."""
+    """The machine has a GPU off the bus, and its provider can do it; again a day later."""
     assert remediator.choose(case, attempts, NOW).remedy == remedy
 
 
@@ -141,7 +141,7 @@ def test_a_machine_is_switched_off_and_on_once_before_it_is_given_up(
     st.lists(st.sampled_from(["recovered", "failed"]), min_size=30, max_size=30),
 )
 def test_ladder_always_ends(action: Action, tries: int, outcomes: list[AttemptOutcome]) -> None:
-    """However attempts end, a node still unhealthy is replaced after `tries` plus two of them."""
+    """A node still unhealthy is replaced after `tries` plus two attempts, however these end."""
     ladder = Ladder(options=Ladder.Options(tries=tries))
     attempts: list[RemediationAttempt] = []
     for outcome in outcomes:
@@ -165,7 +165,7 @@ def test_reason_names_the_attempts() -> None:
 
 
 def under(remediator: Remediator, *nodes: NodeRecord, **changes: object) -> PoolSnapshot:
-    """A pool with room for one disruption, and its remediator."""
+    """Return a pool with room for one disruption, and its remediator."""
     made = spec(budget=BudgetSpec(max_quarantined=0, max_unavailable=1), **changes)
     record = msgspec.structs.replace(pool(len(nodes)), spec=made)
     return replace(snapshot(record, *nodes), remediator=remediator)
@@ -202,7 +202,7 @@ def test_attempts_at_another_fault_signature_do_not_count() -> None:
 
 
 def test_reset_counts_in_the_budget() -> None:
-    """It takes a node out of service like any other saga."""
+    """A reset takes a node out of service like any other saga."""
     one, two = unhealthy(), msgspec.structs.replace(unhealthy(), node="b")
     assert 1 == len(started(under(LADDER, one, two, node("c"))))
 
@@ -216,12 +216,12 @@ def test_failing_launches_hold_back_only_replacements() -> None:
 
 
 def under_with(decided: PoolSnapshot, record: object, *nodes: NodeRecord) -> PoolSnapshot:
-    """The same with another record and other nodes."""
+    """Return the same with another record and other nodes."""
     return replace(decided, record=record, nodes=Nodes(nodes))
 
 
 def test_alert_is_published_once_and_performs_nothing() -> None:
-    """It is published again only when another fault occurs on the node."""
+    """The alert is published again only when another fault occurs on the node."""
     decided = under(AlertOnly(options=AlertOnly.Options()), unhealthy(health_fault="f1"), node("b"))
     first = plan(decided, NOW)
     second = plan(replace(decided, record=first.record), NOW)
@@ -241,7 +241,7 @@ def test_alert_is_published_once_and_performs_nothing() -> None:
 
 
 def test_node_to_inspect_is_cordoned_and_published_once() -> None:
-    """It then waits for an operator, and holds back no other node."""
+    """The node then waits for an operator, and holds back no other."""
     decided = under(LADDER, unhealthy("inspect", health_fault="f1"), node("b"))
     first = plan(decided, NOW)
     cordoned = (unhealthy("inspect", health_fault="f1", cordoned=True), node("b"))
@@ -254,7 +254,7 @@ def test_node_to_inspect_is_cordoned_and_published_once() -> None:
 
 
 def test_node_being_cordoned_counts_in_the_budget() -> None:
-    """Also before the cordon is done: with room for one, the second waits."""
+    """The second node waits also before the cordon of the first is done, with room for one."""
     two = msgspec.structs.replace(unhealthy("inspect"), node="b")
     decided = under(LADDER, unhealthy("inspect"), two, node("c"), node("d"))
     first = plan(decided, NOW)
@@ -285,7 +285,7 @@ def test_preempted_node_is_replaced_whatever_the_remediator() -> None:
 
 
 def degraded(action: Action) -> NodeRecord:
-    """A node with a deferrable fault."""
+    """Return a node with a deferrable fault."""
     return msgspec.structs.replace(unhealthy(action), health="degraded", health_kind="row_remap")
 
 
@@ -338,7 +338,7 @@ def test_use_is_not_read_where_nothing_depends_on_it() -> None:
 
 
 def test_unhealthy_nodes_go_before_degraded_ones() -> None:
-    """With room for one, the unhealthy node is first."""
+    """The unhealthy node is first where there is room for one."""
     two = msgspec.structs.replace(degraded("reset_gpu"), node="b")
     decided = under(LADDER, unhealthy(), two, node("c"), windows=(WHOLE_DAY,))
     assert [("reset-gpu", "a")] == started(decided)
@@ -367,10 +367,10 @@ pools:
 
 
 class CustomRemediator:
-    """A third-party remediator."""
+    """A third-party remediator is loaded by its module and class."""
 
     class Options(Replace.Options, frozen=True, kw_only=True):
-        """Its options."""
+        """Options of the remediator require a number."""
 
         patience: int
 
@@ -397,12 +397,12 @@ def loaded(directory: Path, remediation: str) -> Remediator:
     ],
 )
 def test_remediation_by_name(tmp_path: Path, remediation: str, kind: type) -> None:
-    """By name alone, or with options."""
+    """A remediation is loaded by name alone, or with options."""
     assert isinstance(loaded(tmp_path, remediation), kind)
 
 
 def test_remediation_by_module_and_class(tmp_path: Path) -> None:
-    """With the plugin's own options."""
+    """A plugin gets its own options."""
     own = loaded(tmp_path, f"{{type: '{__name__}:CustomRemediator', patience: 3}}")
     assert 3 == own.plugin.patience
 
@@ -425,14 +425,14 @@ def test_ladder_options_apply(tmp_path: Path) -> None:
 def test_invalid_remediation_names_file_line_and_key(
     tmp_path: Path, remediation: str, words: str
 ) -> None:
-    """At start, with the valid names."""
+    """The error occurs at start and lists the valid names."""
     with pytest.raises(ConfigurationError) as error:
         loaded(tmp_path, remediation)
     assert words in str(error.value)
 
 
 def test_pool_with_an_unknown_remediator_is_left_alone() -> None:
-    """Its unhealthy nodes are published, and nothing is performed."""
+    """The pool's unhealthy nodes are published, and nothing is performed."""
     wanted = HealthSpec(remediation=PluginSettings(type="no_such_module:Class"))
     record = msgspec.structs.replace(pool(1), spec=spec(health=wanted))
     assert isinstance(Remediators({}, None).of(record), AlertOnly)

@@ -28,7 +28,7 @@ _node = decoder(NodeRecord)
 
 
 def laddered(**changes: Any) -> Any:
-    """Settings of a pool of one with a ladder."""
+    """Return settings of a pool of one with a ladder."""
     return settings(**{"min_nodes": 1, "health": LADDER, "budget": ROOM} | changes)
 
 
@@ -52,7 +52,7 @@ async def publish_verdict(peers: Peers, node: str, number: int) -> None:
 
 
 async def record_of(bus: NatsBus, node: str) -> NodeRecord:
-    """A node's record."""
+    """Return a node's record."""
     entry = await bus.get(NODES, node_key("training", node))
     assert entry is not None
     record: NodeRecord = _node.decode(entry.value)
@@ -60,7 +60,7 @@ async def record_of(bus: NatsBus, node: str) -> NodeRecord:
 
 
 def attempts(bus: NatsBus, node: str, count: int) -> Any:
-    """Whether this many attempts at a node have ended and none is open; returns the record."""
+    """Return a check for so many ended attempts and no open one, which returns the record."""
 
     async def look() -> NodeRecord | None:
         record = await record_of(bus, node)
@@ -131,7 +131,7 @@ async def test_reset_names_the_gpu_and_verifies_the_new_boot_checks(
 async def test_operator_resets_a_healthy_node(
     server: EmbeddedServer, bus: NatsBus, peers: Peers, verb: str, step: str
 ) -> None:
-    """By request, whatever the pool's remediator; it is no attempt of a ladder."""
+    """The request works whatever the pool's remediator; it is no attempt of a ladder."""
     async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
         [node] = await eventually(settled(bus, 1))
         await ask(bus, verb, node=node, reason="a hunch")

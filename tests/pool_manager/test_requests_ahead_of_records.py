@@ -76,7 +76,7 @@ async def begin(bus: MemoryBus, clock: VirtualClock) -> tuple[PoolManager, list[
 
 
 async def end(tasks: list[Task]) -> None:
-    """Stop them."""
+    """Stop the tasks and wait for their end."""
     for each in tasks:
         each.cancel()
     await asyncio.wait(tasks)
@@ -102,7 +102,7 @@ async def save_open(bus: MemoryBus, opened: dict[str, OpenSaga]) -> None:
 
 @pytest.mark.parametrize("verb", ["uncordon", "cordon", "drain", "replace"])
 def test_no_request_is_refused_because_the_record_is_behind_the_log(verb: str) -> None:
-    """It is tried again, and answered as if it had come a moment later."""
+    """The request is tried again, and answered as if it had come a moment later."""
 
     async def run() -> None:
         clock = VirtualClock()

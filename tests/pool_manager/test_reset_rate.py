@@ -37,7 +37,7 @@ RUNGS = ["reset-gpu", "reset-gpu", "reboot", "replace"]
 
 
 def test_small_pool_may_climb_the_ladder_for_each_node() -> None:
-    """With defaults, within an hour: remedies below the last spend no replacement."""
+    """The defaults allow it within an hour: remedies below the last spend no replacement."""
     kinds, record = climb_ladder(12, BudgetSpec(max_quarantined=0, max_unavailable=1))
 
     assert RUNGS * 3 == kinds
@@ -46,7 +46,7 @@ def test_small_pool_may_climb_the_ladder_for_each_node() -> None:
 
 
 def test_resets_have_their_own_rate() -> None:
-    """With two allowed the third remedy waits, and the breaker says why."""
+    """The third remedy waits where two are allowed, and the breaker says why."""
     kinds, record = climb_ladder(6, BudgetSpec(max_quarantined=0, max_unavailable=1, max_resets=2))
 
     assert ["reset-gpu", "reset-gpu"] == kinds

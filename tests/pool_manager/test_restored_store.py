@@ -40,13 +40,13 @@ UNHEALTHY = NodeRecord(
 
 
 def node(**changes: object) -> NodeRecord:
-    """A node in service."""
+    """Return a node in service."""
     found = NodeRecord(pool="training", node="n1", state="active", admitted_at=BEFORE, sagas=1)
     return msgspec.structs.replace(found, **changes)
 
 
 def beat(admitted_at: datetime | None = BEFORE, sagas: int = 1) -> HeartbeatRecord:
-    """What its agent has read."""
+    """Return what the node's agent has read."""
     return HeartbeatRecord(
         pool="training", node="n1", time=NOW, admitted_at=admitted_at, sagas=sagas
     )
@@ -83,7 +83,7 @@ def test_what_an_agent_has_read_shows_that_its_record_is_old(
 async def test_a_node_that_left_while_nodes_was_lost_is_not_forgotten(
     state: InstanceState, terminated_at: datetime | None, forgotten: bool
 ) -> None:
-    """It is not recorded again, and its last heartbeat outlives it: nothing was restored."""
+    """The node is not recorded again; its last heartbeat outlives it, and nothing was restored."""
     bus = MemoryBus(MemoryServer(SystemClock()), PerfectLink())
     await set_up(bus, SystemClock(), replicas=1)
     launch = LaunchSpec(fleet="f", provider="p", instance_type="t")
@@ -109,7 +109,7 @@ async def test_a_node_that_left_while_nodes_was_lost_is_not_forgotten(
     [(beat(sagas=2), True), (beat(sagas=1), False), (beat(NOW, 9), False), (None, False)],
 )
 def test_a_saga_that_ended_since_the_backup(heard: HeartbeatRecord | None, *, ended: bool) -> None:
-    """Its number is among those that the agent has read to have ended."""
+    """The saga's number is among those that the agent has read to have ended."""
     assert has_ended_since("replace-n1-2", node(), heard) is ended
 
 

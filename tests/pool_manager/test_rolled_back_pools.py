@@ -112,7 +112,7 @@ async def test_what_happens_meanwhile_hides_no_rollback(bus: NatsBus) -> None:
 
 
 async def test_a_pool_that_was_removed_may_be_made_again(bus: NatsBus) -> None:
-    """Its new record is not taken for one that was rolled back."""
+    """The pool's new record is not taken for one that was rolled back."""
     store = Store(bus, FleetBudgetSpec())
     await store.create_pool(BEFORE)
     await store.record_openings(OPENED)
@@ -143,7 +143,7 @@ def test_openings_are_counted(after: PoolRecord, openings: int) -> None:
     ],
 )
 def test_the_rate_survives_a_rollback(known: int, began: int, expected: int) -> None:
-    """As many replacements count as the logs show, or the record has."""
+    """The rate counts as many replacements as the logs show, or the record has."""
     slot = str(int(NOW.timestamp()) - 60)
     record = msgspec.structs.replace(BEFORE, disruptions={slot: known} if known else {})
     kinds: list[tuple[datetime, Rate]] = [
@@ -354,7 +354,7 @@ async def test_a_lost_record_knows_what_is_open_by_its_events(
     ],
 )
 def test_a_breaker_that_is_known_stays_as_it_is(known: Breaker) -> None:
-    """What its last event says is no news to a record that was not lost."""
+    """The last event of a breaker is no news to a record that was not lost."""
     record = _with(breaker=known)
     assert with_published(record, [BY_ITSELF]) == record
 

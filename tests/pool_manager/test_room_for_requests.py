@@ -1,4 +1,4 @@
-"""What operators request keeps a pool's record below what the server takes, as decisions do."""
+"""Requests of operators, as decisions do, keep a pool's record below what the server takes."""
 
 import random
 import string
@@ -31,7 +31,7 @@ SPEC = PoolSpec(
 
 
 def answered(record: PoolRecord, verb: str, reason: str) -> RequestDecision:
-    """The answer to a request about a node without a saga."""
+    """Return the answer to a request about a node without a saga."""
     asked = QueuedRequest(
         id="request-1",
         sequence=1,
@@ -61,7 +61,7 @@ def pool_with(sagas: int) -> PoolRecord:
 
 @pytest.mark.parametrize("verb", ["cordon", "uncordon", "drain", "replace", "reboot", "terminate"])
 def test_requests_are_refused_before_the_server_refuses_the_record(verb: str) -> None:
-    """With a sentence; the pool goes on, and takes requests again once some sagas have ended."""
+    """The refusal is a sentence; the pool takes requests again once some sagas have ended."""
     full = pool_with(2_100)
     assert RECORD_BYTES_MAX < len(encode_record(full)) < MESSAGE_BYTES_MAX
     refused = answered(full, verb, "").event
@@ -73,7 +73,7 @@ def test_requests_are_refused_before_the_server_refuses_the_record(verb: str) ->
 
 @pytest.mark.parametrize("verb", ["cordon", "drain", "replace"])
 def test_a_reason_has_a_limit(verb: str) -> None:
-    """It is in the pool's record while the saga is open; the refusal reaches the one who waits."""
+    """A reason is in the pool's record while the saga is open; its refusal reaches the caller."""
     refused = answered(pool_with(0), verb, REASON + "x").event
     assert isinstance(refused, RequestRefused)
     assert (refused.refusal, "500" in refused.reason) == ("invalid-request", True)

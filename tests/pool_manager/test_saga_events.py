@@ -36,7 +36,7 @@ def published(run: Run) -> list[Message]:
 
 @pytest.mark.parametrize(("definition", "variant", "step"), CASES)
 def test_saga_event_ids_are_unique(definition: Definition, variant: str, step: str) -> None:
-    """Whichever step fails, is fixed and retried; a replica that is behind computes the same."""
+    """The ids are unique whichever step fails; a replica that is behind computes the same."""
     run = Run(definition, params(definition, variant), fail=step)
     if run.to_end().status == "stuck":
         run.repair_and_retry()
@@ -50,7 +50,7 @@ def test_saga_event_ids_are_unique(definition: Definition, variant: str, step: s
 
 
 def test_a_node_whose_launch_is_undone_is_terminated() -> None:
-    """So its health record goes, and it is not lost when its heartbeats stop."""
+    """The node's health record goes with it, and it is not lost when its heartbeats stop."""
     run = Run(
         DEFINITIONS["scale-up"], params(DEFINITIONS["scale-up"], "terminate_first"), fail="admit"
     )
@@ -102,7 +102,7 @@ def test_a_drain_claims_an_empty_node_only_if_that_was_confirmed(
 
 
 def test_a_cordon_has_lasted_since_its_first_one() -> None:
-    """Whatever else changes in the node's record, and whichever saga cordons it again."""
+    """The moment stays whatever else changes in the record, and whichever saga cordons again."""
     definition = DEFINITIONS["drain"]
     record = NodeRecord(pool="training", node="old", state="active")
     state = Run(definition, params(definition)).to_end()

@@ -49,7 +49,7 @@ ABOUT: dict[str, Any] = {"time": NOW, "saga": SAGA}
 
 
 def log(*entries: SagaEntry, kind: Any = "replace", order: str = "terminate_first") -> SagaState:
-    """A saga about n1, with these entries after its first."""
+    """Return a saga about n1, with these entries after its first."""
     params = SagaParams(pool="training", node="n1", new_node="n9", order=order)
     first = SagaStarted(id=f"{SAGA}.started", kind=kind, params=params, **ABOUT)
     state = fold(None, first, 1, {})
@@ -68,7 +68,7 @@ def done(*steps: str) -> list[SagaEntry]:
 
 
 def started(step: str) -> SagaEntry:
-    """The entry of a step under way."""
+    """Return the entry of a step under way."""
     return StepStarted(id=f"{SAGA}.{step}.started", step=step, **ABOUT)
 
 
@@ -93,7 +93,7 @@ def snapshot(kind: Any = "replace", **changes: Any) -> PoolSnapshot:
 
 
 def asked(verb: str, **payload: str) -> QueuedRequest:
-    """Request 5."""
+    """Return request 5 with this verb and payload."""
     return QueuedRequest(
         id="request-5",
         time=NOW,

@@ -1,4 +1,4 @@
-"""The pool-manager on a real server, with scripted peers."""
+"""The pool-manager is tested on a real server, with scripted peers."""
 
 import asyncio
 from collections import Counter
@@ -46,7 +46,7 @@ async def test_pool_reaches_its_size(server: EmbeddedServer, bus: NatsBus, peers
 async def test_unhealthy_node_is_replaced_in_the_pools_order(
     server: EmbeddedServer, bus: NatsBus, peers: Peers, order: str, steps: list[str]
 ) -> None:
-    """One verdict, one replacement; each step once, in the pool's order."""
+    """One verdict gives one replacement; each step runs once, in the pool's order."""
     async with Running(server.url, "pool-manager", build, settings(replace_order=order)):
         before = await eventually(settled(bus, 3))
         peers.calls.clear()
@@ -68,7 +68,7 @@ async def test_unhealthy_node_is_replaced_in_the_pools_order(
 async def test_repeated_verdict_starts_no_second_replacement(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Five verdicts about one node, before and during its replacement."""
+    """All five verdicts about one node, before and during its replacement, have one effect."""
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
         for i in range(5):
@@ -83,7 +83,7 @@ async def test_repeated_verdict_starts_no_second_replacement(
 async def test_budget_holds_back_a_second_replacement(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """With a budget of one, two unhealthy nodes are replaced one after the other."""
+    """Two unhealthy nodes are replaced one after the other with a budget of one."""
     peers.hold["drain"] = asyncio.Event()
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
@@ -286,7 +286,7 @@ async def test_event_about_an_unknown_node_changes_nothing(
 async def test_only_logs_of_ended_sagas_age_out(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """After its retention the log of an ended saga is deleted; that of an open one is kept."""
+    """The log of an ended saga is deleted after its retention; that of an open one is kept."""
     async with Running(server.url, "pool-manager", build, settings(min_nodes=1, max_nodes=1)):
         [name] = await eventually(settled(bus, 1))
         peers.hold["drain"] = asyncio.Event()

@@ -50,12 +50,12 @@ def rolled_out(
 def test_slow_wave_is_an_incident_by_what_was_remediated(
     count: int, more: dict[str, Any], begun: list[int]
 ) -> None:
-    """As many as an incident needs, within the budget's window, that only one fault accuses."""
+    """An incident needs so many within the budget's window that only one fault accuses."""
     assert rolled_out(count, **more)[1] == begun
 
 
 def test_slow_wave_says_what_was_repaired_already() -> None:
-    """It holds from now on; an operator who closes the breaker ends that, and the memory."""
+    """The incident holds from now on; closing the breaker ends that, and the memory."""
     record, _ = rolled_out(4)
     late = [node(number, 79, after=100 + number) for number in range(50, 52)]
     fleet = [*late, *(node(100 + i) for i in range(38))]
@@ -74,7 +74,7 @@ def test_slow_wave_says_what_was_repaired_already() -> None:
 
 
 def test_record_keeps_few_of_what_was_remediated() -> None:
-    """Whatever faults a pool shows, for however long."""
+    """The record stays small whatever faults a pool shows, for however long."""
     record = pool(100_000)
     for number in range(3000):
         broken = node(number, 1 + number % 19 if number < 1000 else number, after=number)

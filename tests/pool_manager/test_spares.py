@@ -42,7 +42,7 @@ def pool(desired: int, spares: int, **changes: object) -> PoolRecord:
 
 
 def node(name: str, **changes: object) -> NodeRecord:
-    """A healthy node in service."""
+    """Return a healthy node in service."""
     plain = NodeRecord(
         pool="training", node=name, state="active", health="healthy", admitted_at=NOW
     )
@@ -50,12 +50,12 @@ def node(name: str, **changes: object) -> NodeRecord:
 
 
 def spare(name: str, **changes: object) -> NodeRecord:
-    """A healthy spare."""
+    """Return a healthy spare."""
     return node(name, spare=True, cordoned=True, **changes)
 
 
 def unhealthy(name: str, **changes: object) -> NodeRecord:
-    """An unhealthy node in service."""
+    """Return an unhealthy node in service."""
     return node(name, health="unhealthy", health_at=NOW, **changes)
 
 
@@ -194,7 +194,7 @@ class SimulatedPool:
         raise AssertionError(f"the pool does not come to rest: {self.record.open}")
 
     def counts(self) -> tuple[int, int]:
-        """How many nodes there will be in service, and as spares."""
+        """Count the nodes that will be in service, and the spares."""
         nodes = Nodes(self.nodes.values())
         return size(self.record, nodes), reserve(self.record, nodes)
 
@@ -245,7 +245,7 @@ def test_pool_with_spares_keeps_its_bounds_and_regains_its_size(
 
 @given(desired=st.integers(1, 6), spares=st.integers(1, 4), failing=st.integers(1, 6))
 def test_ready_spares_leave_no_gap_in_service(desired: int, spares: int, failing: int) -> None:
-    """As many unhealthy nodes as spares are replaced without a gap."""
+    """Unhealthy nodes are replaced without a gap, as many as there are spares."""
     budget = BudgetSpec(max_quarantined=0, max_unavailable="100%", max_replacements="unlimited")
     lifted = msgspec.structs.replace(pool(desired, spares).spec, budget=budget)
     life = SimulatedPool(msgspec.structs.replace(pool(desired, spares), spec=lifted))
@@ -285,7 +285,7 @@ def promotion(status: str, **step: object) -> SagaState:
 def test_a_spare_whose_promotion_is_unknown_is_cordoned_again(
     ended: SagaState, kinds: list[str]
 ) -> None:
-    """It took work, and was degraded, so that it was not promoted once more."""
+    """Such a spare once took work, was degraded, and was not promoted again."""
     before = spare("s", health="degraded")
     after = promoted_node(before, ended)
     assert after is not None

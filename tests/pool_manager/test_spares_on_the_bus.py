@@ -21,13 +21,13 @@ SECONDS_MAX = 5.0
 
 
 async def spare(bus: NatsBus) -> str:
-    """The name of the one spare, or empty."""
+    """Return the name of the one spare, or empty."""
     found = [view.id for view in await nodes(bus) if view.spare and view.status == "active"]
     return found[0] if found else ""
 
 
 async def stored_at(bus: NatsBus, fact: str, node: str) -> datetime | None:
-    """When an event about a node was stored."""
+    """Return when an event about a node was stored."""
     found = await bus.read("EVENTS", subjects.node_event_wildcard(fact))
     return next((each.time for each in found if f".{node}." in each.subject), None)
 
@@ -82,7 +82,7 @@ async def test_spare_is_in_service_seconds_after_the_cordon(
 async def test_spare_that_the_cloud_takes_is_replaced(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """It is cordoned and beats; neither makes its notice a matter of silence."""
+    """The spare is cordoned and beats; neither makes its notice a matter of silence."""
     async with Running(server.url, "pool-manager", build, POOL):
         await eventually(settled(bus, 3))
         old = await spare(bus)
@@ -157,5 +157,5 @@ async def test_spare_is_promoted_once_despite_a_crash(
 
 
 async def count(peers: Peers, step: str) -> int:
-    """How often a step was requested."""
+    """Return how often a step was requested."""
     return sum(peers.count(step).values())

@@ -29,7 +29,7 @@ HELD = {"held_until": datetime(2026, 1, 2, tzinfo=UTC), "held_by": "ada"}
 
 
 def answered(record: PoolRecord, node: NodeRecord) -> RequestDecision:
-    """The answer to a request about n1."""
+    """Return the answer to a request about n1."""
     asked = QueuedRequest(
         id="request-1",
         sequence=1,
@@ -43,7 +43,7 @@ def answered(record: PoolRecord, node: NodeRecord) -> RequestDecision:
 
 
 def test_the_pool_wants_one_node_fewer_and_this_one_leaves() -> None:
-    """With the drain's limit that was asked for; a repeat changes nothing further."""
+    """The drain has the limit that was asked for; a repeat changes nothing further."""
     decision = answered(POOL, NODE)
     assert isinstance(decision.event, RequestAccepted)
     assert decision.event.note == "the desired size of training is 1 now"
@@ -73,7 +73,7 @@ def test_the_pool_wants_one_node_fewer_and_this_one_leaves() -> None:
 def test_what_the_pool_cannot_spare_stays(
     pool: dict[str, object], node: dict[str, object], refusal: str
 ) -> None:
-    """It is refused, and the pool's size stays."""
+    """The request is refused, and the pool's size stays."""
     decision = answered(
         msgspec.structs.replace(POOL, **pool), msgspec.structs.replace(NODE, **node)
     )

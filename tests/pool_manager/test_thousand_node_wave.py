@@ -1,4 +1,4 @@
-"""Three hundred of a thousand nodes with one XID on a real server: one incident, one alert."""
+"""Three hundred of a thousand nodes show one XID on a real server: one incident, one alert."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -104,13 +104,13 @@ async def make_unhealthy(bus: NatsBus, name: str) -> None:
 
 
 async def facts(bus: NatsBus) -> list[Any]:
-    """Every event about the pool."""
+    """Return every event about the pool."""
     stored = await bus.read(EVENTS.name, subjects.pool_events_of("training"))
     return [pool_codec.decode(each.data) for each in stored]
 
 
 async def pool(bus: NatsBus) -> PoolRecord:
-    """The pool's record."""
+    """Return the pool's record."""
     entry = await bus.get(POOLS, pool_key("training"))
     assert entry is not None
     record: PoolRecord = pools.decode(entry.value)
@@ -124,7 +124,7 @@ async def ask(bus: NatsBus, verb: str, **payload: str) -> None:
 
 @asynccontextmanager
 async def alerting(bus: NatsBus) -> AsyncIterator[list[Alert]]:
-    """The notifier's alerts."""
+    """Yield the notifier's alerts."""
     channel, clock, tracing = RecordingChannel(), SystemClock(), Tracing("notifier")
     loop = ConsumerLoop(bus, AlertIntake(bus).consumer(), clock, Instruments(), tracing)
     routed = [RoutedChannel(route=AlertRoute(name="recording"), channel=channel)]

@@ -15,7 +15,7 @@ ACCEPTED = PluginSettings(type="noop", options={"accept_no_drain": True})
 
 
 def fleet(provider: str, notifier: PluginSettings) -> Settings:
-    """An empty pool of this provider, with this notifier."""
+    """Return an empty pool of this provider, with this notifier."""
     return msgspec.structs.replace(
         settings(min_nodes=0),
         providers={"test": PluginSettings(type=provider)},

@@ -54,7 +54,7 @@ def test_which_pools_are_unlisted(
     ],
 )
 def test_the_warning_has_the_cost(prices: tuple[float, ...], text: str) -> None:
-    """What is known of the cost is stated, and so is what is not known."""
+    """The known part of the cost is stated, and so is the unknown part."""
     warning = unlisted_warning(POOL, prices)
     assert text in warning
     assert "navarch down training" in warning
@@ -63,7 +63,7 @@ def test_the_warning_has_the_cost(prices: tuple[float, ...], text: str) -> None:
 async def test_a_renamed_pool_is_reported_with_its_cost(
     server: EmbeddedServer, bus: NatsBus, peers: Peers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After a restart with another name the old pool's nodes stay, and their cost is shown."""
+    """The old pool's nodes stay after a restart with another name, and their cost is shown."""
     assert peers is not None
     before = settings(min_nodes=1)
     async with Running(server.url, "pool-manager", build, before):

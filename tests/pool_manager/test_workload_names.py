@@ -43,7 +43,7 @@ def node(name: str, serial: int = 1, **changes: Any) -> NodeRecord:
 
 
 def snapshot(record: PoolRecord, *nodes: NodeRecord) -> PoolSnapshot:
-    """The pool and its nodes."""
+    """Return the pool and its nodes."""
     return PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes))
 
 
@@ -81,7 +81,7 @@ def removals(decided: PoolPlan) -> list[tuple[str, str]]:
 
 
 def test_each_resumed_name_gets_one_node_however_often_slurm_repeats_it() -> None:
-    """The name travels as a label of the node."""
+    """The name is given to the node as a label."""
     decided = plan(snapshot(after(EMPTY, "resume", "train-1", "train-3", "train-1")), NOW)
     assert (launches(decided), decided.record.desired) == (["train-1", "train-3"], 2)
     again = after(decided.record, "resume", "train-1", "train-3", sequence=2)
@@ -128,7 +128,7 @@ def test_a_failed_launch_is_given_up_until_slurm_resumes_the_name_again() -> Non
 
 
 def test_a_successor_has_the_name_and_comes_after_its_node_has_gone() -> None:
-    """Whatever the pool's order: two machines cannot have one name."""
+    """The old node goes first whatever the pool's order: two machines cannot have one name."""
     record = after(EMPTY, "resume", "train-1")
     _, opened, _ = open_for("f", record, "replace", NOW, node("train-1"))
     params = saga_params("f", record, opened)
@@ -146,7 +146,7 @@ def test_nodes_without_a_name_stay_until_the_pool_is_removed() -> None:
 
 
 def test_requests_that_cannot_be_are_refused() -> None:
-    """With what to do instead."""
+    """The refusal says what to do instead."""
     plain = msgspec.structs.replace(EMPTY, spec=msgspec.structs.replace(SPEC, workload_names=""))
     small = msgspec.structs.replace(EMPTY, spec=msgspec.structs.replace(SPEC, max_nodes=1))
     for record, verb, names, refusal, words in (
@@ -162,7 +162,7 @@ def test_requests_that_cannot_be_are_refused() -> None:
 
 
 def test_a_name_that_the_setting_has_no_longer_can_be_suspended_and_not_resumed() -> None:
-    """Its node would stay for ever."""
+    """The name's node would else stay for ever."""
     resumed = after(EMPTY, "resume", "train-1", "train-3")
     shorter = msgspec.structs.replace(SPEC, workload_names="train-[1-2]")
     record = msgspec.structs.replace(resumed, spec=shorter)
@@ -190,7 +190,7 @@ steps = st.lists(
 
 @given(steps)
 def test_no_two_nodes_ever_have_one_name(done: list[tuple[str, int, int]]) -> None:
-    """Whatever is requested, in whatever order, and however sagas end; the last request wins."""
+    """The last request wins, whatever is requested in whatever order, and however sagas end."""
     record, nodes = EMPTY, dict[str, NodeRecord]()
     now = NOW
     last: dict[str, tuple[int, str]] = {}

@@ -41,13 +41,13 @@ def ten(*first: NodeRecord) -> tuple[NodeRecord, ...]:
 
 
 def begun(record: PoolRecord, *nodes: NodeRecord) -> list[tuple[str, str]]:
-    """What is begun, by kind and node."""
+    """Return what is begun, by kind and node."""
     decided = plan(snapshot(record, *nodes), NOW)
     return sorted((each.kind, each.node) for each in decided.start.values())
 
 
 def test_what_needs_a_cordon_waits_and_the_breaker_says_why() -> None:
-    """Until the next try; then one node is tried first."""
+    """The wait lasts until the next try; then one node is tried first."""
     decided = plan(snapshot(waiting(), *ten(node("a", **UNFIT))), NOW)
     assert decided.start == {}
     assert (decided.record.breaker.cause, decided.wake_at) == ("workload-system", LATER)
@@ -69,7 +69,7 @@ def test_what_needs_a_cordon_waits_and_the_breaker_says_why() -> None:
 def test_what_has_no_work_does_not_wait(
     nodes: tuple[NodeRecord, ...], expected: list[tuple[str, str]]
 ) -> None:
-    """What is gone at once; what does not run as many at a time as the budget allows."""
+    """Gone nodes go at once; those that do not run, as many at a time as the budget allows."""
     assert begun(waiting(), *ten(*nodes)) == expected
 
 
@@ -80,7 +80,7 @@ def test_a_surplus_waits_and_a_gap_does_not() -> None:
 
 
 def test_a_node_that_does_not_run_is_no_riddle() -> None:
-    """It is in no incident, and its saga waits for no answer; heard again, it is not down."""
+    """The node is in no incident, and its saga waits for no answer; heard again, it is not down."""
     assert fault_signature(node("a", **DOWN)) == ""
     assert fault_signature(node("a", **SILENT)) == "silence"
     decided = plan(snapshot(pool(10), *ten(node("a", **DOWN))), NOW)
@@ -127,7 +127,7 @@ def test_a_refusal_ends_no_replacement_of_a_node_that_is_gone(
 
 
 def test_a_saga_that_ends_at_its_cordon_is_no_failed_launch() -> None:
-    """It makes the next cordon wait, longer each time, until one is carried out."""
+    """The failed saga makes the next cordon wait, longer each time, until one is carried out."""
     opened = {f"s{n}": OpenSaga(kind="replace", node=f"n{n}", since=NOW) for n in range(3)}
     record = pool(3, open=opened, failures=2, retry_at=NOW)
     ended = record
@@ -150,7 +150,7 @@ def test_a_saga_that_ends_at_its_cordon_is_no_failed_launch() -> None:
 def test_a_saga_that_the_workload_system_refused_spends_no_rate(
     found: dict[str, Any], at_cordon: bool, slots: tuple[str, ...]
 ) -> None:
-    """It disrupted nothing: an outage of an hour would hold all repairs for another one."""
+    """The saga disrupted nothing: an outage of an hour would hold all repairs for another one."""
     budget = BudgetSpec(max_quarantined=0, max_unavailable=3, max_replacements=3)
     others = Others(spec=FleetBudgetSpec(), desired=90)
     nodes = ten(node("a", **UNFIT, **found))
@@ -199,7 +199,7 @@ RESTART = {"notices": {"c": CloudNotice(kind="maintenance", effect="reboot", dea
 def test_what_cannot_wait_long_waits_a_moment_after_a_refusal(
     found: dict[str, Any], kind: str
 ) -> None:
-    """Else it would be tried several times a second, for as long as the workload system refuses.
+    """The remedy would else be tried several times a second while the workload system refuses.
 
     What is refused about a dead node comes as often, and puts a restart's drain off no longer.
     """
@@ -213,7 +213,7 @@ def test_what_cannot_wait_long_waits_a_moment_after_a_refusal(
 
 
 def test_a_refusal_about_a_dead_node_makes_no_other_wait_longer() -> None:
-    """It is tried again and again, and its success would say nothing of the workload system."""
+    """The cordon is tried again and again; its success would say nothing of the workload system."""
     opened = {
         f"s{n}": OpenSaga(kind="replace", node=f"n{n}", since=NOW, dead=True) for n in range(3)
     }
@@ -226,7 +226,7 @@ def test_a_refusal_about_a_dead_node_makes_no_other_wait_longer() -> None:
 
 
 def test_a_remedy_that_was_not_begun_was_not_tried() -> None:
-    """Else an outage of the workload system would use up the ladder."""
+    """An outage of the workload system would else use up the ladder."""
     ladder = Ladder(options=Ladder.Options())
     failed = RemediationAttempt(
         saga="s", kind="reset-gpu", fault_signature="xid-95", at=NOW, outcome="failed", tried=False

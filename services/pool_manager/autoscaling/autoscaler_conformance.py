@@ -1,4 +1,4 @@
-"""What every Autoscaler must keep: tests that the author of a plugin runs with pytest.
+"""Tests show what every Autoscaler must keep; the author of a plugin runs them with pytest.
 
 A class of tests in a package of yours inherits from the one here and makes the autoscaler:
 
@@ -72,11 +72,11 @@ class AutoscalerConformance:
 
     @pytest.fixture
     def make(self) -> Make:
-        """How the autoscaler is made."""
+        """Return how the autoscaler is made: a fixture that each subclass overrides."""
         raise NotImplementedError("write the fixture `make`: see the module's first lines")
 
     def test_its_options_are_a_struct(self, make: Make) -> None:
-        """So that an error in the configuration names file, line and key."""
+        """Options are a strict struct, so that a configuration error names file, line and key."""
         options = getattr(type(make()), "Options", None)
         assert options is not None, "it has no inner struct `Options`"
         assert issubclass(options, Setting), "Options is no schemas.settings.Setting"
@@ -92,7 +92,7 @@ class AutoscalerConformance:
             assert found.reason.strip(), f"it says no reason: {state}"
 
     def test_the_same_state_has_the_same_answer(self, make: Make) -> None:
-        """Whatever was asked before, and of whichever: replicas and restarts decide alike."""
+        """Earlier questions change no answer, so that replicas and restarts decide alike."""
         one = make()
         first = [one.recommend(state) for state in states()]
         again = [one.recommend(state) for state in reversed(list(states()))][::-1]

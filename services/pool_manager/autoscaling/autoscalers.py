@@ -1,4 +1,4 @@
-"""What an Autoscaler is, and our own five: reactive, queue, scheduled, predictive, composite. Pure.
+"""Defines an Autoscaler, and our own: reactive, queue, scheduled, predictive, composite. Pure.
 
 An Autoscaler sees a pool's state and says how many nodes it should have, and why. Whether that
 is done is not its business: `sizing` keeps it within min_nodes and max_nodes and apart by the
@@ -30,7 +30,7 @@ SAME_PERCENT: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolMetrics:
-    """How a pool is used; None: unknown."""
+    """The figures show how a pool is used; None: unknown."""
 
     utilization: float | None = None
     """Of its GPUs, on average, in percent."""
@@ -63,7 +63,7 @@ class PoolMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:
-    """What an Autoscaler looks at."""
+    """The state of a pool is all that an Autoscaler looks at."""
 
     pool: str
     current_nodes: int
@@ -82,7 +82,7 @@ class PoolState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """How many nodes there should be; outside of the pool's bounds it is brought within them."""
+    """An autoscaler recommends a number of nodes; outside of the pool's bounds it is clamped."""
 
     target_nodes: int
     reason: str
@@ -98,7 +98,7 @@ class Autoscaler(Protocol):
 
 
 def stay(state: PoolState, reason: str) -> Recommendation:
-    """Change nothing."""
+    """Recommend the current number of nodes, for this reason."""
     return Recommendation(target_nodes=state.current_nodes, reason=reason)
 
 
@@ -113,7 +113,7 @@ class Reactive:
     """Some nodes more where the GPUs are busy, some fewer where they are idle."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """What the configuration may say."""
+        """Options of `reactive` in the configuration bound utilization and set the step."""
 
         scale_up_at: Percent = 80.0
         """Utilization above which the pool grows."""
@@ -172,10 +172,10 @@ class Reactive:
 
 
 class Queue:
-    """As many nodes as the jobs that wait or run need."""
+    """Recommends as many nodes as the jobs that wait or run need."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """What the configuration may say."""
+        """Options of `queue` in the configuration say how many jobs a node takes."""
 
         jobs_per_node: Annotated[float, msgspec.Meta(gt=0, le=10_000)] = 1.0
         """How many jobs one node runs at once."""
@@ -259,7 +259,7 @@ class Period(Setting, frozen=True, kw_only=True):
             raise ValueError(f"min_nodes {self.min_nodes} is above max_nodes {self.max_nodes}")
 
     def window(self) -> WindowSpec:
-        """The same as a window."""
+        """Return the period as a window."""
         return WindowSpec(
             name="period",
             kind="service",
@@ -273,7 +273,7 @@ class Scheduled:
     """A size, or bounds of it, at these times; and at all others."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """What the configuration may say."""
+        """Options of `scheduled` in the configuration list the periods and the fallback."""
 
         schedule: Annotated[tuple[Period, ...], msgspec.Meta(min_length=1, max_length=100)]
         otherwise: Nodes | None = None
@@ -304,7 +304,7 @@ class Scheduled:
         return tuple(each for each in (*self._parts, self._fallback) if each is not None)
 
     def recommend(self, state: PoolState) -> Recommendation:
-        """Of the periods that it is now, the one that wants most decides."""
+        """Return what the current period that wants most says; else the fallback or `otherwise`."""
         now = [
             _in_period(period, part or self._fallback, state)
             for period, part in zip(self._options.schedule, self._parts, strict=True)
@@ -334,10 +334,10 @@ def _in_period(period: Period, part: Autoscaler | None, state: PoolState) -> Rec
 
 
 class Predictive:
-    """As many nodes as will be needed in a while, if things go on as they do."""
+    """Recommends as many nodes as will be needed in a while, if the trend goes on."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """What the configuration may say."""
+        """Options of `predictive` in the configuration set the target, trend and reserve."""
 
         target_utilization: Annotated[float, msgspec.Meta(gt=0, le=100)] = 60.0
         """Percent of GPU utilization that the pool is sized for."""
@@ -386,7 +386,7 @@ class Predictive:
 
 
 def slope(samples: Sequence[float]) -> float:
-    """How much the samples rise from one to the next: the line of least squares. Pure."""
+    """Return how much the samples rise from one to the next: the line of least squares. Pure."""
     count = len(samples)
     middle, mean = (count - 1) / 2, sum(samples) / count
     spread = sum((place - middle) ** 2 for place in range(count))
@@ -397,7 +397,7 @@ class Composite:
     """Several at once: the one that wants most decides, or least, or their average."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """What the configuration may say."""
+        """Options of `composite` in the configuration list the autoscalers to combine."""
 
         mode: Literal["max", "min", "avg"] = "max"
         """avg: rounded up."""

@@ -1,4 +1,4 @@
-"""How busy the GPUs of a pool are, from the newest samples of its nodes."""
+"""Finds how busy the GPUs of a pool are, from the newest samples of its nodes."""
 
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable
@@ -84,6 +84,6 @@ def _busy(sample: _Sample) -> list[float]:
 
 
 def mean(values: Iterable[float]) -> float | None:
-    """The average; None of nothing."""
+    """Return the average; None of nothing."""
     found = list(values)
     return sum(found) / len(found) if found else None

@@ -1,4 +1,4 @@
-"""What every MetricsSource must keep: tests that the author of a plugin runs with pytest.
+"""Tests show what every MetricsSource must keep; the author of a plugin runs them with pytest.
 
 A class of tests in a package of yours inherits from the one here, and makes the source with a
 system that answers and with one that does not:
@@ -45,14 +45,14 @@ class SourceConformance:
         raise NotImplementedError("write the fixture `unanswered`: see the module's first lines")
 
     def test_its_options_are_a_struct(self, answered: MetricsSource) -> None:
-        """So that an error in the configuration names file, line and key."""
+        """Options are a strict struct, so that a configuration error names file, line and key."""
         options = getattr(type(answered), "Options", None)
         assert options is not None, "it has no inner struct `Options`"
         assert issubclass(options, Setting), "Options is no schemas.settings.Setting"
         assert options.__struct_config__.forbid_unknown_fields, "Options takes unknown keys"
 
     async def test_it_answers_a_load(self, answered: MetricsSource) -> None:
-        """With figures within their bounds, one of them at least, and twice the same type."""
+        """A load has figures within their bounds, one of them at least, and twice the same type."""
         try:
             for _ in range(2):
                 async with asyncio.timeout(ANSWER_SECONDS_MAX):
@@ -95,6 +95,6 @@ class SourceConformance:
             await answered.close()
 
     async def test_closing_twice_is_once(self, unanswered: MetricsSource) -> None:
-        """Also without a question before."""
+        """Closing a second time changes nothing, also where no question was asked before."""
         await unanswered.close()
         await unanswered.close()

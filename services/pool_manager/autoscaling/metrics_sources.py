@@ -1,4 +1,4 @@
-"""Where a pool's queue comes from: the contract of a MetricsSource.
+"""Defines the contract of a MetricsSource, from which a pool's queue comes.
 
 What the GPUs do is known from telemetry; how many jobs wait only the workload system knows. A
 plugin is a class of this shape with an inner struct `Options`, found by entry point
@@ -33,7 +33,7 @@ class WaitingJobs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What a source knows; None: it does not."""
+    """A source reports what it knows; None: it does not know."""
 
     pending_jobs: Count | None = None
     """Waiting for nodes."""
@@ -53,7 +53,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def for_pool(load: Load, labels: Mapping[str, str]) -> Load:
-    """Without the jobs that nodes with a pool's labels cannot run. Pure."""
+    """Return the load without the jobs that nodes with a pool's labels cannot run. Pure."""
     if load.waiting is None:
         return load
     fitting = tuple(each for each in load.waiting if each.labels.items() <= labels.items())

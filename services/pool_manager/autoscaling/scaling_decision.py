@@ -1,4 +1,4 @@
-"""Whether a recommendation is followed: within the bounds, and apart by the cooldown. Pure.
+"""Follows a recommendation or not: within the bounds, and apart by the cooldown. Pure.
 
 What is not followed is with_advice in the pool's record, where `navarch why` and `status` find it.
 """
@@ -21,7 +21,7 @@ DETAIL_CHARS_MAX: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class SizeChange:
-    """The record with its new size, and the event."""
+    """The new size is in the pool's record and in the event."""
 
     record: PoolRecord
     event: Scaled
@@ -55,7 +55,7 @@ def decide(
 
 
 def resting(record: PoolRecord, now: datetime) -> bool:
-    """Whether the last change of size, by an operator or by this, is too recent."""
+    """Return whether the last change of size, by an operator or an autoscaler, is too recent."""
     since = record.scaled_at
     return since is not None and now - since < timedelta(seconds=record.spec.cooldown)
 
@@ -63,7 +63,7 @@ def resting(record: PoolRecord, now: datetime) -> bool:
 def unfollowed(
     record: PoolRecord, recommended: Recommendation, kind: str, now: datetime, again_seconds: float
 ) -> AutoscalingAdvice | None:
-    """What keeps a recommendation from being followed; None: the pool has what it asks for."""
+    """Return what keeps a recommendation from being followed; None: the pool has its size."""
     spec, asked = record.spec, whole_racks(record.spec, recommended.target_nodes)
     target = size_within(spec, asked)
     kept: LimitedBy
@@ -95,7 +95,7 @@ def unfollowed(
 def unanswered(
     kept: LimitedBy, kind: str, problem: str, now: datetime, again_seconds: float
 ) -> AutoscalingAdvice:
-    """That the wanted size is unknown: the autoscaler failed, or its metrics source is silent."""
+    """Return that the wanted size is unknown: the autoscaler failed, or its source is silent."""
     detail = problem[:DETAIL_CHARS_MAX]
     return AutoscalingAdvice(
         autoscaler=kind, limited_by=kept, since=now, detail=detail, again_seconds=again_seconds

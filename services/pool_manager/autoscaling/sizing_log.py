@@ -1,4 +1,4 @@
-"""Each decision of an autoscaler as a line of the log, with its inputs: docs/metrics.md."""
+"""Logs each decision of an autoscaler as a line, with its inputs: docs/metrics.md."""
 
 import logging
 from typing import Any, Final
@@ -50,7 +50,7 @@ def decision_fields(
     change: SizeChange | None,
     advice: AutoscalingAdvice | None,
 ) -> dict[str, Any]:
-    """What is logged; a figure that is not known is left out. Pure."""
+    """Return the fields of the logged line; a figure that is not known is left out. Pure."""
     decision = "no change"
     if change is not None:
         decision = "scale up" if change.event.nodes > change.event.previous else "scale down"

@@ -1,4 +1,4 @@
-"""What notices of restarts and pauses mean: when a node is drained, how long it is silent. Pure.
+"""Reads notices of restarts and pauses: when a node is drained, how long it is silent. Pure.
 
 The cloud reboots or moves a node and gives it back. So the node is drained before, it is not
 replaced, and its silence is expected for a time. Then it goes into service again, or is given up as
@@ -29,7 +29,7 @@ EARLY_SECONDS: Final = 60.0
 
 
 def starts_at(notice: CloudNotice) -> datetime:
-    """When its action begins; what may begin at any moment begins when it is announced."""
+    """Return when its action begins; an action with no deadline begins when it is announced."""
     return notice.deadline or notice.at
 
 
@@ -53,7 +53,7 @@ def restart_notice(node: NodeRecord) -> tuple[str, CloudNotice] | None:
 
 
 def is_over_for(known: CloudNotice, event: ProviderNotice) -> bool:
-    """Whether an agent repeats a notice after the restart that it announced.
+    """Return whether an agent repeats a notice after the restart that it announced.
 
     The clouds list a restart until a while after it. One that an operator asked for earlier leaves
     the notice in force.
@@ -64,7 +64,7 @@ def is_over_for(known: CloudNotice, event: ProviderNotice) -> bool:
 
 
 def drain_at(notice: CloudNotice, spec: PoolSpec) -> datetime:
-    """When a drain must begin to be done before the restart."""
+    """Return when a drain must begin to be done before the restart."""
     return starts_at(notice) - timedelta(seconds=spec.drain_timeout + CORDON_AHEAD_SECONDS)
 
 
@@ -75,14 +75,14 @@ def awaited_restart(node: NodeRecord, now: datetime) -> tuple[str, CloudNotice] 
 
 
 def is_back(node: NodeRecord, notice: CloudNotice | None) -> bool:
-    """Whether a node that has restarted has passed the boot checks of its new boot."""
+    """Return whether a node that has restarted has passed the boot checks of its new boot."""
     if notice is None or notice.effect not in RESTARTING or not _has_restarted(node, notice):
         return True
     return bool(node.boot_checked) and node.boot_checked_id == node.boot_id
 
 
 def silent_until(node: NodeRecord) -> datetime | None:
-    """Until when the silence of a lost node is what was announced; None: it is not."""
+    """Return until when a lost node's silence is what was announced; None: it is not."""
     if node.lost_at is None or not node.notices:
         return None
     early = timedelta(seconds=EARLY_SECONDS)
@@ -98,7 +98,7 @@ def silent_until(node: NodeRecord) -> datetime | None:
 
 
 def restart_moments(node: NodeRecord, spec: PoolSpec) -> list[datetime]:
-    """When a node's restart next changes what is to be done."""
+    """Return when a node's restart next changes what is to be done."""
     found = restart_notice(node)
     return [] if found is None else [drain_at(found[1], spec), _over_at(found[1])]
 

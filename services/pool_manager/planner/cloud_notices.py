@@ -1,4 +1,4 @@
-"""What the cloud's notices mean: which nodes it takes, how urgently, and how they leave. Pure.
+"""Reads the cloud's notices: which nodes it takes, how urgently, and how they leave. Pure.
 
 Notices of restarts and pauses, after which a node is back, are in `announced_restarts.py`.
 
@@ -114,7 +114,7 @@ def retires_at(node: NodeRecord) -> datetime | None:
 
 
 def taken_reason(node: NodeRecord) -> str:
-    """Why the cloud takes a node; empty where it does not."""
+    """Return why the cloud takes a node; empty where it does not."""
     found = current_notice(node)
     if found is None:
         return ""
@@ -125,7 +125,7 @@ def taken_reason(node: NodeRecord) -> str:
 
 
 def is_interrupted(node: NodeRecord | None) -> bool:
-    """Whether the cloud takes back a spot node, or it is gone."""
+    """Return whether the cloud takes back a spot node, or it is gone."""
     if node is None or node.market != "spot":
         return False
     found = current_notice(node)
@@ -133,7 +133,7 @@ def is_interrupted(node: NodeRecord | None) -> bool:
 
 
 def urgent(node: NodeRecord, spec: PoolSpec, now: datetime) -> bool:
-    """Whether there is no time to wait for the budget: the cloud will not."""
+    """Return whether there is no time to wait for the budget: the cloud will not."""
     found = current_notice(node)
     if found is None or (doubted_until(node) or now) > now:
         return False
@@ -158,19 +158,19 @@ def urgency(node: NodeRecord, otherwise: datetime) -> tuple[bool, datetime, str]
 
 
 def needed(spec: PoolSpec) -> timedelta:
-    """How long before the deadline a replacement must begin to be done by then."""
+    """Return how long before the deadline a replacement must begin to be done by then."""
     return timedelta(seconds=spec.drain_timeout + spec.launch_timeout + DRAINED_BEFORE_SECONDS)
 
 
 def doubted_until(node: NodeRecord) -> datetime | None:
-    """Until when the node's notices wait for the budget; None: they do not."""
+    """Return until when the node's notices wait for the budget; None: they do not."""
     if len(node.withdrawals) < WITHDRAWALS_MAX:
         return None
     return node.withdrawals[0] + WITHDRAWALS_WINDOW
 
 
 def gone(node: NodeRecord, now: datetime) -> bool:
-    """Whether there is nothing left on a node that could be waited for."""
+    """Return whether there is nothing left on a node that could be waited for."""
     if is_gone(node) or is_down(node):
         return True
     found = current_notice(node)
@@ -178,7 +178,7 @@ def gone(node: NodeRecord, now: datetime) -> bool:
 
 
 def departure(node: NodeRecord, spec: PoolSpec, now: datetime) -> dict[str, Any]:
-    """How a node leaves, as fields of the saga's opening; empty: as the pool says.
+    """Return how a node leaves, as fields of the saga's opening; empty: as the pool says.
 
     Its drain has the pool's time, whatever the notice says: a notice may be withdrawn after the
     node has become unhealthy, and then the saga goes on without it. While one is in force,

@@ -28,7 +28,7 @@ def without_events(record: PoolRecord) -> PoolRecord:
 
 
 def outbox_contents(record: PoolRecord) -> frozenset[bytes]:
-    """The events in the record as bytes, for comparison."""
+    """Return the events in the record as bytes, for comparison."""
     return frozenset(bytes(each) for each in record.pending_events)
 
 

@@ -1,4 +1,4 @@
-"""Whether a node has work, by what its agent and its workload system report of it. Pure.
+"""Decides whether a node has work, by what its agent and its workload system report. Pure.
 
 A job that loads its data, or waits for others of its job, uses no GPU: so a node is idle only where
 its GPUs have rested for some minutes and the workload system says that nothing runs there. What was
@@ -19,7 +19,7 @@ IDLE_MIN: Final = timedelta(minutes=5)
 def use_of(
     node: NodeRecord, use: Mapping[str, NodeUse] | None, now: datetime
 ) -> Literal["idle", "unknown", "busy"]:
-    """Whether a node has work; `use`: by node, where it was read."""
+    """Return whether a node has work; `use`: by node, where it was read."""
     used = (use or {}).get(node.node, NodeUse())
     drained = node.drained and not node.drain_expired
     if (node.gangs and not drained) or used.work == "runs":
@@ -45,7 +45,7 @@ def node_hours(node: NodeRecord, used: NodeUse, nodes: int, now: datetime) -> fl
 
 
 def is_idle(node: NodeRecord, use: Mapping[str, NodeUse] | None, now: datetime) -> bool:
-    """Whether a node is known to have no work."""
+    """Return whether a node is known to have no work."""
     return use_of(node, use, now) == "idle"
 
 
@@ -55,5 +55,5 @@ def has_no_work(node: NodeRecord, use: Mapping[str, NodeUse] | None, now: dateti
 
 
 def has_rested(used: NodeUse, now: datetime) -> bool:
-    """Whether a node's GPUs have rested for long enough."""
+    """Return whether a node's GPUs have rested for long enough."""
     return used.gpus is not None and not used.gpus.busy and now - used.gpus.since >= IDLE_MIN

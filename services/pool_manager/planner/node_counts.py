@@ -57,7 +57,7 @@ class Nodes:
 
     @cached_property
     def spares(self) -> "tuple[NodeRecord, ...]":
-        """Those that are kept in reserve."""
+        """Return the nodes that are kept in reserve."""
         return tuple(node for node in self.needs_attention if node.spare)
 
     @cached_property
@@ -67,11 +67,11 @@ class Nodes:
 
     @cached_property
     def by_name(self) -> "dict[str, NodeRecord]":
-        """Each by its name."""
+        """Return each node by its name."""
         return {node.node: node for node in self._all}
 
     def shares(self, scope: IncidentScope) -> "Counter[str]":
-        """How many have what in common, the unknown under the empty text."""
+        """Return how many nodes have what in common, the unknown under the empty text."""
         found = self._shares.get(scope)
         if found is None:
             found = self._shares[scope] = Counter(map(SHARED[scope], self._all))
@@ -79,7 +79,7 @@ class Nodes:
 
     @cached_property
     def racks(self) -> "Counter[str]":
-        """How many nodes of a rack stay: one that leaves may have its successor there already."""
+        """Count the nodes of each rack that stay: the successor of one that leaves may be there."""
         return Counter(node.rack for node in self._all if node.state != "leaving")
 
 
@@ -101,7 +101,7 @@ def nodes_removed(record: PoolRecord) -> set[str]:
 
 
 def size(record: PoolRecord, nodes: Nodes) -> int:
-    """How many nodes the pool will have when what is open has come to its end, spares left out."""
+    """Count the nodes that the pool will have when what is open has ended, spares left out."""
     present = len(nodes) - len(nodes.spares)
     if not record.open:
         return present
@@ -121,30 +121,30 @@ def size(record: PoolRecord, nodes: Nodes) -> int:
 
 
 def is_lasting(node: NodeRecord, record: PoolRecord) -> bool:
-    """Whether nothing makes another machine in a node's place: people repair it, or take it out."""
+    """Return whether no other machine replaces a node: people repair it, or take it out."""
     listed = node.launch is not None and node.launch.lasting
     return record.spec.nodes == "enrolled" or listed
 
 
 def is_gone(node: NodeRecord | None) -> bool:
-    """Whether a node is a gap: it is silent, and its provider reports that its instance is gone."""
+    """Return whether a node is a gap: silent, and its provider reports its instance gone."""
     return node is not None and node.lost and node.provider_state == "gone"
 
 
 def is_down(node: NodeRecord | None) -> bool:
-    """Whether a node is silent because its instance does not run, as its provider reports."""
+    """Return whether a node is silent and its provider reports that its instance does not run."""
     return node is not None and node.lost and bool(node.down_reason)
 
 
 def in_place_attempts(
     attempts: Iterable[RemediationAttempt], *, but: str = ""
 ) -> list[RemediationAttempt]:
-    """Of the attempts at a node those that kept it; `but`: without this saga's."""
+    """Return the attempts that kept their node; `but`: without this saga's."""
     return [each for each in attempts if DEFINITIONS[each.kind].in_place and each.saga != but]
 
 
 def is_for_silence(kind: SagaKind, saga: SagaTraits) -> bool:
-    """Whether silence is the only reason for a remediation."""
+    """Return whether silence is the only reason for a remediation."""
     if not DEFINITIONS[kind].remediates or saga.by or saga.notice:
         return False
     # A node whose instance the provider reports gone is silent, too, and has no signature.
@@ -152,7 +152,7 @@ def is_for_silence(kind: SagaKind, saga: SagaTraits) -> bool:
 
 
 def is_left_by_repair(record: NodeRecord) -> bool:
-    """Whether the last saga about a node has failed to repair or replace it, and left its cordon.
+    """Return whether a node's last saga failed to repair or replace it, and left its cordon.
 
     A cordon that an operator had ordered before stays the operator's.
     """
@@ -163,7 +163,7 @@ def is_left_by_repair(record: NodeRecord) -> bool:
 
 
 def is_out(node: NodeRecord) -> bool:
-    """Whether a node counts as out of service already, so that a disruption takes out no more.
+    """Return whether a node counts as out of service, so that a disruption takes out no more.
 
     A quarantined one does not: it has a cap of its own, and its repair waits for the budget as if
     it were in service.
@@ -172,12 +172,12 @@ def is_out(node: NodeRecord) -> bool:
 
 
 def is_operators_cordon(node: NodeRecord) -> bool:
-    """Whether a node was taken out of service by an operator, and not by Navarch for its repair."""
+    """Return whether an operator took a node out of service, and not Navarch for its repair."""
     return is_out(node) and not is_left_by_repair(node)
 
 
 def stays_out(node: NodeRecord) -> bool:
-    """Whether only an operator gives a node back that is out of service.
+    """Return whether only an operator gives a node back that is out of service.
 
     One that a failed repair or an announced restart has left cordoned comes back by itself.
     """
@@ -185,7 +185,7 @@ def stays_out(node: NodeRecord) -> bool:
 
 
 def unavailable(record: PoolRecord, nodes: Nodes) -> int:
-    """How many of the pool's units are out of service by our own doing, or missing.
+    """Count the units that are missing, or that Navarch or its operators took out of service.
 
     An unhealthy node in service does not count: else two unhealthy nodes in a small pool would
     forbid each other's repair. A gap that a failed replacement left does count; nodes that were
@@ -226,7 +226,7 @@ def units_out(record: PoolRecord, nodes: Nodes) -> set[str]:
 
 
 def takes_out_no_more(record: PoolRecord, nodes: Nodes, node: NodeRecord) -> bool:
-    """Whether a node's unit is out of service already, so that a disruption takes out no more."""
+    """Return whether a node's unit is out already, so that a disruption takes out no more."""
     if is_out(node) or not rack_units.is_by_rack(record):
         return is_out(node)
     return rack_units.unit_of(record, node, nodes.racks) in units_out(record, nodes)
@@ -260,16 +260,16 @@ def quarantined(record: PoolRecord, nodes: Nodes) -> set[str]:
 
 
 def cordons_wait(record: PoolRecord, now: datetime) -> bool:
-    """Whether nothing that needs a cordon begins now: the workload system has refused some."""
+    """Return whether what needs a cordon waits: the workload system has refused some cordons."""
     return record.cordon_at is not None and now < record.cordon_at
 
 
 def cordon_just_refused(record: PoolRecord, now: datetime) -> bool:
-    """Whether a cordon was refused so lately that not even what cannot wait long begins now."""
+    """Return whether a cordon was refused so lately that even what cannot wait long must wait."""
     at = record.cordon_refused_at
     return at is not None and (now - at).total_seconds() < HASTY_CORDON_SECONDS
 
 
 def automatic(opened: OpenSaga) -> bool:
-    """Whether the reconciler opened a saga by itself: the rate and the breaker bind it."""
+    """Return whether the reconciler opened a saga by itself: the rate and the breaker bind it."""
     return not opened.cause

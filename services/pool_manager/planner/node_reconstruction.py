@@ -38,7 +38,7 @@ class StoredEvent(NamedTuple):
 
 
 class NodeSources(NamedTuple):
-    """What is stored about a node outside of NODES."""
+    """The sources hold what is stored about a node outside of NODES."""
 
     instance: InstanceRecord | None
     sagas: Sequence[SagaState]
@@ -70,7 +70,7 @@ def adopted_node(record: NodeRecord | None, instance: InstanceRecord, now: datet
 def is_missed(
     made: NodeRecord, *, launched: bool, beats: bool, now: datetime, expected: timedelta
 ) -> bool:
-    """Whether a node that is adopted now is silent, and only its record can say so.
+    """Return whether a node that is adopted now is silent, and only its record can say so.
 
     Its first heartbeat is `expected` that long after its agent registered; from then on the
     health-monitor misses it, but it takes a silence from before for that of an earlier node of the

@@ -1,4 +1,4 @@
-"""What a pool needs now: the reconciler. Pure; it takes no hint about what changed.
+"""Decides what a pool needs now: the reconciler. Pure; it takes no hint about what changed.
 
 From what is wanted (the pool's record) and what there is (its nodes) it decides which sagas to
 start, within the budget. The shell writes the new record by compare-and-set, and only then starts

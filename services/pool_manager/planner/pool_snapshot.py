@@ -1,4 +1,4 @@
-"""What a decision about a pool looks at, and what comes of it. Pure."""
+"""Defines what a decision about a pool looks at, and what comes of it. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ Work = Literal["none", "runs", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUse:
-    """What decides which of several nodes leaves."""
+    """The use of each of several nodes decides which of them leaves."""
 
     gpus: GpuUse | None = None
     """None: not known."""
@@ -36,7 +36,7 @@ class NodeUse:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Since when a node is known to have no work."""
+    """A rest says since when a node is known to have no work."""
 
     since: datetime
     seen_at: datetime
@@ -83,7 +83,7 @@ class PoolSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPlan:
-    """What to do about one pool."""
+    """A plan says what to do about one pool."""
 
     record: PoolRecord
     start: Mapping[str, OpenSaga] = field(default_factory=dict)

@@ -15,7 +15,7 @@ Racks = Mapping[str, int]
 
 
 def is_by_rack(record: PoolRecord) -> bool:
-    """Whether a pool's racks are its units."""
+    """Return whether a pool's racks are its units."""
     return record.spec.rack.nodes > 1
 
 
@@ -29,22 +29,22 @@ def wanted(record: PoolRecord) -> int:
 
 
 def units(record: PoolRecord, nodes: int) -> int:
-    """How many units so many nodes are, at least: racks, or the nodes themselves."""
+    """Return how many units so many nodes are, at least: racks, or the nodes themselves."""
     return -(-nodes // max(record.spec.rack.nodes, 1))
 
 
 def called(record: PoolRecord) -> str:
-    """What the units are called."""
+    """Return the name of the units: racks or nodes."""
     return "racks" if is_by_rack(record) else "nodes"
 
 
 def is_rack(record: PoolRecord, rack: str, there: Racks) -> bool:
-    """Whether what nodes call their rack is one: not where more of them do than a rack has."""
+    """Return whether a rack is one: not where more nodes name it than a rack has."""
     return is_by_rack(record) and bool(rack) and there.get(rack, 0) <= record.spec.rack.nodes
 
 
 def unit_of(record: PoolRecord, node: NodeRecord, there: Racks) -> str:
-    """The unit of a node: its rack, or the node itself."""
+    """Return the unit of a node: its rack, or the node itself."""
     return f"rack {node.rack}" if is_rack(record, node.rack, there) else node.node
 
 
@@ -54,7 +54,7 @@ def unit_of_saga(record: PoolRecord, opened: OpenSaga, there: Racks) -> str:
 
 
 def disagreements(nodes: Iterable[NodeRecord]) -> tuple[str, ...]:
-    """Where what operators call racks is not what GPUs report as NVLink domains: one of each."""
+    """Return where operators' racks differ from the NVLink domains of GPUs: at most one of each."""
     racks: dict[str, dict[str, str]] = {}
     domains: dict[str, dict[str, str]] = {}
     for node in nodes:

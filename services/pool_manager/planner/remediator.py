@@ -67,7 +67,7 @@ class RemedyChoice:
 
 
 class Remediator(Protocol):
-    """Chooses remedies."""
+    """A remediator chooses the remedy of an unhealthy node."""
 
     def choose(
         self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
@@ -79,7 +79,7 @@ class Replace:
     """Replaces every unhealthy node whose GPU needs more than its reset."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """It has none."""
+        """The remediator has no options."""
 
     def __init__(self, *, options: Options) -> None:
         del options
@@ -96,7 +96,7 @@ class AlertOnly:
     """Leaves every unhealthy node to people."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """It has none."""
+        """The remediator has no options."""
 
     def __init__(self, *, options: Options) -> None:
         del options
@@ -115,7 +115,7 @@ class Ladder:
     """Tries what is gentlest first."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """What the configuration may say."""
+        """Options in the configuration say how often a rung is tried, and until when it counts."""
 
         tries: Annotated[int, msgspec.Meta(ge=1, le=10)] = 2
         """How often the rung that the verdict asks for is taken; each rung above it is once."""
@@ -204,7 +204,7 @@ def _tried_lately(attempts: Sequence[RemediationAttempt], now: datetime) -> bool
 
 
 def by_hand(node: NodeRecord) -> str:
-    """What a person can do about an unhealthy node."""
+    """Return what a person can do about an unhealthy node."""
     name = node.node
     return (
         f"What you can do: navarch reset-gpu {name}, navarch reboot {name}, "

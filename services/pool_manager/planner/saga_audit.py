@@ -1,4 +1,4 @@
-"""What to do where records and saga logs disagree, because a store was lost or rolled back. Pure.
+"""Decides what to do where records and saga logs disagree: a store was lost or rolled back. Pure.
 
 A record is written from a log that was read before it. A log that ends before what a record has
 seen was therefore lost or cut short, and the record accepts the log as it is now.
@@ -28,19 +28,19 @@ LOST: Final = "its log is lost"
 
 
 def has_lost_log(record: NodeRecord, last: int) -> bool:
-    """Whether a record has seen more than the log holds, whose last sequence is `last`."""
+    """Return whether a record has seen more than the log holds, whose last sequence is `last`."""
     return record.saga_entry > last
 
 
 def has_ended(state: SagaState, node: NodeRecord | None, new_node: NodeRecord | None) -> bool:
-    """Whether the records of its nodes say that a saga has ended; its log may lack the end."""
+    """Return whether a saga has ended by the records of its nodes; its log may lack the end."""
     if state.params.node:
         return node is not None and has_left(node, state.saga)
     return new_node is not None and has_come(new_node, state.saga)
 
 
 def restarted(saga: str, opened: OpenSaga, nodes: Mapping[str, NodeRecord]) -> dict[str, OpenSaga]:
-    """What takes the place of an open saga whose log is lost.
+    """Return what takes the place of an open saga whose log is lost.
 
     Steps are idempotent, so it begins again under its ID. Where its node is gone, only the node
     that it brings is left to do.
@@ -120,7 +120,7 @@ def recorded_end(state: SagaState, node: NodeRecord | None, now: datetime) -> St
 
 
 def is_stranded(record: NodeRecord, pool: PoolRecord) -> bool:
-    """Whether a node waits for a saga that its pool does not know."""
+    """Return whether a node waits for a saga that its pool does not know."""
     if record.node in busy(pool) or record.state == "terminated":
         return False
     return bool(record.saga) or record.state in (*ARRIVING, "leaving")

@@ -25,7 +25,7 @@ from services.saga.saga_state import SagaState
 
 
 def events_of(state: SagaState, entry: SagaEntry) -> tuple[Event, ...]:
-    """The events of one entry."""
+    """Return the events of one entry."""
     params, saga = state.params, state.saga
     match entry:
         case SagaStarted():

@@ -1,4 +1,4 @@
-"""What a saga's log means for the records of its nodes and of its pool. Pure.
+"""Derives the records of a saga's nodes and of its pool from its log. Pure.
 
 Records are derived from the log as a whole, never from one entry: replicas share the entries of a
 saga and may take them in in any order. A record notes the sequence up to which it has taken the log
@@ -217,7 +217,7 @@ _PLACE = ("region", "zone", "address", "host", "market")
 
 
 def says_more(old: NodeRecord | None, new: NodeRecord, state: SagaState) -> bool:
-    """Whether a record is worth writing: most entries of a log move nothing but how far it is read.
+    """Return whether a record is worth writing: most entries only move how far the log is read.
 
     What is left unwritten lets an older view in for a moment; the last view of a log is always
     written, and shuts out all others. After an uncordon each is: it wipes a verdict, and once only.
@@ -228,12 +228,12 @@ def says_more(old: NodeRecord | None, new: NodeRecord, state: SagaState) -> bool
 
 
 def has_left(record: NodeRecord, saga: str) -> bool:
-    """Whether a saga that acted on a node had ended when its record was written."""
+    """Return whether a saga that acted on a node had ended when its record was written."""
     return record.saga != saga and 0 < saga_number(saga) <= record.sagas
 
 
 def has_come(record: NodeRecord, saga: str) -> bool:
-    """Whether a saga that brought a node had ended when its record was written."""
+    """Return whether a saga that brought a node had ended when its record was written."""
     return record.saga != saga and record.state not in ARRIVING
 
 
@@ -242,7 +242,7 @@ def _takes(record: NodeRecord, state: SagaState) -> bool:
 
 
 def has_succeeded(state: SagaState, step: str) -> bool:
-    """Whether a step has succeeded."""
+    """Return whether a step has succeeded."""
     return state.step(step).status == "succeeded"
 
 
@@ -369,7 +369,7 @@ def _test_failed_at(record: NodeRecord, state: SagaState) -> datetime | None:
 
 
 def outcome(state: SagaState) -> AttemptOutcome:
-    """What came of a reset or a reboot, as the node's record remembers it."""
+    """Return what came of a reset or a reboot, as the node's record remembers it."""
     if not state.ended:
         return "open"
     if state.status == "done":

@@ -1,4 +1,4 @@
-"""How a pool's new nodes are set up over SSH, as a launch takes it with it. Pure."""
+"""A launch takes with it how a pool's new nodes are set up over SSH. Pure."""
 
 from schemas.saga_params import SetupSpec
 from schemas.settings import PoolSpec

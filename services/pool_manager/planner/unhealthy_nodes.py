@@ -1,4 +1,4 @@
-"""Which nodes must not stay, and how long a silent one is waited for. Pure."""
+"""Decides which nodes must not stay, and how long a silent one is waited for. Pure."""
 
 from datetime import datetime, timedelta
 from typing import Final
@@ -17,7 +17,7 @@ _PROVIDER_WORDS: Final = {
 
 
 def remediation_reason(node: NodeRecord, record: PoolRecord, now: datetime) -> str:
-    """Why a node must be replaced; empty where it need not be."""
+    """Return why a node must be replaced; empty where it need not be."""
     if node.state != "active":
         return ""
     if node.notices and (reason := cloud_notices.taken_reason(node)):

@@ -33,7 +33,7 @@ VERBS = ("apply", "remove")
 
 @dataclass(frozen=True, slots=True)
 class ParsedApply:
-    """What an `apply` says, as the configuration's reader has read it."""
+    """A parsed `apply` holds what the request says, as the configuration's reader has read it."""
 
     request: ApplyRequest
     spec: PoolSpec | None
@@ -135,7 +135,7 @@ def _later(
 
 
 def is_empty(record: PoolRecord, nodes: int) -> bool:
-    """Whether nothing of a pool that is being removed is left but its record."""
+    """Return whether nothing of a pool that is being removed is left but its record."""
     return bool(record.removing) and not record.open and not nodes
 
 

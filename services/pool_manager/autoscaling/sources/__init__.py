@@ -1,1 +1,1 @@
-"""Sources of queue lengths and utilization."""
+"""Sources report queue lengths and utilization."""

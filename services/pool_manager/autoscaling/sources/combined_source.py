@@ -1,4 +1,4 @@
-"""Several sources as one: utilization from one, the queue from another."""
+"""Combines several sources as one: utilization from one, the queue from another."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ class CombinedSource:
     """Each figure is from the first of its sources that knows it."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """What the configuration may say."""
+        """Options of `combined` in the configuration list the sources."""
 
         sources: Annotated[tuple[dict[str, Any], ...], msgspec.Meta(min_length=2, max_length=10)]
         """Each with its `type` and options."""

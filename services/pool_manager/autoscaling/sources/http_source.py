@@ -1,4 +1,4 @@
-"""A queue behind a URL of the owner."""
+"""Reads a queue from a URL of the owner."""
 
 import msgspec
 
@@ -14,7 +14,7 @@ class HttpSource:
     """Asks a URL, which answers `{"pending_jobs": 3, "queue_depth": 12}`."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """What the configuration may say."""
+        """Options of `http` in the configuration say where the queue is read."""
 
         url: SecretText
         """`pool=<pool>` is added to its query."""

@@ -1,4 +1,4 @@
-"""What pods request, and whether a pool's nodes are meant. Pure."""
+"""Reads what pods request, and whether a pool's nodes are meant. Pure."""
 
 from collections.abc import Mapping
 
@@ -23,7 +23,7 @@ def requested(spec: RequestedPod, resource: str) -> int:
 
 
 def fits(spec: RequestedPod, node_labels: Mapping[str, str]) -> bool:
-    """Whether it may run on nodes with these labels; where none are known it may."""
+    """Return whether the pod may run on nodes with these labels; where none are known it may."""
     if not node_labels:
         return True
     if any(node_labels.get(key) != value for key, value in spec.node_selector.items()):

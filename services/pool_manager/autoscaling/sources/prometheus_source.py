@@ -1,4 +1,4 @@
-"""A queue, utilization or number of busy nodes from any PromQL."""
+"""Reads a queue, utilization or number of busy nodes from any PromQL."""
 
 import asyncio
 import math
@@ -38,7 +38,7 @@ class PrometheusSource:
     """Asks a Prometheus, or what has its API, for one number a query."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """What the configuration may say."""
+        """Options of `prometheus` in the configuration name the server and the queries."""
 
         url: SecretText
         """Of the server: `/api/v1/query` is added."""

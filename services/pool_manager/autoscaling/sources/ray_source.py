@@ -1,4 +1,4 @@
-"""What a Ray cluster has no place for."""
+"""Reads what a Ray cluster has no place for."""
 
 import math
 from typing import Final
@@ -29,7 +29,7 @@ class RaySource:
     """Asks Ray's dashboard."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """What the configuration may say."""
+        """Options of `ray` in the configuration name the dashboard and the resource that counts."""
 
         dashboard: SecretText
         """URL of the dashboard, as `http://ray-head:8265`."""
@@ -62,7 +62,7 @@ class RaySource:
 
 
 def demand_load(demand: RayDemand, resource: str) -> Load:
-    """What waits and what is busy. Pure.
+    """Return what waits and what is busy. Pure.
 
     A placement group that spreads needs a node for each bundle, all at once. The bundles of one
     that packs count by themselves, because nodes may share them.

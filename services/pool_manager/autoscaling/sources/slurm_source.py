@@ -1,4 +1,4 @@
-"""The queue of a Slurm partition."""
+"""Reads the queue of a Slurm partition."""
 
 import logging
 from collections import Counter
@@ -43,7 +43,7 @@ class SlurmSource:
     """Asks `squeue` and `sinfo`, or slurmrestd."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """What the configuration may say."""
+        """Options of `slurm` in the configuration name the partition and what its nodes offer."""
 
         partition: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]*$")] = ""
         """Whose nodes are the pool's. Empty: the one that has the pool's name."""
@@ -92,7 +92,7 @@ def queue_load(
     gpu_type: str = "",
     features: Collection[str] = (),
 ) -> Load:
-    """What waits and what is busy. Pure."""
+    """Return what waits and what is busy. Pure."""
     shapes: Counter[tuple[int, int]] = Counter()
     other = for_others = 0
     for job in jobs:

@@ -22,7 +22,7 @@ class SourceHttp:
         )
 
     def url(self) -> httpx.URL:
-        """As configured; SourceError where it is none."""
+        """Return the URL as configured; SourceError where it is none."""
         try:
             return httpx.URL(self._url)
         except httpx.InvalidURL as error:

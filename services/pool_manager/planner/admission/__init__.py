@@ -1,1 +1,1 @@
-"""Which hardware may come into a pool, and what follows when some may not."""
+"""Decides which hardware may come into a pool, and what follows when some may not."""

@@ -1,4 +1,4 @@
-"""What follows when new nodes are refused at admission: elsewhere, a bounded number of times. Pure.
+"""Launches elsewhere, a bounded number of times, where admission refuses new nodes. Pure.
 
 The instance of a refused node is terminated by its saga's undo; the pool then launches again, in
 another zone first where its spec names several. After so many refusals in a row an operator is
@@ -25,7 +25,7 @@ AGAIN_SECONDS: Final = 3600.0
 
 
 def is_refusal(state: SagaState) -> bool:
-    """Whether a saga was unwound because its new node must not have work."""
+    """Return whether a saga was unwound because its new node must not have work."""
     return (
         state.status == "unwound"
         and bool(state.params.new_node)

@@ -1,4 +1,4 @@
-"""Whether a new node is where it belongs: with its pool, in its launch's rack, or in a gap. Pure.
+"""Decides whether a new node is with its pool, in its launch's rack, or in a gap. Pure.
 
 A rack is launched as a whole, and the provider chooses where. The launch's rack is the one in which
 most of its nodes are; until that is known none of them is admitted, because the first might be the
@@ -25,7 +25,7 @@ RACKS_NAMED_MAX: Final = 3
 
 
 def is_of_rack_launch(node: NodeRecord, rack_nodes: int) -> bool:
-    """Whether a node was launched as a part of a whole rack."""
+    """Return whether a node was launched as a part of a whole rack."""
     launch = node.launch
     return launch is not None and bool(launch.gang) and launch.gang_size >= rack_nodes > 1
 
@@ -36,7 +36,7 @@ def place(node: NodeRecord) -> str:
 
 
 def misplaced(node: NodeRecord, others: Iterable[NodeRecord]) -> str | None:
-    """Why a node of a rack's launch is not in its rack; None: not known before others are checked.
+    """Return why a node is not in its launch's rack; None: not known before others are checked.
 
     `others`: the pool's nodes, those that are gone as well. One that has left its launch, or
     reports no rack, is not waited for.
@@ -68,7 +68,7 @@ def misplaced(node: NodeRecord, others: Iterable[NodeRecord]) -> str | None:
 
 
 def why_misplaced(node: NodeRecord, others: Iterable[NodeRecord], record: PoolRecord) -> str | None:
-    """Why a node is not where it belongs; None: not known yet."""
+    """Return why a node is not where it belongs; empty: it is; None: not known yet."""
     known, rack_nodes, placement = list(others), record.spec.rack.nodes, record.spec.placement
     if placement.required and (apart := elsewhere(node, known, placement.together)):
         return apart
@@ -82,7 +82,7 @@ def why_misplaced(node: NodeRecord, others: Iterable[NodeRecord], record: PoolRe
 
 
 def elsewhere(node: NodeRecord, others: Iterable[NodeRecord], together: Together) -> str:
-    """Why a node is not with those that it must be with; empty: it is, or that is not known."""
+    """Return why a node is not with those that it must be with; empty: it is, or not known."""
     own, some = _area(node, together), list(others)
     # The provisioner counts nodes that are about to leave: a successor may be launched beside one.
     leaving = {_area(each, together) for each in some if each.state == "leaving"}
@@ -98,7 +98,7 @@ def _area(node: NodeRecord, together: Together) -> str:
 
 
 def outside(node: NodeRecord, others: Iterable[NodeRecord]) -> str:
-    """Why a node that fills a gap is in no rack of its pool; empty: it is, or that is not known.
+    """Return why a node that fills a gap is in no rack of its pool; empty: it is, or not known.
 
     Racks are compared by what all nodes report: the domain, or else the name.
     """

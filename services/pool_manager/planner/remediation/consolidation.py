@@ -1,4 +1,4 @@
-"""Which nodes cost much more than what could be launched now in their place. Pure.
+"""Finds the nodes that cost much more than what could be launched now in their place. Pure.
 
 The provisioner says what its offerings cost and which of them are available. What a node costs is
 what its own offering costs now, else what it was launched for. Its successor may cost so much less
@@ -30,7 +30,7 @@ FRESH: Final = timedelta(minutes=15)
 
 
 def is_old_enough(node: NodeRecord, record: PoolRecord, now: datetime) -> bool:
-    """Whether a node's price matters: it is in service for long enough, and no reserved one."""
+    """Return whether a node's price matters: long enough in service, not reserved and no spare."""
     least = timedelta(seconds=record.spec.consolidation.min_age)
     return (
         node.state == "active"
@@ -42,7 +42,7 @@ def is_old_enough(node: NodeRecord, record: PoolRecord, now: datetime) -> bool:
 
 
 def limit(dollars: float, record: PoolRecord) -> float:
-    """What the successor of a node of this price may cost."""
+    """Return what the successor of a node of this price may cost."""
     return dollars * (1 - record.spec.consolidation.min_saving / 100)
 
 
@@ -89,7 +89,7 @@ def dear_nodes(
 
 
 def current(node: NodeRecord, record: PoolRecord, now: datetime) -> DearNode | None:
-    """What is known of a node that costs too much, if that may be acted on."""
+    """Return what is known of a node that costs too much, if that may be acted on."""
     if not record.spec.consolidation.min_saving or not is_old_enough(node, record, now):
         return None
     found = record.dear.get(node.node)
@@ -97,7 +97,7 @@ def current(node: NodeRecord, record: PoolRecord, now: datetime) -> DearNode | N
 
 
 def sentence(found: DearNode) -> str:
-    """What a node costs, and what would cost less."""
+    """Return what a node costs, and what would cost less, in words."""
     return (
         f"dear: ${found.dollars_per_hour:g} an hour, and {found.offering} costs ${found.cheaper:g}"
     )

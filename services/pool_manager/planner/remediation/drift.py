@@ -1,4 +1,4 @@
-"""Which nodes were launched with other settings than their pool has now, and what differs. Pure.
+"""Finds the nodes launched with other settings than their pool has now, and what differs. Pure.
 
 A node's record has digests of what it was launched with; one without them, of an older release or
 made by others, never drifts. What was launched well after the settings changed has them, whatever
@@ -26,7 +26,7 @@ NAMED_MAX: Final = 50
 
 
 def differences(node: NodeRecord, record: PoolRecord) -> tuple[str, ...]:
-    """What a node's launch differs in from what its pool would launch now: `image`, `labels`."""
+    """Return what a node's launch differs in from what its pool would launch: `image`, `labels`."""
     launch, changed = node.launch, record.configured_at
     if record.spec.drift == "ignore" or launch is None or not launch.fingerprint:
         return ()
@@ -38,18 +38,18 @@ def differences(node: NodeRecord, record: PoolRecord) -> tuple[str, ...]:
 
 
 def has_other_driver(node: NodeRecord, record: PoolRecord) -> bool:
-    """Whether a node's agent reports another driver than its pool states."""
+    """Return whether a node's agent reports another driver than its pool states."""
     stated = record.spec.driver_version if record.spec.drift != "ignore" else ""
     return bool(stated and node.driver_version and node.driver_version != stated)
 
 
 def sentence(found: Iterable[str]) -> str:
-    """What differs, in words."""
+    """Return what differs, in words."""
     return f"drifted: launched with another {', another '.join(found)}"
 
 
 def remark(node: NodeRecord, record: PoolRecord) -> str:
-    """How a node differs from its pool's settings; empty: it does not, or drift is ignored."""
+    """Return a node's differences from its pool's settings; empty: none, or drift is ignored."""
     if node.state != "active":
         return ""
     found = differences(node, record)

@@ -21,13 +21,13 @@ budget is never exceeded."""
 
 
 def may_join(shut: Breaker) -> bool:
-    """Whether nothing but the pool's budget holds the others: no wave, no operator, no ramp."""
+    """Return whether only the pool's budget holds the others: no wave, no operator, no ramp."""
     spent = shut.state == "open" and shut.cause in ("level", "rate")
     return not shut.forced and not shut.ramp and (shut.state == "closed" or spent)
 
 
 def widened(allowance: Allowance) -> Allowance:
-    """What may be begun where nodes share a job."""
+    """Return what may be begun where nodes share a job."""
     return replace(
         allowance,
         level=allowance.level * CAP_TIMES,
@@ -48,7 +48,7 @@ def interrupted(record: PoolRecord, nodes: Nodes) -> dict[str, str]:
 
 
 def shared_reason(node: NodeRecord, interrupts: dict[str, str]) -> str:
-    """With which node it shares which job; empty: with none."""
+    """Return the job that a node shares and the node it shares it with; empty: none."""
     shared: Iterable[str] = (gang for gang in node.gangs if gang in interrupts)
     gang = next(iter(shared), "")
     return f"with {interrupts[gang]}, which runs the same job {gang}" if gang else ""

@@ -1,4 +1,4 @@
-"""Which unhealthy nodes, or faulty GPUs, are cordoned, and which are released. Pure.
+"""Decides which unhealthy nodes, or faulty GPUs, are cordoned, and which are released. Pure.
 
 A quarantine disturbs no work: it only keeps new work off a node. So neither breaker, budget, freeze
 window nor missing capacity delays it. What bounds it is a cap of its own, of the pool and of the
@@ -49,7 +49,7 @@ RESERVED_AGAIN: Final = "its promotion has failed or was not confirmed: it stays
 
 
 def under_way(record: PoolRecord) -> bool:
-    """Whether a quarantine is being set: its node is unhealthy, and waits for its repair."""
+    """Return whether a quarantine is being set: its node is unhealthy, and waits for its repair."""
     return any(each.kind == "quarantine" for each in record.open.values())
 
 

@@ -1,4 +1,4 @@
-"""Which quarantined nodes are rechecked: tested, and uncordoned if the test passes. Pure.
+"""Decides which quarantined nodes are tested, and uncordoned if the test passes. Pure.
 
 In a wave the same fault shows on many nodes: a bad driver or agent writes it to every kernel log.
 Of the nodes that only the log accuses each is tested once the incident's hold has passed, while it
@@ -45,7 +45,7 @@ def diagnostic_of(signature: str) -> str:
 def is_unconfirmed(
     snapshot: PoolSnapshot, held: Mapping[str, OpenIncident], node: NodeRecord
 ) -> bool:
-    """Whether an incident that is held explains the node, and nothing else is known against it."""
+    """Return whether a held incident explains the node, and nothing else is known against it."""
     if not held or node.health_at is None or is_confirmed(node, snapshot.health.get(node.node)):
         return False
     unhealthy = UnhealthyNode(node=node, what=fault_signature(node), since=node.health_at)
@@ -69,7 +69,7 @@ def testable(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> list[
 
 
 def next_test(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> datetime | None:
-    """When a node that was tested may be tested again."""
+    """Return when a node that was tested may be tested again."""
     soonest: datetime | None = None
     if incidents.holding(record):
         for node in snapshot.nodes.needs_attention:
@@ -108,7 +108,7 @@ def _due(node: NodeRecord, now: datetime) -> datetime:
 
 
 def opened_reason(node: NodeRecord) -> str:
-    """Why a node is tested, for operators."""
+    """Return why a node is tested, for operators."""
     test = "NVML answers for all GPUs"
     if diagnostic_of(fault_signature(node)) != "boot":
         test += " and dcgm at level 1 passes"

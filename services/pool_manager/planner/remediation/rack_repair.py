@@ -104,7 +104,7 @@ def start(
 
 
 def next_moment(record: PoolRecord, nodes: Nodes, now: datetime) -> datetime | None:
-    """When it is next decided whether a fault is a rack's."""
+    """Return when it is next decided whether a fault is a rack's."""
     soonest: datetime | None = None
     for node in () if rack_units.is_by_rack(record) else nodes.needs_attention:
         if node.rack and node.health == "unhealthy" and node.health_at is not None:

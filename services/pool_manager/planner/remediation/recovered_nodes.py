@@ -38,7 +38,7 @@ def recovered(
 
 
 def unfounded(kind: SagaKind, saga: SagaTraits, node: NodeRecord) -> str:
-    """Why a saga of our own that has not begun need not begin; empty: it is for what still is.
+    """Return why our own saga, not begun, need not begin; empty: its reason is still there.
 
     `node` beats where the saga is for its silence. Between decision and beginning minutes may pass
     in which the server stores nothing. A node that leaves with its rack may be healthy.
@@ -54,7 +54,7 @@ def unfounded(kind: SagaKind, saga: SagaTraits, node: NodeRecord) -> str:
 
 
 def is_well_after_repair(node: NodeRecord, now: datetime) -> bool:
-    """Whether a node that a failed repair has left cordoned may work.
+    """Return whether a node that a failed repair has left cordoned may work.
 
     A host may come up after the deadline of its reboot. Silence is over with a heartbeat, any other
     fault with a verdict that came later, and a renewal is for no fault. A degraded node is no worse
@@ -74,7 +74,7 @@ def is_well_after_repair(node: NodeRecord, now: datetime) -> bool:
 
 
 def works_at(node: NodeRecord) -> datetime | None:
-    """When a degraded node whose repair in place has failed may work again; None: it is none.
+    """Return when a degraded node whose repair in place failed may work again; None: it is none.
 
     The repair was for what it still has, and its boot has passed its checks. One with a faulty GPU,
     or that failed its check after the repair, is replaced.
@@ -90,10 +90,10 @@ def works_at(node: NodeRecord) -> datetime | None:
 
 
 def is_unfit(node: NodeRecord) -> bool:
-    """Whether a node is cordoned because it failed its check after a repair."""
+    """Return whether a node is cordoned because it failed its check after a repair."""
     return is_left_by_repair(node) and node.attempts[-1].unfit
 
 
 def has_other_reason(node: NodeRecord) -> bool:
-    """Whether a node that is heard again must leave all the same."""
+    """Return whether a node that is heard again must leave all the same."""
     return node.health == "unhealthy" or cloud_notices.current_notice(node) is not None

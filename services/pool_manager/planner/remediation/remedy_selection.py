@@ -55,7 +55,7 @@ NOTIFIED_AT_ONCE_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class OperatorCases:
-    """What comes of leaving nodes to people."""
+    """The cases that are left to people give a changed record, events and the other nodes."""
 
     record: PoolRecord
     events: tuple[PoolEvent, ...]
@@ -64,7 +64,7 @@ class OperatorCases:
 
 
 def is_in_place(remedy: Remediation) -> bool:
-    """Whether a remedy keeps the node: resets and reboots have a rate of their own."""
+    """Return whether a remedy keeps the node: resets and reboots have a rate of their own."""
     return remedy in SAGAS and DEFINITIONS[SAGAS[remedy]].in_place
 
 
@@ -102,7 +102,7 @@ def _chosen(snapshot: PoolSnapshot, node: NodeRecord, now: datetime) -> RemedyCh
 
 
 def counted_signature(node: NodeRecord) -> str:
-    """What a node has, for counting attempts: as incidents call it, also where it is degraded."""
+    """Return what incidents call a node's fault, for counting attempts, degraded or not."""
     if node.health != "degraded" or node.lost or node.health_drill:
         return named_signature(node)
     return called(node.health_kind, node.health_code)
@@ -174,7 +174,7 @@ def start_remediation(
 def to_be_replaced(
     chosen: Mapping[str, RemedyChoice], waiting: Iterable[NodeRecord]
 ) -> list[NodeRecord]:
-    """Of nodes that wait, those that are to be replaced: where they go, there is a gap."""
+    """Return the waiting nodes that are to be replaced: where they go, there is a gap."""
     return [node for node in waiting if chosen[node.node].remedy == "replace"]
 
 
@@ -201,7 +201,7 @@ def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:
 
 
 def is_served(record: PoolRecord) -> bool:
-    """Whether windows say when the work of degraded nodes may be disturbed."""
+    """Return whether windows say when the work of degraded nodes may be disturbed."""
     return any(window.kind == "service" for window in record.spec.windows)
 
 

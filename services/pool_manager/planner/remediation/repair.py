@@ -1,4 +1,4 @@
-"""Which unhealthy nodes are remediated now, within the budget, and which wait. Pure."""
+"""Decides which unhealthy nodes are remediated now, within the budget, and which wait. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

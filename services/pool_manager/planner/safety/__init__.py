@@ -1,1 +1,1 @@
-"""Whether nodes may be taken out of service now: budget, breaker, waves, holds and windows."""
+"""Decides whether nodes may be taken out of service: budget, breaker, waves, holds and windows."""

@@ -40,7 +40,7 @@ Ended = Literal["done", "failed", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class BreakerReason:
-    """Why unhealthy nodes are not acted on."""
+    """The reason says why unhealthy nodes are not acted on."""
 
     cause: BreakerCause
     reason: str
@@ -145,7 +145,7 @@ def ended(record: PoolRecord, saga: str, how: Ended, now: datetime) -> PoolRecor
 
 
 def in_ramp(breaker: Breaker, opened_: OpenSaga) -> bool:
-    """Whether a saga counts against the ramp: begun by itself since, and not for the cloud."""
+    """Return whether a saga counts in the ramp: begun by itself since, and not for the cloud."""
     return (
         breaker.ramp_from is not None
         and DEFINITIONS[opened_.kind].disrupts
@@ -161,7 +161,7 @@ def is_ramping(record: PoolRecord) -> bool:
 
 
 def ramp_room(record: PoolRecord) -> int | None:
-    """How many more repairs the ramp lets begin; None: it sets no bound."""
+    """Return how many more repairs the ramp lets begin; None: it sets no bound."""
     breaker = record.breaker
     if not breaker.ramp:
         return None
@@ -199,7 +199,7 @@ def restored(breaker: Breaker, reason: str, now: datetime) -> Breaker:
 
 
 def is_restored(breaker: Breaker) -> bool:
-    """Whether an operator has yet to compare a restored store with the fleet."""
+    """Return whether an operator has yet to compare a restored store with the fleet."""
     return breaker.forced and breaker.cause == "restored"
 
 

@@ -14,7 +14,7 @@ from services.pool_manager.planner.safety import incidents
 
 
 def spent_words(record: PoolRecord, allowed: Allowance, cause: BreakerCause, now: datetime) -> str:
-    """Which part of the budget is spent, by how much, and which setting it is."""
+    """Return which part of the budget is spent, by how much, and which setting it is."""
     spec = record.spec.budget
     match cause:
         case "level":
@@ -80,7 +80,7 @@ def _resets_setting(spec: BudgetSpec) -> str:
 
 
 def wave_words(record: PoolRecord, held: Mapping[str, OpenIncident], now: datetime) -> str:
-    """Which incidents hold the pool's nodes back, until when, and who may end that."""
+    """Return which incidents hold the pool's nodes back, until when, and who may end that."""
     each = ", ".join(incidents.describe_incident(what, incident) for what, incident in held.items())
     last = max(incidents.until(record, incident) for incident in held.values())
     one = "one incident" if len(held) == 1 else f"{len(held)} incidents"
@@ -94,5 +94,5 @@ def wave_words(record: PoolRecord, held: Mapping[str, OpenIncident], now: dateti
 
 
 def clock(at: datetime) -> str:
-    """A moment within the day."""
+    """Return a moment within the day as `HH:MM:SS UTC`."""
     return f"{at:%H:%M:%S} UTC"

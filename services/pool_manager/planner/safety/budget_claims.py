@@ -1,4 +1,4 @@
-"""What a pool claims of the fleet's budget, written before the decision that it is for. Pure."""
+"""Finds a pool's claim on the fleet's budget, which is written before its decision. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ RATES: Final = ("disruptions", "resets", "voluntary")
 
 @dataclass(frozen=True, slots=True)
 class Claiming:
-    """What is to be written about a pool's claim before its decision is."""
+    """A claim is written to the fleet's budget before its pool's decision is."""
 
     claims: FleetBudgetRecord | None = None
     """None: unchanged."""
@@ -28,7 +28,7 @@ class Claiming:
 
 
 def claiming(snapshot: PoolSnapshot, decided: PoolRecord) -> Claiming:
-    """What a decision claims of the fleet's budget."""
+    """Return what a decision claims of the fleet's budget."""
     if snapshot.others is None:
         return Claiming()
     pool = decided.name
@@ -43,7 +43,7 @@ def claiming(snapshot: PoolSnapshot, decided: PoolRecord) -> Claiming:
 
 
 def claim_of(record: PoolRecord, nodes: Nodes, revision: int) -> BudgetClaim:
-    """What a pool takes of the fleet's budget, as decided on this revision of its record."""
+    """Return what a pool takes of the fleet's budget, as decided on this revision of its record."""
     return BudgetClaim(
         desired=rack_units.units(record, record.desired),
         unavailable=unavailable(record, nodes),
@@ -80,7 +80,7 @@ def _greater(old: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, int
 
 
 def says_less(wanted: BudgetClaim, written: BudgetClaim) -> bool:
-    """Whether a claim could be lowered, were it not for who may still act on it."""
+    """Return whether a claim could be lowered but for a replica that may still act on it."""
     return (
         written.unavailable > wanted.unavailable
         or written.quarantined > wanted.quarantined

@@ -1,4 +1,4 @@
-"""Whether more is known of an unhealthy node than the fault that a wave of nodes shares. Pure.
+"""Decides whether more is known of an unhealthy node than the fault a wave shares. Pure.
 
 A bad driver or agent makes every kernel log show the same fault. A second source that agrees, on
 the same node and at the same time, does not come from one log line: NVML, or a diagnostic.
@@ -16,7 +16,7 @@ SAME_TIME: Final = timedelta(minutes=10)
 
 
 def is_confirmed(node: NodeRecord, health: HealthRecord | None) -> bool:
-    """Whether another source than the shared fault's found the node unhealthy, too."""
+    """Return whether another source than the shared fault's found the node unhealthy, too."""
     if node.health != "unhealthy" or node.health_at is None:
         return False
     if node.test_failed_at is not None and node.test_failed_at >= node.health_at:

@@ -17,7 +17,7 @@ SECONDS_MAX: Final = 7 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeHold:
-    """How a node is held from now on; `until` None: not any more."""
+    """A hold says how a node is held from now on; `until` None: not any more."""
 
     pool: str
     node: str
@@ -27,7 +27,7 @@ class NodeHold:
 
 
 def problem(request: HoldRequest) -> str:
-    """What is wrong with a request to hold; empty where nothing is."""
+    """Return what is wrong with a request to hold; empty where nothing is."""
     if not request.reason.strip():
         return "a hold needs a reason, for the operator who finds it at night; give one"
     if not 0 < request.for_ <= SECONDS_MAX:
@@ -47,7 +47,7 @@ def requested_hold(request: HoldRequest, pool: str, asked_at: datetime) -> NodeH
 
 
 def with_hold(record: NodeRecord | None, hold: NodeHold) -> NodeRecord | None:
-    """The node's record with the hold, or without any."""
+    """Return the node's record with the hold, or without any."""
     if record is None:
         return None
     if hold.until is None:
@@ -58,7 +58,7 @@ def with_hold(record: NodeRecord | None, hold: NodeHold) -> NodeRecord | None:
 
 
 def hold_event(hold: NodeHold, cause: str, now: datetime) -> NodeEvent:
-    """The event of it."""
+    """Return the event of the hold, or of its end."""
     if hold.until is None:
         return Released(
             id=f"released-{cause}",

@@ -44,7 +44,7 @@ def next_opening(windows: Iterable[WindowSpec], kind: WindowKind, now: datetime)
 
 
 def next_edge(windows: Iterable[WindowSpec], now: datetime) -> datetime | None:
-    """When a window opens or closes next."""
+    """Return when a window opens or closes next."""
     edge: datetime | None = None
     for window in windows:
         current, after = _current(window, now), _next(window, now)

@@ -1,4 +1,4 @@
-"""What a pool's events say is still open, for a record that was lost or rolled back. Pure.
+"""Restores what a pool's events say is still open, for a record lost or rolled back. Pure.
 
 Breaker, incidents and caps are in the pool's record alone. Without them an order of an operator to
 leave unhealthy nodes alone would be forgotten, and no event would end the alerts about them.

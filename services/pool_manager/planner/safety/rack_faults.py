@@ -32,7 +32,7 @@ RACK_WAVE_MIN: Final = 2
 
 
 def has_fabric_fault(record: PoolRecord, node: NodeRecord) -> bool:
-    """Whether what makes a node unhealthy may be its rack's."""
+    """Return whether what makes a node unhealthy may be its rack's."""
     return node.health == "unhealthy" and _shows_fabric_fault(record, node)
 
 
@@ -56,7 +56,7 @@ def incident_of(record: PoolRecord, rack: str) -> OpenIncident | None:
 
 
 def decided_at(record: PoolRecord, node: NodeRecord) -> datetime | None:
-    """When it is decided whether what a node has is its rack's; None: that is no question.
+    """Return when it is decided whether a node's fault is its rack's; None: that is no question.
 
     Where the rack has an incident, it is one for each of its nodes, whatever they have by now.
     """
@@ -104,7 +104,7 @@ def _shows_fabric_fault(record: PoolRecord, node: NodeRecord) -> bool:
 
 
 def incident_key(rack: str) -> str:
-    """Under which a rack's incident is in its pool's record."""
+    """Return the key of a rack's incident in its pool's record."""
     return f"fabric-{rack}"
 
 

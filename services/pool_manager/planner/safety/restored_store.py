@@ -1,4 +1,4 @@
-"""What follows from a store that was restored from a backup while the fleet went on. Pure.
+"""Finds what a store restored from a backup has forgotten while the fleet went on. Pure.
 
 Agents repeat in their heartbeats what they last read in their nodes' records; that a backup cannot
 set back.
@@ -30,7 +30,7 @@ REASON = (
 
 
 def is_behind(record: NodeRecord | None, beat: HeartbeatRecord) -> bool:
-    """Whether a node's agent has read more in the node's record than it has now."""
+    """Return whether a node's agent has read more in the node's record than it has now."""
     if beat.admitted_at is None or (record is not None and record.state == "terminated"):
         return False
     if record is None or record.admitted_at is None:
@@ -39,7 +39,7 @@ def is_behind(record: NodeRecord | None, beat: HeartbeatRecord) -> bool:
 
 
 def has_ended_since(saga: str, record: NodeRecord | None, beat: HeartbeatRecord | None) -> bool:
-    """Whether a node's agent has read that a saga ended whose log has it open."""
+    """Return whether a node's agent has read that a saga ended whose log has it open."""
     if record is None or beat is None or record.admitted_at != beat.admitted_at:
         return False
     return 0 < saga_number(saga) <= beat.sagas

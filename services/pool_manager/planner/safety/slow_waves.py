@@ -1,4 +1,4 @@
-"""Which nodes fall unhealthy of one cause one after the other: a slow wave. Pure.
+"""Finds nodes that fall unhealthy of one cause one after the other: a slow wave. Pure.
 
 A bad agent or driver that is rolled out node by node reports each of them a while after the last.
 Each looks like a fault of its own, and once it is replaced nothing of it is left to compare. So a

@@ -1,1 +1,1 @@
-"""How many nodes a pool and its reserve have: which are begun, which leave."""
+"""Decides how many nodes a pool and its reserve have: which are begun, which leave."""

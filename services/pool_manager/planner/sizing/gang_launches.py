@@ -19,18 +19,18 @@ RETRY_MAX_SECONDS: Final = 1200.0
 
 
 def is_forming(record: PoolRecord) -> bool:
-    """Whether launches of a gang are open."""
+    """Return whether launches of a gang are open."""
     return any(each.gang for each in record.open.values())
 
 
 def next_gang(record: PoolRecord, missing: int) -> int:
-    """How many nodes to launch together now; 0: none, as a gang is forming, or there is no room."""
+    """Return how many nodes to launch together now; 0: a gang is forming, or there is no room."""
     size = min(first_part(record.gangs, missing), GANG_MAX)
     return 0 if is_forming(record) or size > room_for_launches(record) else size
 
 
 def first_part(gangs: Sequence[int], missing: int) -> int:
-    """How many of the missing nodes belong together: the last ones are of the last jobs."""
+    """Return how many of the missing nodes belong together: the last ones are of the last jobs."""
     left = missing
     for size in reversed(gangs):
         if left <= size:
@@ -40,7 +40,7 @@ def first_part(gangs: Sequence[int], missing: int) -> int:
 
 
 def others_open(record: PoolRecord, saga: str) -> bool:
-    """Whether launches of a saga's gang are open besides its own."""
+    """Return whether launches of a saga's gang are open besides its own."""
     gang = record.open[saga].gang
     return bool(gang) and any(
         each.gang == gang for name, each in record.open.items() if name != saga
@@ -48,7 +48,7 @@ def others_open(record: PoolRecord, saga: str) -> bool:
 
 
 def wait_seconds(ended: OpenSaga, failures: int) -> float:
-    """How long to wait after so many failures of gangs in a row; 0: it was no gang."""
+    """Return how long to wait after so many failures of gangs in a row, in seconds; 0: no gang."""
     if ended.gang_size < 2:  # noqa: PLR2004 - one machine is whole by itself
         return 0.0
     return doubled(RETRY_FIRST_SECONDS, failures, RETRY_MAX_SECONDS)

@@ -1,4 +1,4 @@
-"""Which nodes leave because they have had no work for `idle_after`. Pure.
+"""Decides which nodes leave because they have had no work for `idle_after`. Pure.
 
 Two sources must agree that a node has none: its agent, whose heartbeat says since when its GPUs
 rest, and the workload system, which is asked what runs there. A node of which either says nothing
@@ -59,7 +59,7 @@ def rests(
     idle: Collection[str],
     now: datetime,
 ) -> dict[str, Rest]:
-    """Since when each node that was asked about has no work; `idle`: none by the workload system.
+    """Return since when each node asked about has no work; `idle`: none by the workload system.
 
     The workload system says what is now, so its part begins when it is first asked.
     """
@@ -72,7 +72,7 @@ def rests(
 
 
 def due(record: PoolRecord, known: Mapping[str, Rest], now: datetime) -> dict[str, Rest]:
-    """Those that have had no work for long enough."""
+    """Return the nodes that have had no work for `idle_after`."""
     whole = timedelta(seconds=record.spec.idle_after)
     return {name: each for name, each in known.items() if now - each.since >= whole}
 

@@ -1,4 +1,4 @@
-"""How many of a pool's nodes are on demand or reserved: never fewer than it requires. Pure.
+"""Keeps as many of a pool's nodes on demand or reserved as it requires. Pure.
 
 Each launch is decided with its market: while too few nodes are on demand or reserved, with what
 comes and without what leaves, the next one must not be spot. Such a launch has no spot offerings,
@@ -107,7 +107,7 @@ def reported(
 
 
 def sentence(record: PoolRecord, nodes: Iterable[NodeRecord]) -> str:
-    """How many there are of how many."""
+    """Return how many on-demand or reserved nodes are in service, of how many, in words."""
     return (
         f"{serving(nodes)} of the {required(record)} nodes that must be on demand or reserved "
         f"(on_demand_min: {record.spec.on_demand_min}) are in service"
@@ -115,7 +115,7 @@ def sentence(record: PoolRecord, nodes: Iterable[NodeRecord]) -> str:
 
 
 def remedy(record: PoolRecord) -> str:
-    """What an operator can do."""
+    """Return what an operator can do about missing on-demand nodes."""
     gap = (
         f"a launch that failed is tried again, and never as spot: navarch why {record.name}"
         if record.failures

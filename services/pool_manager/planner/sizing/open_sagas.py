@@ -124,7 +124,7 @@ def begin(
 
 
 def lacks_room(node: NodeRecord | None, spec: PoolSpec, now: datetime) -> bool:
-    """Whether a node makes room for its successor, in a pool that would launch that first.
+    """Return whether a node makes room for its successor where a pool launches that first.
 
     It is out of service already, or leaves at leisure: its drain has its time.
     """
@@ -180,7 +180,7 @@ def numbered(before: PoolRecord, after: PoolRecord) -> PoolRecord:
 
 
 def room_for_sagas(record: PoolRecord) -> int:
-    """How many more sagas about its nodes a pool may begin without a request.
+    """Return how many more sagas about its nodes a pool may begin without a request.
 
     Launches leave them room: a pool that grows still repairs its nodes.
     """
@@ -204,7 +204,7 @@ def units_of_texts(reason: str, notice: str = "") -> int:
 
 
 def room_for_launches(record: PoolRecord) -> int:
-    """How many more launches a pool may begin."""
+    """Return how many more launches a pool may begin."""
     each = NAMED_LAUNCH_UNITS if record.spec.workload_names else LAUNCH_UNITS
     return max(0, LAUNCH_UNITS_MAX - open_units(record)) // each
 

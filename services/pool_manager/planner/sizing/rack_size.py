@@ -25,7 +25,7 @@ def gap(record: PoolRecord, nodes: Nodes) -> int:
 
 
 def next_gang(record: PoolRecord, missing: int) -> int:
-    """How many nodes to launch together now; 0: none.
+    """Return how many nodes to launch together now; 0: none.
 
     Nothing is launched while a rack leaves as a whole: its place may be the only one.
     """

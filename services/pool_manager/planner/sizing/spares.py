@@ -15,7 +15,7 @@ from services.pool_manager.planner.node_counts import Nodes, busy, is_gone, node
 
 
 def reserve(record: PoolRecord, nodes: Nodes) -> int:
-    """How many spares the pool will have when what is open has come to its end."""
+    """Return how many spares the pool will have when what is open has come to its end."""
     opened = record.open.values()
     promoted = {each.promotes for each in opened if each.promotes}
     coming = {each.new_node for each in opened if each.new_node and each.spare}
@@ -70,7 +70,7 @@ def perhaps_in_use(record: PoolRecord, nodes: Nodes) -> list[tuple[datetime, Nod
 def covered(
     record: PoolRecord, nodes: Nodes, waiting: list[NodeRecord], now: datetime
 ) -> list[NodeRecord]:
-    """Of nodes that wait to be replaced, those for which a spare is ready."""
+    """Return the nodes waiting to be replaced for which a spare is ready."""
     serving = [node for node in waiting if not node.spare]
     return serving[: len(ready(record, nodes, now))]
 

@@ -2,8 +2,8 @@
 
 That is, it withdrew its notice, or it restarted the node and gave it back.
 
-While a saga is open the withdrawal of its notice unwinds it (`departing`). One that had failed by
-then has left its node cordoned, which was right as long as the notice stood.
+While a saga is open the withdrawal of its notice unwinds it. One that had failed by then has left
+its node cordoned, which was right as long as the notice was in force.
 """
 
 from dataclasses import replace
