@@ -73,7 +73,7 @@ async def test_only_a_full_quota_that_was_reported_lately_counts(bus: NatsBus, w
 
 
 async def test_what_was_removed_since_may_have_made_room(bus: NatsBus) -> None:
-    """So a replacement that terminates first waits for no other reading."""
+    """A replacement that terminates first waits for no other reading of the quota."""
     market = Market(bus)
     await market.steps().provision(provision("web-1", choice=BOTH))
     await report(bus, "fake")
@@ -84,7 +84,7 @@ async def test_what_was_removed_since_may_have_made_room(bus: NatsBus) -> None:
 
 
 async def test_offerings_show_the_quota(bus: NatsBus) -> None:
-    """As a block, with what is used, and until when the report counts."""
+    """The quota is shown as a block, with what is used and until when the report counts."""
     await bus.put(POOLS, pool_key("web"), encode(PoolRecord(name="web", spec=POOL, desired=0)))
     await report(bus, "dear")
     found = await asked(bus, Market(bus), OfferingsQuery(provider="dear"))
@@ -101,7 +101,7 @@ async def test_offerings_show_the_quota(bus: NatsBus) -> None:
     ],
 )
 def test_the_sentence_says_what_is_used(used: float, limit: float, sentence: str) -> None:
-    """And what one machine takes only where something is left."""
+    """The sentence says what one machine takes only where something is left."""
     assert sentence == quotas.describe(replace(FULL, used=used, limit=limit))
 
 
@@ -121,7 +121,7 @@ def test_the_sentence_says_what_is_used(used: float, limit: float, sentence: str
 def test_an_offering_without_a_region_is_in_that_of_its_zone(
     region: str, offering: dict[str, str], expected: bool
 ) -> None:
-    """For quotas and for prices."""
+    """The zone's region is used for quotas and for prices."""
     of = Offering(provider="p", instance_type="big", **offering)
     assert expected == quotas.covers(region, of)
     clock = SystemClock()
@@ -151,7 +151,7 @@ class Reporting:
         return getattr(self._real, name)
 
     async def quotas(self, offerings: Sequence[Offering]) -> Sequence[OfferingQuota]:
-        """The quota of each."""
+        """Return the quota of each offering."""
         self.asked = list(offerings)
         if self.broken:
             raise ProviderError("TRANSIENT", "no answer")
