@@ -1,4 +1,4 @@
-"""`navarch alerts list`, `acknowledge` and `test`."""
+"""`navarch alerts list`, `acknowledge` and `test` are run."""
 
 import json
 from datetime import UTC, datetime
@@ -37,7 +37,7 @@ def run(tmp_path: Path, *names: str) -> tuple[str, BaseException | None]:
 
 
 def test_a_channel_is_sent_an_alert_and_its_end(tmp_path: Path) -> None:
-    """What the other side answered is printed."""
+    """A channel gets an alert and its end, and the other side's answer is printed."""
     output, error = run(tmp_path, "pager")
     assert error is None
     first, last = output.splitlines()
@@ -48,7 +48,7 @@ def test_a_channel_is_sent_an_alert_and_its_end(tmp_path: Path) -> None:
 
 
 def test_one_that_fails_hinders_no_other_and_is_named(tmp_path: Path) -> None:
-    """And so is one that does not exist."""
+    """A channel that fails, or that does not exist, hinders no other and is named."""
     output, error = run(tmp_path)
     assert "broken: FAILED: false ended with 1" in output
     assert "log: alert sent" in output

@@ -1,4 +1,4 @@
-"""Who changed what: `navarch audit`, and the events that it reads."""
+"""`navarch audit` shows who changed what, from the events that it reads."""
 
 import json
 from datetime import UTC, datetime
@@ -44,7 +44,7 @@ BY_PERSON = Scaled(id="d", time=NOW, pool="training", previous=2, nodes=4, by="a
 
 
 def http(outcome: str) -> HttpChange:
-    """What the gateway publishes."""
+    """Return the event that the gateway publishes."""
     return HttpChange(
         id=f"h-{outcome}",
         time=NOW,
@@ -75,7 +75,7 @@ EVENTS: tuple[Event, ...] = (ACCEPTED, REFUSED, BY_AUTOSCALER, BY_PERSON, http("
 def test_every_change_has_a_row_and_what_the_autoscaler_did_has_none(
     pool: str, by: str, changes: list[str]
 ) -> None:
-    """By pool and by user; a caller of the HTTP API is found by its own name."""
+    """Changes are found by pool and by user; a caller of the HTTP API is found by its own name."""
     assert [row.change for row in audit_rows(EVENTS, pool=pool, by=by)] == changes
 
 
@@ -119,7 +119,10 @@ def test_an_order_that_a_service_gives_by_itself_is_no_change_by_a_user() -> Non
 
 
 async def test_an_order_is_answered_also_where_its_event_cannot_be_stored() -> None:
-    """And what the endpoint raises reaches the caller, after it was recorded."""
+    """An order is answered though its event cannot be stored.
+
+    An error that the endpoint raises reaches the caller after it was recorded.
+    """
     published: list[OrderAnswered] = []
 
     async def publish(event: OrderAnswered) -> None:
@@ -145,7 +148,7 @@ async def test_an_order_is_answered_also_where_its_event_cannot_be_stored() -> N
 
 
 async def test_the_command_lists_what_is_stored(manager: NatsBus, server: EmbeddedServer) -> None:
-    """From the newest day, oldest first, with the user, the outcome and the saga."""
+    """The newest day is listed, oldest first, with the user, the outcome and the saga."""
     for event in EVENTS:
         await publish_event(manager, event)
     code, out, _ = await inprocess.navarch(

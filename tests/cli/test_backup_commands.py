@@ -27,7 +27,7 @@ FILE_BYTES_MAX = 1000
 
 @pytest.fixture
 async def empty(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
-    """A server without streams."""
+    """Run a server without streams."""
     server = EmbeddedServer(tmp_path / "empty", sync=False)
     await server.start()
     yield server
@@ -42,7 +42,7 @@ async def navarch(*words: str, **variables: str) -> tuple[int, str, str]:
 async def test_a_backup_says_which_services_ran_and_is_restored_elsewhere(
     manager: NatsBus, server: EmbeddedServer, empty: EmbeddedServer, tmp_path: Path
 ) -> None:
-    """Into a server to which a service is connected it is not."""
+    """A backup is not restored into a server to which a service is connected."""
     await manager.create(POOLS, FLEET_KEY, encode(FleetRecord(id="prod-1234")))
     directory = str(tmp_path / "backup")
     code, out, error = await navarch("backup", directory, NAVARCH_NATS_URL=server.url)

@@ -1,4 +1,4 @@
-"""`--wait` and `--wait-timeout` of changes."""
+"""Changes wait with `--wait` and `--wait-timeout`."""
 
 from datetime import UTC, datetime
 
@@ -58,7 +58,7 @@ async def test_scale_waits_until_the_pool_has_its_size(
 async def test_a_saga_is_followed_from_the_request_on(
     bus: NatsBus, end: type[SagaEntry], said: str, *, cancelled: bool
 ) -> None:
-    """That it was stuck before it was retried is no end; a cancelled one succeeds by unwinding."""
+    """A saga that was stuck before its retry has not ended; a cancelled one ends by unwinding."""
     begun = SagaStarted(id="s", time=NOW, saga=SAGA, kind="drain", params=PARAMS)
     stuck = SagaStuck(id="t", time=NOW, saga=SAGA, step="drain", reason="lost")
     await append(bus, begun, 0, {})

@@ -1,4 +1,4 @@
-"""The client of the command line, over a real server."""
+"""The client of the command line is tested over a real server."""
 
 import asyncio
 from contextlib import aclosing
@@ -39,7 +39,7 @@ async def test_a_refused_query_gives_the_reason(manager: NatsBus) -> None:
 
 
 async def test_a_query_without_a_responder_names_the_missing_service(bus: NatsBus) -> None:
-    """Without a pool-manager the error names it."""
+    """The error names the pool-manager where none answers."""
     with pytest.raises(NavarchError, match="is the pool-manager running"):
         await FleetClient(bus).pages("nodes", Query())
 
@@ -158,7 +158,7 @@ async def test_a_saga_is_followed_to_its_end(bus: NatsBus) -> None:
 
 @pytest.mark.parametrize("node", ["n1", "n2"])
 async def test_the_history_of_both_nodes_has_the_whole_replacement(bus: NatsBus, node: str) -> None:
-    """It has the events about the node and every entry of its sagas, and nothing else."""
+    """A history has the events about the node and every entry of its sagas, and nothing else."""
     await _replacement(bus)
     for name in ("n1", "n2", "n3"):
         lost = Lost(id=f"lost-{name}", time=NOW, pool="training", node=name)

@@ -1,4 +1,4 @@
-"""How the servers of a cluster are stated on the command line."""
+"""The servers of a cluster are stated on the command line."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,7 +28,7 @@ THREE = cluster_servers(["n1", "n2", "n3"])
     ],
 )
 def test_wrong_servers_are_named(stated: list[str], wrong: str) -> None:
-    """They become names of files and lines of a configuration."""
+    """A wrong server is refused: servers become names of files and lines of a configuration."""
     with pytest.raises(NavarchError, match=wrong):
         cluster_servers(stated)
 
@@ -47,7 +47,10 @@ def test_how_servers_are_stated() -> None:
 def test_a_later_run_must_name_the_same_servers(
     tmp_path: Path, servers: tuple[ClusterServer, ...]
 ) -> None:
-    """Without them the services' configuration would name one server, and one replica."""
+    """A later run with fewer names is refused.
+
+    The services' configuration would then name one server, and one replica.
+    """
     write(tmp_path, "f", NOW, **WHERE, servers=THREE)
     before = (tmp_path / CLIENTS_FILE).read_text()
     with pytest.raises(NavarchError, match="cluster of n1, n2, n3: name each"):
@@ -59,7 +62,10 @@ def test_a_later_run_must_name_the_same_servers(
 def test_a_later_run_with_another_address_names_the_files_that_have_the_old_one(
     tmp_path: Path,
 ) -> None:
-    """They may have been changed by hand and are never rewritten, so the address is refused."""
+    """The address is refused while files have the old one: they are never rewritten.
+
+    An operator may have changed them by hand.
+    """
     write(tmp_path, "f", NOW, **WHERE, servers=THREE)
     moved = cluster_servers(["n1", "n2=10.0.0.9", "n3"])
     with pytest.raises(NavarchError, match=r"nats-n1\.conf has no route nats-route://10\.0\.0\.9:"):
@@ -89,7 +95,7 @@ def test_certificates_of_routes_outlast_the_servers_and_a_lost_key_is_named(tmp_
 def test_a_file_of_an_earlier_release_gets_the_name_by_which_others_reach_it(
     tmp_path: Path,
 ) -> None:
-    """Without `advertise` servers try each other's addresses for ever; an edited file stays."""
+    """Servers without `advertise` try each other's addresses for ever; an edited file stays."""
     write(tmp_path, "f", NOW, **WHERE, servers=THREE)
     files = {each.name: tmp_path / each.conf for each in THREE}
     made = files["n1"].read_text()

@@ -96,7 +96,7 @@ async def test_every_table_names_what_is_wrong(manager: NatsBus, server: Embedde
 async def test_status_warns_of_what_fails_and_exits_with_3(
     manager: NatsBus, server: EmbeddedServer
 ) -> None:
-    """With the command that resolves it; scripts need not read the text."""
+    """The warning has the command that resolves it; scripts need not read the text."""
     failure = CurrentFailure(
         failure="store-unwritable",
         about="nats-server",
@@ -139,7 +139,7 @@ async def test_a_request_is_answered_or_refused_in_one_line(
 
 
 async def test_errors_are_sentences_and_usage_errors_exit_with_two(tmp_path: Path) -> None:
-    """No bus, a wrong time, an unknown command: never a traceback."""
+    """A missing bus, a wrong time and an unknown command are errors without a traceback."""
     no_bus, wrong_time, unknown = await asyncio.gather(
         navarch("list", cwd=tmp_path),
         navarch("events", "--since", "yesterday"),
@@ -170,7 +170,7 @@ def test_a_served_fleet_is_found_by_its_data_directory(
 def test_a_bus_that_the_configuration_names_is_found_where_none_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on the hosts of a control plane: one variable for the configuration, one for a login."""
+    """A host of a control plane has one variable for the configuration and one for a login."""
     monkeypatch.delenv("NAVARCH_NATS_URL", raising=False)
     monkeypatch.setenv("NAVARCH_NATS_CREDS_FILE", "/home/ada/ada.creds")
     config = tmp_path / "navarch.yaml"

@@ -1,4 +1,4 @@
-"""Completion by the shell: commands, and the names of the running fleet."""
+"""The shell completes commands, and the names of the running fleet."""
 
 from datetime import UTC, datetime
 
@@ -17,7 +17,7 @@ NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
 
 async def completed(url: str, *words: str) -> list[str]:
-    """What bash is given for the last word."""
+    """Return the words that bash is given for the last word."""
     _, out, err = await inprocess.navarch(
         NAVARCH_NATS_URL=url,
         _NAVARCH_COMPLETE="complete_bash",
@@ -56,7 +56,7 @@ async def test_without_a_fleet_no_name_is_offered(url: str) -> None:
 async def test_the_wait_is_bounded_and_so_is_the_number_of_names(
     manager: NatsBus, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What came in time is offered."""
+    """Only names that came in time are offered, and only so many."""
     assert manager.connected
     monkeypatch.setattr(live_names, "NAMES_MAX", 2)
     nodes, pools = live_names._nodes, live_names._pools
@@ -68,6 +68,6 @@ async def test_the_wait_is_bounded_and_so_is_the_number_of_names(
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 async def test_each_shell_gets_its_script(shell: str) -> None:
-    """It names this command."""
+    """Each shell's script names this command."""
     status, out, _ = await inprocess.navarch(_NAVARCH_COMPLETE=f"source_{shell}")
     assert (status, f"_NAVARCH_COMPLETE=complete_{shell}" in out) == (0, True)

@@ -28,7 +28,7 @@ def text_id(file: Path) -> str:
 async def test_a_file_is_shown_and_put_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By serve of this host; of other processes it says which ones to reload."""
+    """The file is put in force by `serve` of this host; other processes to reload are named."""
     place = tmp_path / "fleet"
     async with served(place, BASE.removeprefix("data_dir: data\n")) as fleet:
         await fleet.says(READY)

@@ -1,4 +1,4 @@
-"""`navarch config diff`: a file beside the pools of the running fleet."""
+"""`navarch config diff` compares a file with the pools of the running fleet."""
 
 import json
 from pathlib import Path
@@ -48,7 +48,7 @@ async def test_what_the_file_changes(
     status: int,
     said: list[str],
 ) -> None:
-    """By its exit code, and for people."""
+    """The change is shown by the exit code, and as text for people."""
     spec = spec_to_store(parse_settings("navarch.yaml", text(web=WEB), {}), "web")
     await bus.put(POOLS, pool_key("web"), encode(PoolRecord(name="web", spec=spec, desired=2)))
     file = tmp_path / "navarch.yaml"
@@ -63,7 +63,7 @@ async def test_what_the_file_changes(
 
 
 async def test_an_invalid_file_is_refused_before_the_fleet_is_asked(tmp_path: Path) -> None:
-    """With its line; no fleet need run."""
+    """An invalid file is refused with its line; no fleet need run."""
     file = tmp_path / "navarch.yaml"
     file.write_text("pools:\n  web: {max_nodes: many}\n")
     code, out, err = await navarch("config", "diff", str(file), cwd=tmp_path)

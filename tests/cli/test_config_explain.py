@@ -1,4 +1,4 @@
-"""`navarch config explain` and `navarch config schema`."""
+"""`navarch config explain` and `navarch config schema` are run."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 async def test_explain_prints_each_value_and_its_origin(tmp_path: Path) -> None:
-    """A line, an older place, the pools' defaults, or a default; no secret."""
+    """Each value's origin is a line, an older place, the pools' defaults, or a default.
+
+    No secret is printed.
+    """
     file = tmp_path / "navarch.yaml"
     file.write_text(TEXT)
     status, out, err = await navarch("config", "explain", str(file))
@@ -75,7 +78,7 @@ async def test_explain_prints_each_value_and_its_origin(tmp_path: Path) -> None:
     ],
 )
 async def test_the_schema_finds_what_is_wrong(text: str, wrong: int) -> None:
-    """It is a valid JSON Schema, which knows keys, types, bounds and plugins' options."""
+    """The schema is valid, and knows keys, types, bounds and plugins' options."""
     _, out, _ = await navarch("config", "schema")
     schema = json.loads(out)
     Draft202012Validator.check_schema(schema)
@@ -84,7 +87,7 @@ async def test_the_schema_finds_what_is_wrong(text: str, wrong: int) -> None:
 
 
 def test_a_variable_is_named() -> None:
-    """What the environment sets counts more than the file."""
+    """A variable of the environment counts more than the file."""
     environment = {"NAVARCH_NATS_URL": "nats://elsewhere:4222"}
     configuration = read_configuration(read_document("a.yaml", "nats: {url: x}"), environment)
     [found] = [e for e in explain(configuration, environment, {}) if e.path == ("nats", "url")]

@@ -142,7 +142,7 @@ def refusal(place: Path, text: str) -> str:
 def test_what_would_end_a_service_at_its_start_is_refused(
     text: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One sentence with file, line and key."""
+    """The refusal is one sentence with file, line and key."""
     monkeypatch.chdir(tmp_path)
     lines = refusal(tmp_path, text).splitlines()
     assert any(re.match(re.escape(f"{tmp_path}/") + expected, line) for line in lines), lines
@@ -155,7 +155,7 @@ def test_what_ships_is_valid() -> None:
 
 
 def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
-    """With the key, before the service starts."""
+    """A port in use is refused with its key, before the service starts."""
     file = tmp_path / "navarch.yaml"
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -177,7 +177,7 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
 def test_real_machines_without_a_workload_system_are_warned_about(
     provider: str, notifier: str, count: int, tmp_path: Path
 ) -> None:
-    """Until the operator accepts that nodes are terminated with their work."""
+    """The warning remains until the operator accepts that nodes are terminated with their work."""
     file = tmp_path / "navarch.yaml"
     file.write_text(POOL.replace("PROVIDER", provider) + notifier)
     warnings = drain_warnings(load_settings(file, {}))
@@ -262,7 +262,7 @@ def test_a_cordon_of_gpus_that_nothing_does_is_warned_about(
 def test_data_is_kept_beside_the_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever the command runs; an absolute path stays."""
+    """The data's place does not depend on where the command runs; an absolute path stays."""
     (tmp_path / "a.yaml").write_text("fleet: a\n")
     (tmp_path / "b.yaml").write_text("data_dir: /var/lib/navarch\n")
     monkeypatch.chdir("/")
@@ -334,7 +334,7 @@ WRONG = [
 
 
 def test_all_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:
-    """Of the file, its sections, its plugins and the files that it names, in the file's order."""
+    """All errors are in the file's order: of its sections, plugins and the files that it names."""
     file = tmp_path / "navarch.yaml"
     file.write_text(MISTAKES)
     with pytest.raises(ConfigurationError) as found:
@@ -414,7 +414,7 @@ def test_what_a_provider_will_not_launch_is_warned_about(pool: str, expected: st
 
 
 async def test_validate_prints_notes_and_warnings(tmp_path: Path) -> None:
-    """Each text once, with its lines."""
+    """Each note and warning is printed once, with its lines."""
     file = tmp_path / "navarch.yaml"
     text = "providers: {local: {}}\n" + POOL[POOL.index("pools:") :].replace("PROVIDER", "local")
     file.write_text("server: {address: ':1'}\n" + text)
@@ -437,7 +437,7 @@ async def test_the_commands_refuse_it_before_anything_starts(tmp_path: Path) -> 
 
 
 def test_a_data_dir_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    """What is there or can be created is well; a file in its place or above it is not."""
+    """A folder that exists or can be created is valid; a file in its place or above it is not."""
     (tmp_path / "file").touch()
     assert not data_dir_problem(tmp_path)
     assert not data_dir_problem(tmp_path / "new" / "deep")

@@ -1,4 +1,4 @@
-"""What instances cost, by day, pool and label."""
+"""The costs of instances are reported by day, pool and label."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -35,7 +35,7 @@ def ran(
 
 
 def row(day: str, hours: float, dollars: float, **more: object) -> CostRow:
-    """A row of pool a."""
+    """Return a row of pool a."""
     fields = {"pool": "a", "day": f"2026-03-0{day}", "instance_hours": hours, "dollars": dollars}
     return msgspec.convert(fields | more, CostRow)
 
@@ -58,12 +58,12 @@ def row(day: str, hours: float, dollars: float, **more: object) -> CostRow:
 def test_costs_are_summed_by_day_pool_and_label(
     records: list[InstanceRecord], rows: list[CostRow]
 ) -> None:
-    """In order; what never ran costs nothing, and what has no price counts as free."""
+    """Rows are in order; an instance that never ran costs nothing, one without a price is free."""
     assert list(cost_report(records, NOON, UNTIL, "team").rows) == rows
 
 
 def test_without_a_label_a_pool_is_one_row() -> None:
-    """Whatever labels its nodes have."""
+    """A pool is one row, whatever labels its nodes have."""
     found = cost_report([ran(0, 1, team="x"), ran(0, 1, team="y")], NOON, UNTIL)
     assert found.rows == (row("2", 2, 4),)
 
@@ -73,7 +73,7 @@ hours = st.floats(-100, 100)
 
 @given(st.lists(st.tuples(hours, hours, st.sampled_from([0.0, 1.5, 90.0])), max_size=8))
 def test_rows_add_up_to_what_ran(spans: list[tuple[float, float, float]]) -> None:
-    """However many days an instance ran."""
+    """Rows add up to the whole, however many days an instance ran."""
     records = [ran(min(a, b), max(a, b), price) for a, b, price in spans]
     found = cost_report(records, NOON, UNTIL)
     inside = [(max(0.0, min(a, b)), min(24.0, max(a, b)), price) for a, b, price in spans]

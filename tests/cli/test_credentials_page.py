@@ -65,7 +65,7 @@ class Site:
 
     @property
     def url(self) -> str:
-        """The server's."""
+        """Return the server's URL with TLS."""
         return self.server.url.replace("nats://", "tls://")
 
     async def navarch(self, line: str) -> str:
@@ -128,19 +128,19 @@ class Site:
             (self.place / "server/nats-server.log").write_text("")
 
     def options(self, who: str, creds: Path, authority: Path, box: str) -> ConnectOptions:
-        """How a client of one of the hosts connects."""
+        """Return the options with which a client of one of the hosts connects."""
         settings = NatsSettings(
             url=self.url, creds_file=str(creds), tls_ca_file=str(authority / AUTHORITY)
         )
         return ConnectOptions(settings=settings, name=who, inbox_prefix=box)
 
     def as_gateway(self, host: Path) -> ConnectOptions:
-        """How a client connects that has a gateway's files."""
+        """Return the options of a client that has a gateway's files."""
         creds, box = host / "creds/gateway.creds", permissions.inbox(permissions.GATEWAY)
         return self.options("gateway", creds, self.bus, box)
 
     def as_scheduler(self, creds: Path) -> ConnectOptions:
-        """How a workload system connects."""
+        """Return the options with which a workload system connects."""
         settings = NatsSettings(
             url=self.url, creds_file=str(creds), tls_ca_file=str(self.bus / AUTHORITY)
         )
@@ -185,7 +185,7 @@ class Site:
         self._tasks = [asyncio.create_task(self._report()), asyncio.create_task(self._consume())]
 
     def renew_agent(self) -> None:
-        """What an agent does every day, with the provisioner's files."""
+        """Renew the agent's credentials with the provisioner's files, as it does every day."""
         keys = read_agent_keys(self.place / "provisioner-host/bus/agent-signing.json")
         now = datetime.now(UTC)
         token = agent_token(keys, "training", "n1", Key(self._seed).public, now, now + DAY)
@@ -324,7 +324,7 @@ async def test_the_page_is_run_while_the_fleet_goes_on(site: Site) -> None:
 
 
 async def refused(options: ConnectOptions) -> bool:
-    """Whether the server lets no such client in."""
+    """Return whether the server refuses a client with these options."""
     try:
         bus = await NatsBus.connect(options, seconds_max=1)
     except Unavailable:
@@ -336,7 +336,10 @@ async def refused(options: ConnectOptions) -> bool:
 async def test_a_server_that_verifies_clients_refuses_one_without_a_certificate(
     site: Site,
 ) -> None:
-    """At each connection; nats-config itself uses the one named revoker, and names mistakes."""
+    """A client without a certificate is refused at each connection.
+
+    The command `nats-config` itself uses the one named revoker, and names mistakes.
+    """
     for mistake, problem in (
         ("rotate metric", "there is no key 'metric'; there is authority, agents, operator-key, "),
         ("rotate metrics --dir elsewhere", "elsewhere.* write` first"),

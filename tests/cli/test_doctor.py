@@ -34,7 +34,7 @@ GIB = 1024 * MIB
 
 
 def seconds(count: float) -> timedelta:
-    """So many seconds."""
+    """Return a duration of so many seconds."""
     return timedelta(seconds=count)
 
 
@@ -110,7 +110,7 @@ def test_what_is_missing_is_named_with_its_remedy() -> None:
     [(50, 100, "ok"), (4, 100, "warning"), (0.5, 2, "warning"), (20, 200, "ok")],
 )
 def test_a_disk_is_short_below_a_share_or_an_amount(free: float, total: int, outcome: str) -> None:
-    """Five percent, and a GiB on a small one."""
+    """A disk is short below five percent, and a small one below a GiB."""
     assert disk_finding("/data", int(free * GIB), total * GIB).outcome == outcome
 
 
@@ -147,7 +147,7 @@ async def test_the_command_names_a_stream_and_a_consumer_that_are_gone(
 async def test_the_command_shows_what_an_upgrade_changes_and_what_it_cannot(
     manager: NatsBus, server: EmbeddedServer
 ) -> None:
-    """Before the services of a release start; the command changes nothing itself."""
+    """The changes are shown before the services of a release start; the command makes none."""
     first, *_ = DURABLES
     await manager.admin(f"STREAM.UPDATE.{SAGAS.name}", SAGAS.config(1) | {"description": "older"})
     await manager.admin(f"STREAM.DELETE.{DEAD.name}", {})

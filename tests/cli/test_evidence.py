@@ -87,14 +87,14 @@ def test_evidence_is_written_as_a_folder_and_as_an_archive(tmp_path: Path) -> No
 
 
 def test_an_unwritable_path_is_one_sentence(tmp_path: Path) -> None:
-    """Not a traceback."""
+    """An unwritable path is an error without a traceback."""
     (tmp_path / "file").write_text("")
     with pytest.raises(NavarchError, match="cannot write to"):
         write_files(tmp_path / "file" / "below", BUNDLE)
 
 
 def repaired(number: int, minutes: float, fault_signature: str = "xid-79") -> Repaired:
-    """One repair of an eight-GPU node."""
+    """Return one repair of an eight-GPU node."""
     return Repaired(
         id=f"r{number}",
         time=NOW,
@@ -110,7 +110,7 @@ def repaired(number: int, minutes: float, fault_signature: str = "xid-79") -> Re
 
 
 def test_the_report_counts_by_pool_and_fault_the_most_expensive_first() -> None:
-    """The median, and the 95th percentile by nearest rank."""
+    """The report has the median, and the 95th percentile by nearest rank."""
     found = rows([*(repaired(number, number) for number in range(1, 21)), repaired(99, 60, "ecc")])
     assert [(each.fault, each.count, each.lost_gpu_hours) for each in found] == [
         ("xid-79", 20, 28.0),

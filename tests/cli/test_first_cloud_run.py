@@ -26,7 +26,7 @@ DRILL: Final = "navarch-agent inject"
 
 
 def sections() -> str:
-    """The page's configuration, with its pool at a provider of this machine."""
+    """Return the page's configuration, with its pool at a provider of this machine."""
     page: dict[str, Any] = yaml.safe_load(blocks(PAGE, "yaml")[0])
     pool = {key: value for key, value in page["pools"]["first"].items() if key not in OF_AWS}
     pool |= {"provider": "local", "instance_type": "local"}
@@ -41,7 +41,7 @@ def sections() -> str:
 
 
 def commands(number: int) -> list[list[str]]:
-    """The `navarch` commands of a block of the page, without their comments."""
+    """Return the `navarch` commands of a block of the page, without their comments."""
     lines = blocks(PAGE, "bash")[number].splitlines()
     found = [shlex.split(each, comments=True) for each in lines]
     return [words[1:] for words in found if words[:1] == ["navarch"]]

@@ -12,7 +12,7 @@ from tests.support import inprocess
 
 
 async def test_the_printed_entry_admits_the_printed_token(tmp_path: Path) -> None:
-    """As it is printed, in the configuration; for its role, its pools and its time."""
+    """The entry admits in the configuration as it is printed, for its role, pools and time."""
     options = ("--role", "operator", "--pools", "train*", "--pools", "dev", "--expires", "90d")
     status, out, _ = await inprocess.navarch("gateway", "token", "create", "ada", *options)
     token, _, _, _, *entry = out.splitlines()
@@ -30,7 +30,7 @@ async def test_the_printed_entry_admits_the_printed_token(tmp_path: Path) -> Non
 
 
 async def test_no_two_tokens_are_equal() -> None:
-    """For programs there is JSON."""
+    """Each run makes another token; programs get JSON."""
     made = [
         json.loads((await inprocess.navarch("gateway", "token", "create", "a", "-o", "json"))[1])
         for _ in range(2)
@@ -49,7 +49,7 @@ async def test_no_two_tokens_are_equal() -> None:
     ],
 )
 async def test_what_no_token_can_have_is_refused(arguments: tuple[str, ...], problem: str) -> None:
-    """With what to write instead."""
+    """The refusal says what to write instead."""
     status, out, err = await inprocess.navarch("gateway", "token", "create", *arguments)
     assert status != 0
     assert problem in err

@@ -1,4 +1,4 @@
-"""The same command over the bus and over HTTP: the same output, to a byte."""
+"""A command has the same output over the bus and over HTTP, to a byte."""
 
 import asyncio
 import os
@@ -161,7 +161,7 @@ LOCAL = {
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
-    """The name of every command."""
+    """Yield the name of every command."""
     inside: Mapping[str, Any] = getattr(command, "commands", {})
     if not inside:
         yield " ".join(path)
@@ -199,7 +199,7 @@ def navarch(line: str, environment: Mapping[str, str]) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A fleet with a bus and a gateway."""
+    """Holds the URLs of a fleet with a bus and a gateway."""
 
     bus_url: str
     http_url: str
@@ -210,11 +210,11 @@ class Place:
             return await asyncio.to_thread(navarch, line, environment)
 
     async def over_bus(self, line: str) -> Outcome:
-        """Over the bus."""
+        """Run a command over the bus."""
         return await self.run(line, NAVARCH_NATS_URL=self.bus_url)
 
     async def over_http(self, line: str, token: str = "operator-token") -> Outcome:
-        """Over HTTP."""
+        """Run a command over HTTP, with a token."""
         return await self.run(line, NAVARCH_SERVER=self.http_url, NAVARCH_AUTH_TOKEN=token)
 
 
@@ -344,7 +344,7 @@ async def place(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Place]:
-    """A fleet, its bus and its gateway."""
+    """Serve a fleet, its bus and its gateway."""
     # Made from the functions once, and not for each command.
     command = get_command(app)
     monkeypatch.setattr("services.cli.command_table.command_line", lambda *_: command)
@@ -373,7 +373,7 @@ def _steady(outcome: Outcome) -> Outcome:
 
 
 async def test_changes_are_made_over_http(place: Place, manager: NatsBus) -> None:
-    """As over the bus, in the caller's name; what needs the bus says so, and what is forbidden."""
+    """A change is made in the caller's name; one that needs the bus, or is forbidden, says so."""
     for line in (*ORDERS, *CHANGES):
         token = "admin-token" if line.split()[0] in ("up", "down") else "operator-token"
         bus, http = await place.over_bus(line), await place.over_http(line, token)

@@ -49,7 +49,7 @@ class Watched(HttpFleet):
         self.begun = asyncio.Event()
 
     async def follow_pool(self, pool: str) -> AsyncGenerator[PoolChange, None]:
-        """As it does."""
+        """Follow the pool, and note when the first change has come."""
         async with aclosing(super().follow_pool(pool)) as changes:
             async for each in changes:
                 self.begun.set()
@@ -58,7 +58,7 @@ class Watched(HttpFleet):
     async def follow_saga(
         self, saga: str, *, after: int | None = None
     ) -> AsyncGenerator[Sequence[Stored], None]:
-        """As it does."""
+        """Follow the saga, and note when the first entries have come."""
         async with aclosing(super().follow_saga(saga, after=after)) as entries:
             async for each in entries:
                 self.begun.set()
@@ -184,7 +184,7 @@ async def test_a_gateway_that_stays_away_ends_the_wait_and_not_the_change(
 async def test_a_removed_pool_ends_what_waits_for_its_nodes(
     make_gateway: MakeGateway, bus: MemoryBus
 ) -> None:
-    """It would wait for ever."""
+    """A wait for nodes of a removed pool would last for ever, so it ends."""
     async with over_http(make_gateway) as (fleet, _), asyncio.timeout(60):
         gone = [each async for each in fleet.follow_pool("gone")]
         assert gone == [PoolChange(removed=True)]
@@ -223,7 +223,10 @@ async def test_a_pool_of_no_nodes_is_none_before_it_is_known(
 async def test_a_watched_view_is_shown_again_after_a_lost_connection(
     make_gateway: MakeGateway, bus: MemoryBus
 ) -> None:
-    """For each event, also one that came meanwhile; a token that is refused ends it."""
+    """The view is shown for each event, also one that came meanwhile.
+
+    A token that is refused ends the watch.
+    """
     shown: asyncio.Queue[None] = asyncio.Queue()
 
     async def view() -> None:

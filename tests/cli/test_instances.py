@@ -1,4 +1,4 @@
-"""`navarch instances`, `leaked` and `sweep` against a real provisioner and a fake cloud."""
+"""A real provisioner with a fake cloud answers `navarch instances`, `leaked` and `sweep`."""
 
 import json
 import re
@@ -131,7 +131,7 @@ async def test_instances_leaks_and_sweeps_are_shown(
 async def test_without_a_provisioner_the_error_names_it(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
-    """And not another service's name."""
+    """The error names the provisioner and not another service."""
     code, _, out = await navarch("sweep", "--dry-run", url=server.url)
     assert (1, True) == (code, "is the provisioner running?" in out)
     assert bus.connected
@@ -189,7 +189,7 @@ def test_an_age_has_two_units(seconds: float, said: str) -> None:
 def test_a_sweep_names_providers_that_it_could_not_list(
     answer: dict[str, object], words: list[str]
 ) -> None:
-    """Without them an empty table would look like agreement."""
+    """Providers that could not be listed are named, or an empty table would look like agreement."""
     said = SweepAnswer(**({"replica": "p-1", "at": NOW, "performed": False} | answer))
     lines = instances_text.sweep_notes(said)
     assert [True] * len(words) == [
@@ -210,7 +210,7 @@ def test_a_sweep_names_providers_that_it_could_not_list(
 def test_a_sweep_shows_when_an_action_is_performed(
     line: dict[str, object], performed: bool, when: str
 ) -> None:
-    """Before a sweep the due time, after it the outcome."""
+    """A line has the due time before a sweep, and the outcome after it."""
     plain = {"verb": "terminate", "pool": "web", "instance": "web-1", "provider": "fake"}
     lines = (SweepLine(**(plain | {"reason": "no record of it"} | line)),)
     answer = SweepAnswer(replica="p-1", at=NOW, performed=performed, lines=lines)
@@ -219,7 +219,7 @@ def test_a_sweep_shows_when_an_action_is_performed(
 
 
 def test_a_machine_that_is_held_back_shows_its_authority_gate_age_and_price() -> None:
-    """And the command that removes it all the same."""
+    """The row has the command that removes the machine all the same."""
     line = SweepLine(
         verb="terminate",
         pool="web",

@@ -26,7 +26,7 @@ LATER = NOW + timedelta(days=1)
 
 
 class Servers:
-    """What a nats-server answers the system account's user; it trusts and stores as one does."""
+    """Answers the system account's user as a nats-server does, with its trust and its storage."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -79,7 +79,7 @@ class Servers:
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Servers:
-    """A server with a new fleet's accounts."""
+    """Return a server with a new fleet's accounts."""
     write_accounts(tmp_path / "bus", "tests", NOW)
     return Servers(tmp_path / "bus")
 
@@ -99,7 +99,7 @@ async def begin(servers: Servers, what: str) -> list[Path]:
 
 
 async def finish(servers: Servers, what: str, *, is_forced: bool = False) -> None:
-    """The second step."""
+    """Run the second step of a rotation."""
     await key_rotation.finish(servers, servers.directory, what, LATER, is_forced=is_forced)
 
 
@@ -107,7 +107,7 @@ async def finish(servers: Servers, what: str, *, is_forced: bool = False) -> Non
 async def test_both_keys_are_accepted_between_the_steps_and_the_new_one_afterwards(
     servers: Servers, what: str
 ) -> None:
-    """For every key; a second run of a step changes nothing."""
+    """Each key is rotated in two steps; a second run of a step changes nothing."""
     directory = servers.directory
     old = {public(directory, name) for name in ROTATIONS[what]}
     others = (servers.accepted() | servers.signers()) - old
@@ -126,7 +126,7 @@ async def test_both_keys_are_accepted_between_the_steps_and_the_new_one_afterwar
 
 
 def files_of(directory: Path) -> dict[Path, bytes]:
-    """Every file, with its content."""
+    """Return every file below a folder, with its content."""
     return {each: each.read_bytes() for each in directory.rglob("*") if each.is_file()}
 
 
@@ -144,7 +144,10 @@ def restored(directory: Path, files: dict[Path, bytes]) -> Iterator[None]:
 async def test_a_rotation_that_is_interrupted_anywhere_is_completed_by_the_next_run(
     tmp_path: Path, what: str
 ) -> None:
-    """After each file and each token; meanwhile the server keeps every account over a restart."""
+    """A rotation is completed after an interruption at any file or token.
+
+    The server keeps every account over a restart meanwhile.
+    """
     directory = write_accounts(tmp_path / "bus", "tests", NOW).path
     before = files_of(directory)
     old = {public(directory, name) for name in ROTATIONS[what]}
@@ -301,7 +304,7 @@ async def test_a_lost_accounts_conf_is_written_again_from_the_keys(servers: Serv
 
 
 def test_an_authority_is_replaced_whatever_is_interrupted(tmp_path: Path) -> None:
-    """After each file of either step the next run completes it; twice is once."""
+    """The next run completes either step after each file; a second run changes nothing."""
     (tmp_path / "keys").mkdir()
     (tmp_path / "tls").mkdir()
     hosts = ["a.example", "10.0.0.1"]
@@ -339,7 +342,7 @@ def test_an_authority_is_replaced_whatever_is_interrupted(tmp_path: Path) -> Non
 
 
 def test_a_lost_key_of_the_authority_is_named(tmp_path: Path) -> None:
-    """And replaced; the server's certificate stays accepted meanwhile."""
+    """A lost key is named, and a rotation replaces it; the server's certificate stays accepted."""
     (tmp_path / "keys").mkdir()
     (tmp_path / "tls").mkdir()
     made = BusCertificates(tmp_path)
@@ -358,7 +361,7 @@ def test_a_lost_key_of_the_authority_is_named(tmp_path: Path) -> None:
 
 
 def test_no_seed_of_an_account_is_kept(servers: Servers) -> None:
-    """It would permit anything in the account, and could be replaced only with the account."""
+    """A seed of an account would permit anything in it, and could change only with the account."""
     stated = stated_keys((servers.directory / ACCOUNTS).read_text())
     keys = KeyFiles(servers.directory / "keys", stated).read()
     publics = {Key(each).public for each in keys.seeds.values()}
@@ -370,7 +373,7 @@ def test_no_seed_of_an_account_is_kept(servers: Servers) -> None:
 async def test_an_account_that_is_new_is_pushed_before_those_that_name_it(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As at the upgrade that gave services one of their own: the server waits for unknown ones."""
+    """The server waits for unknown accounts, as when an upgrade gave services one of their own."""
     monkeypatch.setattr(nats_config_files, "shares", list)
     write_accounts(servers.directory, "tests", LATER)
     servers.tokens.clear()

@@ -1,4 +1,4 @@
-"""The plan of `navarch up`: instances, offerings and prices."""
+"""The plan of `navarch up` has instances, offerings and prices."""
 
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ def test_the_cheapest_offering_with_capacity_is_first() -> None:
 
 
 def test_the_pool_may_fall_back_on_every_offering_of_the_plan() -> None:
-    """By cost; its instances get their agent and credentials through user data."""
+    """Offerings are in order of cost; instances get agent and credentials through user data."""
     spec = plan(replace(REQUEST, gpus=16), OFFERS, KINDS).spec
 
     assert [
@@ -74,7 +74,10 @@ def test_the_pool_may_fall_back_on_every_offering_of_the_plan() -> None:
     ],
 )
 def test_a_request_finds_its_offering(changes: dict[str, Any], first: str, nodes: int) -> None:
-    """By model, abstract type or instance type; in the largest instances that divide the number."""
+    """A request names a model, an abstract type or an instance type.
+
+    The largest instances that divide the number of GPUs are taken.
+    """
     found = plan(replace(REQUEST, **changes), OFFERS, KINDS)
 
     assert (first, nodes) == (found.offers[0].instance_type, found.nodes)
@@ -98,7 +101,7 @@ def test_a_request_finds_its_offering(changes: dict[str, Any], first: str, nodes
 def test_a_request_without_offering_names_those_that_exist(
     changes: dict[str, Any], says: str
 ) -> None:
-    """Before any request is sent."""
+    """The refusal comes before any request is sent."""
     with pytest.raises(PlanError) as refused:
         plan(replace(REQUEST, **changes), OFFERS, KINDS)
     assert str(refused.value).startswith(says)
@@ -127,7 +130,7 @@ def test_simulated_gpus_never_replace_those_of_a_cloud(
 
 
 def test_the_catalogue_is_used_if_the_fleet_does_not_answer() -> None:
-    """With its prices, on both markets."""
+    """The catalogue's prices are used, on both markets."""
     types = load_instance_types(parse_settings("x", "{}", {}).instance_types, None)
     offers = catalogue_offerings(types, KINDS)
     found = plan(REQUEST, offers, KINDS)
@@ -164,7 +167,7 @@ def test_an_invalid_setting_is_refused(said: str) -> None:
 
 
 def test_the_plan_shows_prices_known_and_unknown() -> None:
-    """Per node and in total, and the number of present nodes."""
+    """Prices are shown per node and in total, with the number of present nodes."""
     text = plan_text(plan(replace(REQUEST, gpus=16), OFFERS, KINDS), {"mine-1-a": "active"})
 
     assert text.startswith("mine: 2 nodes with 8 GPUs each; it has 1 now\n")

@@ -31,7 +31,7 @@ PROCESS_SECONDS_MAX = 120
 
 
 def excerpt(source: str, *lines: tuple[int, str], **more: object) -> LogExcerpt:
-    """With lines of so many seconds after AT."""
+    """Return an excerpt whose lines are so many seconds after AT."""
     found = tuple(
         LogLine(time=AT + timedelta(seconds=at), level="INFO", text=text) for at, text in lines
     )
@@ -75,7 +75,10 @@ async def test_logs_of_a_node_are_what_its_agent_answers(
 async def test_logs_of_a_service_are_those_of_every_replica(
     manager: NatsBus, server: EmbeddedServer
 ) -> None:
-    """In the order of their times; the newest of all; or those of one replica."""
+    """Lines of every replica are in the order of their times, the newest of all.
+
+    One replica's lines are shown where it is named.
+    """
     subject = subjects.service_logs("notifier")
     await answering(manager, subject, excerpt("notifier-1-ab", (0, "one"), (2, "three")))
     await answering(manager, subject, excerpt("notifier-2-cd", (1, "two"), (3, "four")))
@@ -96,7 +99,7 @@ async def test_logs_of_a_service_are_those_of_every_replica(
 async def test_a_replica_that_does_not_answer_is_counted(
     manager: NatsBus, server: EmbeddedServer
 ) -> None:
-    """As one that was asked too often; so are no lines."""
+    """A silent replica is counted, as one that was asked too often; no lines are no error."""
     subject = subjects.service_logs("notifier")
     for _ in range(2):
         await manager.serve("notifier", "one of two", {})
@@ -126,7 +129,7 @@ UNSHOWN = [
 
 @pytest.mark.usefixtures("manager")
 async def test_what_cannot_be_shown_is_one_sentence(server: EmbeddedServer) -> None:
-    """It names the cause, and what to do."""
+    """The sentence names the cause, and what to do."""
     few = asyncio.Semaphore(3)
 
     async def run(arguments: tuple[str, ...]) -> tuple[int, str, str]:
@@ -142,7 +145,7 @@ async def test_what_cannot_be_shown_is_one_sentence(server: EmbeddedServer) -> N
 async def test_an_agent_of_an_older_release_is_named_as_such(
     manager: NatsBus, server: EmbeddedServer
 ) -> None:
-    """It answers other requests."""
+    """An agent of an older release answers other requests, so the error says that it runs."""
 
     async def ping(_: bytes, __: Headers) -> bytes:
         return b"{}"
@@ -154,7 +157,7 @@ async def test_an_agent_of_an_older_release_is_named_as_such(
 
 
 async def test_a_node_without_a_living_agent_is_named_as_such(bus: NatsBus) -> None:
-    """Without a wait."""
+    """A node without a living agent is named without a wait."""
     cases: tuple[tuple[dict[str, object], str], ...] = (
         ({"status": "launching"}, "is launching"),
         ({"status": "terminated"}, "`navarch evidence training-1`"),
@@ -173,7 +176,7 @@ async def test_a_node_without_a_living_agent_is_named_as_such(bus: NatsBus) -> N
 async def test_an_answer_that_is_none_is_one_sentence(
     manager: NatsBus, server: EmbeddedServer, answer: bytes
 ) -> None:
-    """Of a node's root, who can answer anything."""
+    """A node's root can answer anything, and the error is one sentence."""
 
     async def answers(_: bytes, __: Headers) -> bytes:
         return answer
@@ -186,7 +189,7 @@ async def test_an_answer_that_is_none_is_one_sentence(
 
 
 async def test_a_refusal_is_shown(manager: NatsBus, server: EmbeddedServer) -> None:
-    """Of an agent, and of one of several replicas."""
+    """A refusal of an agent is shown, and that of one of several replicas."""
     refused = excerpt("x", refused="it is asked too often\x1b[31m")
     await answering(manager, OF_NODE, refused)
     status, _, err = await navarch("logs", "training-1", url=server.url)
@@ -213,7 +216,7 @@ def test_where_earlier_lines_are_is_said_if_some_are_wanted(
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_a_forged_answer_is_shown_as_text(text: str) -> None:
-    """Of a node's root, in every field."""
+    """A node's root may forge every field, and each is shown as text."""
     line = LogLine(time=AT, level=text, text=text, origin=text)
     forged = [LogExcerpt(source=text, lines=(line,), refused=text), excerpt(text, left_out=3)]
     shown = [log_lines(forged, 10, colour=False), *statements(forged, LogRequest())]
@@ -222,7 +225,7 @@ def test_a_forged_answer_is_shown_as_text(text: str) -> None:
 
 
 async def test_a_viewer_learns_which_role_it_takes(secured: Secured, tmp_path: Path) -> None:
-    """And an operator is answered."""
+    """A viewer is refused with the role to have, and an operator is answered."""
     notifier = await NatsBus.connect(secured.options("notifier"))
     await answering(notifier, subjects.service_logs("notifier"), excerpt("notifier-1", (0, "one")))
     found = []
@@ -239,7 +242,7 @@ async def test_a_viewer_learns_which_role_it_takes(secured: Secured, tmp_path: P
 
 
 async def test_a_real_service_answers(server: EmbeddedServer, bus: NatsBus) -> None:
-    """As a process, from its start on."""
+    """A service that runs as a process answers from its start on."""
     subject = subjects.service_logs("notifier")
     async with service_process("services.notifier", server.url, seconds_max=PROCESS_SECONDS_MAX):
         while not any('"http": "' in each.text for each in await asked(bus, subject)):
@@ -249,7 +252,7 @@ async def test_a_real_service_answers(server: EmbeddedServer, bus: NatsBus) -> N
 
 
 async def asked(bus: NatsBus, subject: str) -> list[LogLine]:
-    """The lines of every replica."""
+    """Return the lines of every replica."""
     answers = await bus.request_all(subject, b"", 0.2, 5)
     found = [msgspec.json.decode(each, type=LogExcerpt) for each in answers]
     return [line for each in found for line in each.lines]

@@ -46,7 +46,7 @@ def nats_config(*arguments: str) -> str:
 
 
 class ConfiguredServer(EmbeddedServer):
-    """A server with nats.conf itself."""
+    """Runs a server with nats.conf itself."""
 
     def _written_config(self) -> Path:
         assert self._config is not None
@@ -62,7 +62,7 @@ def written(directory: Path, *options: str) -> Path:
 
 @asynccontextmanager
 async def serving(directory: Path) -> AsyncIterator[ConfiguredServer]:
-    """A server with the files in `directory`."""
+    """Serve with the files in `directory`."""
     conf = directory / CONF
     # nats-server reloads nothing where an argument and its configuration name it differently.
     conf.write_text(f"server_name: nats-server\n{conf.read_text()}")
@@ -75,7 +75,7 @@ async def serving(directory: Path) -> AsyncIterator[ConfiguredServer]:
 
 
 def settings(server: EmbeddedServer, directory: Path, who: str) -> NatsSettings:
-    """How a service or a person connects with TLS."""
+    """Return the settings with which a service or a person connects with TLS."""
     return NatsSettings(
         url=server.url.replace("nats://", "tls://"),
         creds_file=str(directory / "creds" / f"{who}.creds"),
@@ -84,7 +84,7 @@ def settings(server: EmbeddedServer, directory: Path, who: str) -> NatsSettings:
 
 
 def service_options(server: EmbeddedServer, directory: Path) -> ConnectOptions:
-    """How a service connects."""
+    """Return the options with which a service connects."""
     found = settings(server, directory, "metrics")
     return ConnectOptions(settings=found, name="metrics", inbox_prefix=inbox("metrics"))
 
@@ -107,7 +107,7 @@ async def test_the_files_make_a_server_with_tls(tmp_path: Path) -> None:
 
 
 async def test_a_client_waits_for_tls_where_a_server_returns_without(tmp_path: Path) -> None:
-    """It sends nothing to the one without, and is back as soon as the encrypted one is."""
+    """A client sends nothing to a server without TLS, and is back as soon as TLS is."""
     directory = written(tmp_path)
     conf = directory / CONF
     async with serving(directory) as server:
@@ -140,7 +140,7 @@ async def record(errors: list[str], error: Exception) -> None:
 
 
 async def test_a_revoked_person_or_node_is_refused_and_others_go_on(tmp_path: Path) -> None:
-    """At once, when the accounts are pushed; a second push has nothing to do."""
+    """A revocation applies at once, when the accounts are pushed; a second push does nothing."""
     directory = written(tmp_path)
     for name in ("alice", "bob"):
         add_user(directory, name, VIEWER, datetime.now(UTC), DAY)
@@ -186,7 +186,7 @@ async def test_a_revoked_person_or_node_is_refused_and_others_go_on(tmp_path: Pa
 async def test_an_expired_person_learns_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the command that helps."""
+    """The error names the command that renews the credentials."""
     monkeypatch.setattr(bus_client, "CONNECT_SECONDS_MAX", 0.5)
     directory = written(tmp_path, "--no-tls")
     add_user(directory, "alice", VIEWER, datetime.now(UTC) - 2 * DAY, DAY)
@@ -198,7 +198,10 @@ async def test_an_expired_person_learns_why(
 
 
 def test_writing_again_renews_the_servers_certificate_in_time(tmp_path: Path) -> None:
-    """In its last third, or for another name; the authority and everything else stay."""
+    """The certificate is renewed in its last third, or for another name.
+
+    The authority and everything else stay.
+    """
     key = certificates.new_key()
     authority = certificates.new_authority("tests", key, NOW)
     names = ["a.example", "10.0.0.1"]
@@ -241,7 +244,7 @@ def test_without_tls_the_output_says_what_that_means(tmp_path: Path) -> None:
     ],
 )
 def test_the_certificate_has_the_hosts_of_the_urls(urls: str, hosts: list[str]) -> None:
-    """Beside those given and this host's own names."""
+    """The certificate also has the given hosts and this host's own names."""
     found = server_hosts(["given.example"], [urls])
 
     assert "given.example" == found[0]
@@ -266,7 +269,7 @@ def test_the_certificate_has_the_hosts_of_the_urls(urls: str, hosts: list[str]) 
 def test_a_mistyped_user_is_refused(
     tmp_path: Path, arguments: tuple[str, ...], problem: str
 ) -> None:
-    """And nothing is written."""
+    """A mistyped user is refused, and nothing is written."""
     directory = written(tmp_path, "--no-tls")
     add_user(directory, "alice", VIEWER, datetime.now(UTC), DAY)
     before = (directory / ACCOUNTS).read_bytes()
@@ -280,7 +283,7 @@ def test_a_mistyped_user_is_refused(
 def test_a_revoked_key_is_refused_until_it_has_expired_and_no_longer(
     drawn: list[tuple[int, int, bool]],
 ) -> None:
-    """So the account's token does not grow for ever."""
+    """Expired revocations go, so the account's token does not grow for ever."""
     users = [
         BusUser(
             name=f"u{number}",
@@ -305,7 +308,10 @@ def test_a_revoked_key_is_refused_until_it_has_expired_and_no_longer(
 
 
 def test_what_expires_soon_is_a_failure_with_its_remedy(tmp_path: Path) -> None:
-    """From so long before as the setting says; the services report it, and `status` shows it."""
+    """The failure begins as early as the setting says.
+
+    The services report it, and `status` shows it.
+    """
     rows = [(40, []), (20, ["in 20 days"]), (0, ["within a day"]), (-2, ["expired at"])]
     for days, reasons in rows:
         at = NOW + days * DAY + timedelta(hours=1)

@@ -1,4 +1,4 @@
-"""Which nodes a command is about: beginnings of names, several names, selectors."""
+"""A command selects nodes by beginnings of names, several names, and selectors."""
 
 import asyncio
 import json
@@ -89,7 +89,10 @@ async def test_nothing_is_sent_where_one_of_the_names_is_wrong(
 async def test_selectors_leave_out_the_other_nodes(
     manager: NatsBus, server: EmbeddedServer
 ) -> None:
-    """By health and by label of the pool; a word that no node can have is refused."""
+    """Nodes are selected by health and by the pool's labels.
+
+    A word that no node can have is refused.
+    """
     spec = PoolSpec(
         provider="fake", instance_type="simulated", labels={"team": "a"}, min_nodes=0, max_nodes=9
     )
@@ -114,7 +117,7 @@ async def test_selectors_leave_out_the_other_nodes(
 async def test_a_watched_view_is_shown_again_after_an_event(
     manager: NatsBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also after one that came while the first view was made; an error does not end it."""
+    """An event that came while the view was made shows it again; an error does not end it."""
     monkeypatch.setattr(view_commands, "INTERVAL_SECONDS_MIN", 0.0)
     fleet, shown = BusFleet(manager), 0
     done = asyncio.Event()

@@ -1,4 +1,4 @@
-"""`navarch version`, `diagnose`, `pool` and `saga list --all`."""
+"""`navarch version`, `diagnose`, `pool` and `saga list --all` are run."""
 
 import json
 import platform
@@ -65,7 +65,7 @@ async def test_version_names_every_part_of_a_fleet(
 
 
 async def test_version_needs_no_fleet(tmp_path: Path) -> None:
-    """It says why nothing is known of one."""
+    """The output without a fleet says why nothing is known of one."""
     status, out, _ = await navarch("version", "-o", "json", cwd=tmp_path)
     found = json.loads(out)
     assert (status, found["navarch"], found["services"]) == (0, version("navarch"), {})
@@ -100,7 +100,7 @@ def test_version_has_a_row_for_every_service() -> None:
 async def test_diagnose_prints_what_the_agent_found(
     manager: NatsBus, server: EmbeddedServer, answer: Diagnosis, status: int, words: str
 ) -> None:
-    """With its exit code; the agent gets the checks that were asked for."""
+    """The exit code is the diagnosis's; the agent gets the checks that were asked for."""
     asked: list[DiagnoseRequest] = []
 
     async def diagnosed(data: bytes, _: Mapping[str, str]) -> bytes:
@@ -117,7 +117,7 @@ async def test_diagnose_prints_what_the_agent_found(
 
 @pytest.mark.usefixtures("manager")
 async def test_diagnose_says_that_no_agent_answers(server: EmbeddedServer) -> None:
-    """And what to look at."""
+    """The error says what to look at."""
     status, _, err = await navarch("diagnose", "training-1", "--timeout", "1s", url=server.url)
     assert status == 1
     assert "the agent of training-1 has not answered" in err
@@ -167,7 +167,7 @@ async def test_a_pool_is_shown_in_numbers_and_with_its_history(
 async def test_ended_sagas_are_listed_with_how_long_they_took(
     bus: NatsBus, server: EmbeddedServer
 ) -> None:
-    """Beside the open ones; without --all only these are."""
+    """Ended sagas are beside the open ones; without --all only these are listed."""
     await append(bus, started("drain-training-1-1"), 0, {})
     last = await bus.last_sequence("SAGAS")
     done = SagaDone(id="d", time=NOW, saga="drain-training-1-1")
@@ -185,7 +185,7 @@ async def test_ended_sagas_are_listed_with_how_long_they_took(
 
 
 def started(saga: str) -> SagaStarted:
-    """The beginning of a saga."""
+    """Return the beginning of a saga."""
     kind = "drain" if saga.startswith("drain") else "reboot"
     return SagaStarted(id=f"{saga}-s", time=NOW, saga=saga, kind=kind, params=PARAMS)
 

@@ -38,12 +38,12 @@ def region(bus: Path, *options: str, name: str = "eu") -> str:
 
 
 def claims(bus: Path) -> dict[str, object]:
-    """What the region's credentials say."""
+    """Return the claims of the region's credentials."""
     return claims_of((bus / REGIONS / "eu" / CREDENTIALS).read_text())
 
 
 def test_the_folder_has_no_key_of_the_fleet(tmp_path: Path) -> None:
-    """One login of its own, and public keys."""
+    """The folder has one login of its own, and public keys."""
     bus = written(tmp_path, "--no-tls")
     out = region(bus)
 
@@ -61,7 +61,7 @@ def test_the_folder_has_no_key_of_the_fleet(tmp_path: Path) -> None:
 
 
 def test_a_second_run_changes_nothing(tmp_path: Path) -> None:
-    """Nor does it ask for an include that is there."""
+    """A second run asks for no include that is there."""
     bus = written(tmp_path, "--no-tls")
     region(bus)
     before = claims(bus)
@@ -76,7 +76,7 @@ def test_a_second_run_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_other_pools_keep_the_key_and_a_revoked_one_is_not_used_again(tmp_path: Path) -> None:
-    """So that `user revoke` ends whatever was signed for it."""
+    """`user revoke` ends whatever was signed for the revoked key."""
     bus = written(tmp_path, "--no-tls")
     region(bus)
     first = claims(bus)
@@ -91,7 +91,7 @@ def test_other_pools_keep_the_key_and_a_revoked_one_is_not_used_again(tmp_path: 
 
 
 def test_another_key_of_the_role_makes_other_credentials(tmp_path: Path) -> None:
-    """After `rotate regions` nothing of the old key is left that would hold up its end."""
+    """Nothing of the old key is left that would delay the end of `rotate regions`."""
     bus = written(tmp_path, "--no-tls")
     region(bus)
     first = claims(bus)
@@ -143,7 +143,7 @@ def test_what_is_typed_wrong_is_named_before_anything_is_written(
 
 
 def test_a_bus_with_certificates_needs_the_servers_name(tmp_path: Path) -> None:
-    """And a directory of no bus is named."""
+    """A missing server name is refused, and a directory of no bus is named."""
     with pytest.raises(NavarchError, match=r"has no accounts\.conf"):
         region(tmp_path / "nothing")
     with pytest.raises(NavarchError, match="--host"):
@@ -191,7 +191,10 @@ async def test_servers_and_agents_use_the_written_files_with_tls(tmp_path: Path)
 
 
 async def test_the_commands_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In order, with the page's hosts as folders; in the end the region's server is connected."""
+    """The commands run in order, with the page's hosts as folders.
+
+    The region's server is connected in the end.
+    """
     bus, there = written(tmp_path, "--host", "127.0.0.1"), tmp_path / "host"
     (port,) = free_ports(1)
     monkeypatch.chdir(tmp_path)
@@ -233,7 +236,7 @@ def page_commands() -> list[str]:
 
 
 async def leafnodes_of(server: ConfiguredServer) -> int:
-    """How many leaf nodes a server is connected to."""
+    """Return how many leaf nodes a server is connected to."""
     (ports,) = (server.directory / "ports").glob("*.ports")
     url = json.loads(ports.read_text())["monitoring"][0]
     async with httpx.AsyncClient() as client:
@@ -241,7 +244,7 @@ async def leafnodes_of(server: ConfiguredServer) -> int:
 
 
 def test_the_certificate_is_renewed_by_a_later_run(tmp_path: Path) -> None:
-    """In the last third of its year; no earlier."""
+    """The certificate is renewed in the last third of its year, no earlier."""
     bus = written(tmp_path, "--host", "127.0.0.1")
     pem = bus / REGIONS / "eu" / "tls" / "server.pem"
     texts = []

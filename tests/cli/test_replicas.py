@@ -1,4 +1,4 @@
-"""The number of processes of each service under `navarch serve`."""
+"""`navarch serve` runs a set number of processes of each service."""
 
 from services.cli.supervisor import SERVICES, Supervisor
 

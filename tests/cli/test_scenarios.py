@@ -1,4 +1,4 @@
-"""`navarch simulator run`, `validate`, `interactive`: the output of scenarios."""
+"""Scenarios are run with `navarch simulator run`, `validate` and `interactive`."""
 
 import json
 from pathlib import Path
@@ -48,7 +48,7 @@ def navarch(*words: str, typed: str = "") -> tuple[int, str]:
 
 
 def test_run_prints_the_story_and_the_assertions():
-    """In virtual time; the exit code is that of the assertions."""
+    """A scenario runs in virtual time; the exit code is that of the assertions."""
     code, said = navarch("run", str(GOOD))
     assert code == 0
     assert "1:00.0   node-1" in said
@@ -69,7 +69,7 @@ def test_a_failed_scenario_prints_what_it_found(tmp_path):
 
 
 def test_run_prints_json():
-    """Steps, assertions, nodes and the story, with the hash of the history."""
+    """The JSON has steps, assertions, nodes and the story, with the hash of the history."""
     code, said = navarch("run", "--output", "json", str(GOOD))
     answer = json.loads(said)
     assert (0, True, 4) == (code, answer["ok"], len(answer["assertions"]))
@@ -81,7 +81,7 @@ def test_run_prints_json():
 
 
 def test_validate_runs_nothing(tmp_path):
-    """It confirms a valid file, and names every line with an error."""
+    """A valid file is confirmed, and every line with an error is named."""
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("name: a\nflet: []\nevents: [{action: fly}]\n", "utf-8")
     code, said = navarch("validate", str(GOOD), str(wrong))
@@ -92,7 +92,7 @@ def test_validate_runs_nothing(tmp_path):
 
 
 def test_interactive_runs_typed_commands():
-    """From a pipe too; an invalid command is reported and skipped."""
+    """Commands from a pipe run too; an invalid command is reported and skipped."""
     code, said = navarch("interactive", "--nodes", "2", typed=TYPED)
     assert code == 0
     assert "! nothing runs yet; type start" in said
@@ -105,7 +105,10 @@ def test_interactive_runs_typed_commands():
 
 
 def test_interactive_explains_why():
-    """As `navarch why` does, at the fleet's own time; an unknown name is an error."""
+    """An explanation is that of `navarch why`, at the fleet's own time.
+
+    An unknown name is an error.
+    """
     typed = "start\nstep 10s\ninject node-1 xid_error\nwhy node-1\nwhy mars\nwhy\n"
     code, said = navarch("interactive", "--nodes", "2", typed=typed)
     assert code == 0
@@ -119,5 +122,5 @@ def test_interactive_explains_why():
     ("typed", "code"), [("", 0), ("quit\n", 0), ("start\nassert all lost\n", 1)]
 )
 def test_interactive_ends_cleanly(typed, code):
-    """At the end of the input and on quit, with the exit code of the assertions."""
+    """The end of the input and quit end it, with the exit code of the assertions."""
     assert navarch("interactive", typed=typed)[0] == code

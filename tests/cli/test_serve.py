@@ -27,7 +27,7 @@ READY = "every service is ready"
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment, without a fleet; the dashboard has a port of its own."""
+    """Return this process's environment, without a fleet; the dashboard has a port of its own."""
     own = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
     return own | {PORT_VARIABLE: "0"} | more
 
@@ -52,7 +52,7 @@ class Served:
         raise AssertionError(f"it never said {text!r} but {''.join(self.said)}")
 
     async def rest(self) -> str:
-        """Its output until it ends."""
+        """Return the output of `serve` until it ends."""
         assert self.process.stdout is not None
         async with asyncio.timeout(60):
             return (await self.process.stdout.read()).decode()
@@ -172,7 +172,7 @@ async def test_a_planned_stop_and_start_alerts_no_person(tmp_path: Path) -> None
 
 
 async def registrations(place: Path) -> dict[str, int]:
-    """How often each healthy node in service has registered."""
+    """Return how often each healthy node in service has registered."""
     found = {}
     _, nodes = await navarch("list", "--health", "healthy", "-o", "json", place=place)
     for each in json.loads(nodes):
@@ -277,7 +277,7 @@ pools:
 async def test_the_agents_of_a_killed_serve_end_too(
     tmp_path: Path, processes_naming: Leftovers
 ) -> None:
-    """They outlive a restarted provisioner, but not their fleet."""
+    """Agents outlive a restarted provisioner, but not their fleet."""
     async with served(tmp_path / "fleet", POOL) as killed:
         await killed.says(READY)
         async with asyncio.timeout(60):

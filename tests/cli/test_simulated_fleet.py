@@ -1,4 +1,4 @@
-"""`navarch simulator fleet`: agents in real time against a real server and real services."""
+"""`navarch simulator fleet` runs agents in real time with a real server and real services."""
 
 import json
 import os
@@ -35,7 +35,7 @@ FLEET = ("-m", "services.cli", "simulator", "fleet")
     ],
 )
 def test_a_pool_that_cannot_be_simulated_is_refused(spec, nodes, problems):
-    """Beyond its limits a pool never reaches its size; real machines have their own agents."""
+    """A pool beyond its limits never reaches its size; real machines have their own agents."""
     values = {"provider": "fake", "instance_type": "x", "min_nodes": 2, "max_nodes": 4, **spec}
     found = unplayable(PoolSpec(**values), nodes, {"fake": "fake", "here": "local"})
     assert problems == found[: len(problems)]

@@ -41,7 +41,7 @@ def test_many_names_are_several_requests() -> None:
 
 @pytest.mark.parametrize("names", ["train-[3-1]", "train-[1", "[", ","])
 def test_what_is_no_list_of_names_is_refused(names: str) -> None:
-    """Before the bus is looked for."""
+    """The refusal comes before the bus is looked for."""
     assert CliRunner().invoke(commands, ["resume", names]).exit_code == 2
 
 

@@ -24,7 +24,7 @@ SPEC = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=9, ssh_u
 
 
 def instance(name: str, pool: str = "web", **changes: Any) -> InstanceRecord:
-    """A running instance."""
+    """Return a running instance."""
     launch = LaunchSpec(fleet="f", provider="p", instance_type="t")
     made = instance_decisions.intended_record(pool, name, launch, "saga", NOW)
     return replace(made, state="running", **({"address": "10.0.0.7"} | changes))
@@ -55,20 +55,20 @@ def test_a_name_selects_a_node_then_a_pool_then_the_nth_of_a_pool(name: str, fou
 
 @pytest.mark.parametrize("name", ["web-7", "n9", "web-", ""])
 def test_an_unknown_name_is_refused(name: str) -> None:
-    """With the command that lists them, or with what it is the beginning of."""
+    """The error names the command that lists instances, or those that begin with the name."""
     said = "several running instances: web-0-1-cccc, web-1" if name == "web-" else "see navarch l"
     with pytest.raises(NavarchError, match=said):
         select_instance(RUNNING, name)
 
 
 def test_an_address_may_name_its_port(tmp_path: Path) -> None:
-    """As those of containers and owned machines do."""
+    """Addresses of containers and owned machines name their port."""
     words = command_line(instance("web-1", address="gpu-7:2201"), SPEC, tmp_path / "known", [])
     assert ["-p", "2201", "--", "ubuntu@gpu-7"] == words[-4:]
 
 
 def test_only_the_pinned_key_is_accepted(tmp_path: Path) -> None:
-    """Under the node's own name, so that another machine at its address is refused."""
+    """The key is pinned under the node's own name: another machine at its address is refused."""
     key = tmp_path / "key"
     key.touch()
     record = instance("web-1", host_key="ssh-ed25519 AAAA")
@@ -85,7 +85,10 @@ def test_only_the_pinned_key_is_accepted(tmp_path: Path) -> None:
 
 
 def test_an_unknown_host_key_is_pinned_at_the_first_connection(tmp_path: Path) -> None:
-    """By ssh, in the node's own file; missing private keys are not passed."""
+    """The program `ssh` pins the key in the node's own file.
+
+    Missing private keys are not passed.
+    """
     spec = replace(SPEC, ssh_private_key_path="/nowhere/key")
     words = command_line(instance("web-1"), spec, tmp_path / "known", [])
 
@@ -94,7 +97,7 @@ def test_an_unknown_host_key_is_pinned_at_the_first_connection(tmp_path: Path) -
 
 
 def test_a_node_without_an_address_cannot_be_entered(tmp_path: Path) -> None:
-    """And the error names the command to run."""
+    """The error names the command to run."""
     with pytest.raises(
         NavarchError, match="has not reported an address of web-1 yet: navarch why web-1"
     ):
@@ -104,7 +107,7 @@ def test_a_node_without_an_address_cannot_be_entered(tmp_path: Path) -> None:
 def test_a_local_node_gets_a_shell_in_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no SSH server; its files belong to the same user."""
+    """A local node has no SSH server; its files belong to the same user."""
     monkeypatch.setenv("SHELL", "/bin/dash")
 
     assert ["sh", "-c", f"cd {tmp_path} && exec /bin/dash"] == local_shell(tmp_path, ())

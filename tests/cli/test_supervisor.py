@@ -1,4 +1,4 @@
-"""What `navarch serve` does with the output and the ends of its services."""
+"""`navarch serve` reads the output of its services and restarts those that end."""
 
 import asyncio
 import os
@@ -125,7 +125,10 @@ time.sleep(60)
 async def test_processes_are_renewed_in_turn_until_one_is_not_ready_in_time(
     monkeypatch: pytest.MonkeyPatch, *, stuck: bool
 ) -> None:
-    """Those after it are left as they are; without a delay, as their end was requested."""
+    """Processes after the one that is late are left as they are.
+
+    A renewed process starts without a delay, as its end was requested.
+    """
     started = Counter[str]()
 
     def on_start(name: str) -> None:

@@ -97,7 +97,7 @@ def test_a_generic_table_shows_the_shared_keys() -> None:
 
 
 def test_an_empty_timeline_is_its_heading() -> None:
-    """It is not an error."""
+    """An empty timeline is not an error."""
     assert timeline([], colour=False).split() == [
         "AT",
         "SINCE",

@@ -30,7 +30,7 @@ GIB = 2**30
 
 
 def gpu(index: int, use: int | None, **more: Any) -> GpuSample:
-    """A GPU with 80 GiB."""
+    """Return a GPU with 80 GiB."""
     return GpuSample(index=index, utilization_percent=use, memory_total_bytes=80 * GIB, **more)
 
 
@@ -43,12 +43,12 @@ SAMPLES = {
 
 
 def sample(node: str, gpus: tuple[GpuSample, ...]) -> bytes:
-    """What an agent publishes."""
+    """Return a sample as an agent publishes it."""
     return encode(Telemetry(id=f"t-{node}", time=NOW, pool="training", node=node, gpus=gpus))
 
 
 def known() -> FleetUse:
-    """A fleet of four nodes."""
+    """Return a fleet of four nodes."""
     use = FleetUse()
     for number, (node, gpus) in enumerate(SAMPLES.items()):
         subject = subjects.telemetry("training", node)
@@ -69,7 +69,7 @@ def known() -> FleetUse:
     ],
 )
 def test_the_most_used_come_first(order: UseOrder, names: list[str]) -> None:
-    """What is not known comes last."""
+    """Nodes whose use is unknown come last."""
     assert [each.node for each in ordered(known().rows(), order)] == names
 
 
@@ -101,7 +101,7 @@ def test_a_node_that_is_gone_is_not_shown_and_a_broken_sample_is_counted() -> No
 
 
 def test_a_table_says_what_is_not_known_and_how_much_is_left_out() -> None:
-    """With units, and how old each sample is."""
+    """Values have units, and each sample has its age."""
     rows = ordered(known().rows(), "use")
     cells = use_rows(rows, NOW + timedelta(seconds=12))
     assert cells[0][4:] == ("2", "95 %", "-", "-", "81 °C", "12.0 s ago")
@@ -136,7 +136,7 @@ async def test_top_shows_the_samples_of_the_last_seconds(
 async def test_it_is_shown_again_when_a_sample_or_a_node_has_come(
     bus: NatsBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not when nothing has."""
+    """The table is not shown again when nothing has come."""
     monkeypatch.setattr(top_command, "INTERVAL_SECONDS_MIN", 0.0)
     shown = list[list[str]]()
     fleet = FleetClient(bus)
@@ -161,7 +161,7 @@ async def test_it_is_shown_again_when_a_sample_or_a_node_has_come(
 
 
 async def test_a_viewer_may_look(secured: Secured) -> None:
-    """Its credentials permit what it takes."""
+    """A viewer's credentials permit what the command reads."""
     admin = await NatsBus.connect(secured.options("admin"))
     record = NodeRecord(pool="training", node="n1", state="active", health="healthy")
     await admin.put(NODES, node_key("training", "n1"), encode(record))

@@ -1,4 +1,4 @@
-"""What `why` says about a degraded node that keeps its work and needs a remediation."""
+"""`why` explains a degraded node that keeps its work and needs a remediation."""
 
 from datetime import UTC, datetime
 
@@ -34,7 +34,7 @@ NIGHTLY = WindowSpec(name="nightly", kind="service", start="0 2 * * *", duration
 def test_a_degraded_node_names_when_it_is_remediated(
     health: HealthSpec, windows: tuple[WindowSpec, ...], at: int, expected: str
 ) -> None:
-    """Or that an operator must do it; the node keeps its work until then."""
+    """The answer names the time, or that an operator must remediate; until then the work stays."""
     node = NodeRecord(
         pool="training",
         node="n1",
@@ -77,7 +77,10 @@ def test_without_a_window_it_waits_for_the_work_to_leave() -> None:
 def test_a_node_with_a_faulty_gpu_names_its_repair(
     health: HealthSpec, cordoned: tuple[int, ...], *, full: bool, expected: str
 ) -> None:
-    """It is the one of an unhealthy node, in the window; a cap that delays the cordon is named."""
+    """The repair is that of an unhealthy node, in the window.
+
+    A cap that delays the cordon is named.
+    """
     node = NodeRecord(
         pool="training",
         node="n1",

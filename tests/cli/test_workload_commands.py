@@ -1,4 +1,4 @@
-"""`navarch workload done`, with a workload system's own credentials."""
+"""`navarch workload done` is run with a workload system's own credentials."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from tests.support.secured import Secured
 async def test_a_scheduler_says_that_work_has_left_and_may_say_no_more(
     secured: Secured, tmp_path: Path
 ) -> None:
-    """Its credentials permit the one request, under its own name."""
+    """A scheduler's credentials permit the one request, under its own name."""
     asked: list[tuple[WorkDone, str]] = []
 
     async def answer(data: bytes, headers: Headers) -> bytes:

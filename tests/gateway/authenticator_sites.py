@@ -1,4 +1,4 @@
-"""The built-in authenticators with credentials of every kind, for the conformance suite."""
+"""The conformance suite gets the built-in authenticators with credentials of every kind."""
 
 import time
 from collections.abc import Mapping
@@ -22,15 +22,15 @@ ADDRESS = "10.0.0.5"
 
 
 def bearer(token: str) -> Presented:
-    """A request with a token."""
+    """Return a request with a token."""
     return Presented("GET", "/api/v1/nodes", {"authorization": f"Bearer {token}"}, ADDRESS)
 
 
 class TokenSite:
-    """Tokens of the configuration."""
+    """Makes an authenticator with tokens of the configuration."""
 
     def make(self) -> Authenticator:
-        """With a token of each role, and one that has expired."""
+        """Return one with a token of each role, and one token that has expired."""
         specs: dict[str, Any] = {
             role: TokenSpec(sha256=digest(f"token-of-{role}"), role=role) for role in ROLES
         }
@@ -38,7 +38,7 @@ class TokenSite:
         return TokenAuthenticator(specs, SystemClock().now)
 
     def valid(self, role: str) -> Presented:
-        """Its token."""
+        """Return a request with the role's token."""
         return bearer(f"token-of-{role}")
 
     def refused(self) -> Mapping[str, Presented]:
@@ -47,23 +47,23 @@ class TokenSite:
 
 
 class OidcSite:
-    """Tokens of a provider."""
+    """Makes an authenticator with tokens of a provider."""
 
     def __init__(self, issuer: OidcIssuer) -> None:
         self._issuer = issuer
 
     def make(self) -> Authenticator:
-        """Of this issuer."""
+        """Return an authenticator of this issuer."""
         raw: Any = {"issuer": self._issuer.url, "audience": AUDIENCE, "grants": GRANTS}
         options = msgspec.convert(raw, OidcAuthenticator.Options)
         return OidcAuthenticator(options=options, clock=SystemClock())
 
     def valid(self, role: str) -> Presented:
-        """A token of a caller in the group."""
+        """Return a request with a token of a caller in the role's group."""
         return bearer(self._issuer.token(groups=[role], sub=f"{role}-1"))
 
     def refused(self) -> Mapping[str, Presented]:
-        """What test_oidc.py has in full."""
+        """Return requests with invalid tokens; test_oidc.py has all kinds."""
         issuer, late = self._issuer, int(time.time()) - 3600
         return {
             "expired": bearer(issuer.token(groups=["admin"], exp=late)),
@@ -79,13 +79,13 @@ class CertificateSite:
     """Client certificates, as the TLS library has verified them."""
 
     def make(self) -> Authenticator:
-        """With a grant for each role's name."""
+        """Return one with a grant for each role's name."""
         grants = [{"match": f"CN={role}", "role": role} for role in ROLES]
         options = msgspec.convert({"grants": grants}, CertificateAuthenticator.Options)
         return CertificateAuthenticator(options=options, clock=SystemClock())
 
     def valid(self, role: str) -> Presented:
-        """A connection with the certificate."""
+        """Return a request of a connection with the role's certificate."""
         return self._with(f"CN={role}", days=1)
 
     def refused(self) -> Mapping[str, Presented]:

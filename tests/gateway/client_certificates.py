@@ -52,7 +52,7 @@ class Authority:
 
     @property
     def file(self) -> str:
-        """Its certificate."""
+        """Return the path of the authority's certificate."""
         return str(self.directory / f"{self.name}.pem")
 
     def issue(
@@ -79,7 +79,7 @@ class Authority:
 
 
 def authority(directory: Path, name: str) -> Authority:
-    """Make one."""
+    """Make an authority and write its certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = (("CN", name),)
     built = _builder(subject, _name(subject), key, timedelta(days=1)).add_extension(
@@ -121,7 +121,7 @@ def _builder(
 
 
 def server_settings(own: Authority, clients: Authority) -> GatewaySettings:
-    """Of a gateway with a certificate of `own` that takes clients of `clients`."""
+    """Return the settings of a gateway with a certificate of `own` for clients of `clients`."""
     host = x509.IPAddress(ip_address("127.0.0.1"))
     certificate = own.issue("server", (("CN", "gateway"),), (host,), SERVER)
     return GatewaySettings(tls_cert_file=certificate, tls_client_ca_file=clients.file)

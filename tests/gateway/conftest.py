@@ -1,4 +1,7 @@
-"""The gateway's application over the in-memory bus, with a small pool-manager and provisioner."""
+"""The gateway's application runs on the in-memory bus, with small services beside it.
+
+The services are a pool-manager and a provisioner.
+"""
 
 import asyncio
 import itertools
@@ -187,7 +190,7 @@ ENDPOINTS: Final = {
 
 @dataclass(slots=True)
 class Gateway:
-    """The application, its bus and its clients."""
+    """Holds the application, its bus and its clients."""
 
     app: Litestar
     bus: MemoryBus
@@ -195,7 +198,7 @@ class Gateway:
     clients: list[httpx.AsyncClient] = field(default_factory=list)
 
     def client(self, token: str = "viewer-token", **headers: str) -> httpx.AsyncClient:
-        """A caller with a token; empty: without one."""
+        """Return a caller with a token; an empty token sends none."""
         own = {"Authorization": f"Bearer {token}"} if token else {}
         made = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app, raise_app_exceptions=False),
@@ -211,7 +214,7 @@ MakeGateway = Callable[..., Gateway]
 
 @pytest.fixture
 def orders() -> Orders:
-    """What services were asked to do at once."""
+    """Return the record of what services were asked to do at once."""
     return Orders()
 
 
@@ -272,7 +275,7 @@ async def make_gateway(bus: MemoryBus) -> AsyncIterator[MakeGateway]:
 
 @pytest.fixture
 async def gateway(make_gateway: MakeGateway) -> Gateway:
-    """One with a token of each role."""
+    """Return a gateway with a token of each role."""
     return make_gateway()
 
 

@@ -36,7 +36,7 @@ def private_key(kind: Kind, number: int) -> Any:  # noqa: ARG001 - the key of th
 
 
 def public_jwk(kind: Kind, number: int) -> dict[str, Any]:
-    """Its public half, as a provider publishes it."""
+    """Return the public half of a key, as a provider publishes it."""
     public = private_key(kind, number).public_key()
     found = (RSAAlgorithm if kind == "RSA" else ECAlgorithm).to_jwk(public, as_dict=True)
     algorithm = "RS256" if kind == "RSA" else "ES256"
@@ -44,14 +44,14 @@ def public_jwk(kind: Kind, number: int) -> dict[str, Any]:
 
 
 def encoded(value: Any) -> str:
-    """Part of a JWT."""
+    """Return a part of a JWT."""
     data = value if isinstance(value, bytes) else json.dumps(value).encode()
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
 @dataclass(slots=True)
 class OidcIssuer:
-    """What it answers, and what it was asked."""
+    """Holds what the provider answers, and what it was asked."""
 
     url: str = ""
     keys: list[dict[str, Any]] = field(
@@ -85,7 +85,7 @@ class OidcIssuer:
         return Response(status_code=503) if self.down else well
 
     def claims(self, **changes: Any) -> dict[str, Any]:
-        """Of a token that is valid now; None removes one."""
+        """Return the claims of a token that is valid now; None removes one."""
         now = int(time.time())
         found = {
             "iss": self.url,

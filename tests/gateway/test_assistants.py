@@ -25,14 +25,14 @@ CORDON = {"verb": "cordon", "name": "training-1", "reason": "fans"}
 
 
 class Served:
-    """A gateway at a URL."""
+    """Connects assistants to a gateway at a URL."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     @asynccontextmanager
     async def assistant(self, token: str, mode: str = "auto") -> AsyncIterator[Client]:
-        """A client with a token."""
+        """Connect an assistant with a token."""
         headers = {"Authorization": f"Bearer {token}"}
         async with httpx2.AsyncClient(headers=headers) as http:
             transport = streamable_http_client(f"{self.url}/mcp", http_client=http)
@@ -42,7 +42,7 @@ class Served:
 
 @asynccontextmanager
 async def served(bus: MemoryBus, make_gateway: MakeGateway) -> AsyncIterator[Served]:
-    """A gateway with the assistants' endpoint."""
+    """Serve a gateway with the assistants' endpoint."""
     numbers = iter(range(1_000))
 
     def now() -> datetime:
@@ -59,7 +59,7 @@ async def served(bus: MemoryBus, make_gateway: MakeGateway) -> AsyncIterator[Ser
 
 
 async def call(client: Client, tool: str, **arguments: Any) -> tuple[Any, str]:
-    """What a tool answers, and its error."""
+    """Return a tool's answer, and its error."""
     result = await client.call_tool(tool, arguments)
     (content,) = result.content
     assert isinstance(content, types.TextContent)
@@ -70,7 +70,7 @@ async def call(client: Client, tool: str, **arguments: Any) -> tuple[Any, str]:
 async def test_a_viewer_reads_and_its_change_is_refused_and_recorded(
     bus: MemoryBus, make_gateway: MakeGateway, manager: Manager, mode: str
 ) -> None:
-    """By the protocol of now and by the one before; reading leaves no event."""
+    """A viewer is served by the current protocol and the previous one; reading leaves no event."""
     async with (
         served(bus, make_gateway) as gateway,
         gateway.assistant("viewer-token", mode) as client,
@@ -127,7 +127,7 @@ async def test_an_operators_change_is_made_in_its_own_name_with_its_own_token(
 async def test_a_token_of_some_pools_finds_nothing_of_the_others(
     bus: MemoryBus, make_gateway: MakeGateway, manager: Manager
 ) -> None:
-    """Nor of the whole fleet."""
+    """A token of some pools finds nothing of the whole fleet either."""
     async with (
         served(bus, make_gateway) as gateway,
         gateway.assistant("scoped-token") as client,
@@ -167,7 +167,7 @@ async def test_a_token_of_some_pools_finds_nothing_of_the_others(
 
 
 def test_a_gateway_starts_without_the_protocols_package() -> None:
-    """It is loaded when an assistant asks first."""
+    """The protocol's package is loaded when an assistant asks first."""
     code = "import sys, services.gateway.assistant_endpoint; print('mcp' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"
@@ -180,7 +180,7 @@ def test_a_gateway_starts_without_the_protocols_package() -> None:
 async def test_the_endpoint_needs_a_token_and_has_no_stream_of_its_own(
     bus: MemoryBus, make_gateway: MakeGateway, token: str, method: str, status: int
 ) -> None:
-    """As problem documents."""
+    """The refusals are problem documents."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     async with served(bus, make_gateway) as gateway, httpx2.AsyncClient() as http:
         answer = await http.request(method, f"{gateway.url}/mcp", headers=headers, content=b"{}")

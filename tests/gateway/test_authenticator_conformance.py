@@ -10,28 +10,28 @@ from tests.gateway.oidc_issuer import oidc_issuer
 
 
 class TestTokens(AuthenticatorConformance):
-    """Tokens of the configuration."""
+    """Runs the suite with tokens of the configuration."""
 
     @pytest.fixture
     def site(self) -> AuthenticatorSite:
-        """With some."""
+        """Return a site with tokens."""
         return TokenSite()
 
 
 class TestOidc(AuthenticatorConformance):
-    """Tokens of a provider."""
+    """Runs the suite with tokens of a provider."""
 
     @pytest.fixture
     async def site(self) -> AsyncIterator[AuthenticatorSite]:  # type: ignore[override]
-        """With one that answers."""
+        """Yield a site whose provider answers."""
         async with oidc_issuer() as issuer:
             yield OidcSite(issuer)
 
 
 class TestCertificates(AuthenticatorConformance):
-    """Client certificates."""
+    """Runs the suite with client certificates."""
 
     @pytest.fixture
     def site(self) -> AuthenticatorSite:
-        """With some."""
+        """Return a site with certificates."""
         return CertificateSite()

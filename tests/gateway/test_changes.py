@@ -68,7 +68,10 @@ ORDERS = {
 async def test_every_change_of_the_description_becomes_its_request(
     gateway: Gateway, bus: MemoryBus, manager: Manager
 ) -> None:
-    """In the caller's name, by the gateway; an event says who requested what from where."""
+    """A request is made in the caller's name, by the gateway.
+
+    An event says who requested what from where.
+    """
     described_paths = {path for method, path in await described(gateway) if method == "POST"}
     assert {f"/api/v1{path}" for path in (*CASES, *ORDERS, DIAGNOSE)} == described_paths
     for path, (verb, fields, body) in CASES.items():
@@ -112,7 +115,7 @@ async def test_what_is_not_carried_out_is_recorded_as_well(
     status: int,
     outcome: str,
 ) -> None:
-    """Whatever a caller sends in its path or its body, its event is one line."""
+    """The event of a change is one line, whatever a caller sends in its path or its body."""
     answer = await gateway.client(token).post(f"/api/v1{path}", json=body)
     assert answer.status_code == status, answer.text
     assert answer.headers["Content-Type"] == "application/problem+json"
@@ -185,7 +188,7 @@ async def test_a_request_that_is_not_answered_in_time_is_found_by_its_key(
 
 
 async def test_the_description_says_what_a_body_may_have(gateway: Gateway) -> None:
-    """And nothing else: a client that is made from it sends no field that is refused."""
+    """A client that is made from the description sends no field that is refused."""
     schemas = (await gateway.client().get("/api/v1/openapi.json")).json()["components"]["schemas"]
     bodies = [each for name, each in schemas.items() if name.endswith("Body")]
     assert [False] * 17 == [each["additionalProperties"] for each in bodies]
@@ -203,7 +206,7 @@ async def test_a_body_has_a_limit(gateway: Gateway, manager: Manager) -> None:
 async def test_a_deeply_nested_body_is_the_callers_mistake(
     gateway: Gateway, manager: Manager
 ) -> None:
-    """It was answered as a defect of the gateway, with a traceback in its log for each."""
+    """A deeply nested body is no defect of the gateway with a traceback in its log."""
     answer = await gateway.client("operator-token").post(
         "/api/v1/nodes/training-1/cordon",
         content=b"[" * 60_000,

@@ -62,7 +62,7 @@ async def answering(script: Script) -> AsyncIterator[Answering]:
 
 
 def answer(status: str, kind: str, body: bytes, *headers: str) -> Script:
-    """One answer to every request."""
+    """Return a script that gives one answer to every request."""
     lines = (
         f"HTTP/1.1 {status}",
         f"Content-Type: {kind}",
@@ -83,7 +83,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def failure(url: str, **options: float) -> NoAnswerError:
-    """Why there is no answer; without the token."""
+    """Return why there is no answer; the token is not part of it."""
     async with asyncio.timeout(30):
         async with AsyncNavarch(url, token=SECRET, **options) as fleet:  # type: ignore[arg-type]
             with pytest.raises(NoAnswerError) as read:
@@ -96,7 +96,7 @@ async def failure(url: str, **options: float) -> NoAnswerError:
 
 
 async def test_a_token_follows_no_redirect() -> None:
-    """To another host or to another path: the error names where the gateway may be."""
+    """The error of a redirect to another host or path names where the gateway may be."""
     async with answering(answer("200 OK", "application/json", b"[]")) as other:
         for status in ("301 Moved Permanently", "302 Found", "307 Temporary Redirect"):
             location = f"Location: {other.url}/api/v1/pools?secret=word"
@@ -123,7 +123,7 @@ async def test_a_token_follows_no_redirect() -> None:
 async def test_what_a_proxy_answers_is_no_answer(
     status: str, kind: str, body: bytes, said: str, tries: int
 ) -> None:
-    """Its text is not shown; what may pass is tried again, a few times."""
+    """A proxy's text is not shown; a failure that may pass is tried again, a few times."""
     async with answering(answer(status, kind, body)) as server:
         text = str(await failure(server.url))
         assert said in text
@@ -132,14 +132,14 @@ async def test_what_a_proxy_answers_is_no_answer(
 
 
 async def test_a_compressed_answer_is_not_unpacked() -> None:
-    """It was not asked for, and may be a bomb."""
+    """A compressed answer was not asked for, and may be a bomb."""
     script = answer("200 OK", "application/json", b"\x1f\x8b", "Content-Encoding: gzip")
     async with answering(script) as server:
         assert "compressed" in str(await failure(server.url))
 
 
 async def test_an_answer_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At its limit."""
+    """An answer without end is cut at its limit."""
     monkeypatch.setattr(http_transport, "ANSWER_BYTES_MAX", 1_000)
     async with (
         answering(answer("200 OK", "application/json", b" " * 100_000)) as server,
@@ -150,7 +150,10 @@ async def test_an_answer_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_a_server_that_stalls_is_not_waited_for() -> None:
-    """Before the answer, within its head and within its body; a drip of bytes is no answer."""
+    """A server may stall before the answer, within its head and within its body.
+
+    A drip of bytes is no answer.
+    """
 
     async def silent(_: Answering, __: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
@@ -172,7 +175,7 @@ async def test_a_server_that_stalls_is_not_waited_for() -> None:
 
 
 async def test_a_closed_port_is_an_error_after_few_tries() -> None:
-    """Of calls and of streams."""
+    """A closed port ends calls and streams alike."""
     async with answering(answer("200 OK", "text/plain", b"")) as server:
         url = server.url
     assert "no connection" in str(await failure(url))
@@ -196,7 +199,7 @@ async def test_a_gateway_that_asks_for_a_pause_gets_it_within_limits(
 
 
 async def test_a_change_that_is_tried_again_has_one_key() -> None:
-    """So that it is carried out once; what has no key is sent once."""
+    """A repeated change is carried out once; a change without a key is sent once."""
     kind = "application/problem+json"
     async with (
         answering(answer("503 Service Unavailable", kind, PROBLEM)) as server,
@@ -213,7 +216,10 @@ async def test_a_change_that_is_tried_again_has_one_key() -> None:
 
 
 async def test_a_certificate_is_verified(tmp_path: Path) -> None:
-    """By the authority that is named; a stranger's is refused, with the option in the error."""
+    """The named authority verifies it; a stranger's certificate is refused.
+
+    The error names the option.
+    """
     own, other = authority(tmp_path, "own"), authority(tmp_path, "other")
     identity = server_settings(own, other).tls_cert_file
 
@@ -265,7 +271,7 @@ def test_events_are_read_in_any_pieces() -> None:
 
 @pytest.mark.parametrize("piece", [b"x" * 1_048_576, (b"data: %s\n" % (b"x" * 1_000)) * 1_000])
 def test_an_event_without_end_is_refused(piece: bytes) -> None:
-    """In one line and in many."""
+    """An event without end is refused in one line and in many."""
     parser = EventParser()
     pieces = iter([piece] * (3 * EVENT_BYTES_MAX // len(piece)))
     with pytest.raises(StreamFormatError):

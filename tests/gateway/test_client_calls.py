@@ -74,18 +74,18 @@ def made(name: str, *, whole: bool) -> ApiCall[Any]:
 
 
 def parameters(operation: Json, place: str) -> dict[str, Json]:
-    """Its parameters in the path, the query or the headers."""
+    """Return an operation's parameters in the path, the query or the headers."""
     return {each["name"]: each for each in operation.get("parameters", ()) if each["in"] == place}
 
 
 def types_of(schema: Json) -> set[str]:
-    """What a value may be, but null."""
+    """Return the types that a value may have, but null."""
     kinds = {each.get("type", each.get("$ref", "")) for each in schema.get("oneOf", (schema,))}
     return {kind.rpartition("/")[2] for kind in kinds} - {"null"}
 
 
 def test_every_operation_is_a_method_of_both_clients_and_no_other_is() -> None:
-    """With the same parameters, which `help` shows."""
+    """Each method has the parameters of its operation, which `help` shows."""
     own = {
         name
         for module in (gateway_calls, order_calls)
@@ -103,7 +103,10 @@ def test_every_operation_is_a_method_of_both_clients_and_no_other_is() -> None:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_is_as_described(name: str) -> None:
-    """Its method, path, parameters with types and defaults, and its idempotency key."""
+    """A call has the described method, path and idempotency key.
+
+    Its parameters have the described types and defaults.
+    """
     method, path, operation = OPERATIONS[name]
     call, least = made(name, whole=True), made(name, whole=False)
     for place in parameters(operation, "path"):
@@ -128,7 +131,7 @@ def test_a_call_is_as_described(name: str) -> None:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_body_is_as_described(name: str) -> None:
-    """Its schema, of which the arguments fill every property."""
+    """A body has its schema, of which the arguments fill every property."""
     *_, operation = OPERATIONS[name]
     body = made(name, whole=True).body
     if "requestBody" not in operation:
@@ -179,7 +182,7 @@ def test_a_dry_run_is_of_every_change() -> None:
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_stream_is_as_described(name: str) -> None:
-    """Its path and its parameters; `after` is sent as where it goes on."""
+    """A stream has its path and its parameters; `after` is sent as where it goes on."""
     method, path, operation = OPERATIONS[name]
     function = call_of(STREAMS[name])
     given = {each: sample(each) for each in inspect.signature(function).parameters}
@@ -195,7 +198,7 @@ def test_a_stream_is_as_described(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a?b", "a%2fb", "x\n", "\u202ex", "a" * 300])
 def test_a_name_never_changes_the_path(name: str) -> None:
-    """What is no name of a node, a pool or a saga is refused before it is sent."""
+    """A text that is no name of a node, a pool or a saga is refused before it is sent."""
     for call in (gateway_calls.get_node, gateway_calls.get_pool, gateway_calls.get_saga):
         with pytest.raises(ValueError, match="is not a valid name"):
             call(name)

@@ -39,7 +39,7 @@ async def test_the_page_needs_no_token_and_allows_its_own_scripts_alone(gateway:
 
 @pytest.mark.parametrize("name", FILES)
 async def test_every_file_names_only_files_that_are_served(gateway: Gateway, name: str) -> None:
-    """What a file of the dashboard loads is one of its own files."""
+    """A file of the dashboard loads only the dashboard's own files."""
     client = gateway.client("")
     text = (await client.get(f"/dashboard/{name}")).raise_for_status().text
     named = re.findall(r"(?:src|href)=\"([^#\"][^\"]*)\"|from \"([^\"]+)\"", text)

@@ -1,4 +1,4 @@
-"""Whatever a caller sends to the described API, no answer is a defect or is not described.
+"""No answer of the API is a defect or is not described, whatever a caller sends.
 
 `HYPOTHESIS_PROFILE=explore` sends far more.
 """
@@ -75,7 +75,7 @@ OPERATIONS: Final = {
 
 
 def budget(role: str) -> settings:
-    """How many examples there are of one operation and mode."""
+    """Return the settings with the number of examples of one operation and mode."""
     profile = settings.default
     assert profile is not None
     number = EXAMPLES.get(role, 1) if profile.derandomize else profile.max_examples // 100
@@ -138,13 +138,13 @@ def statuses(strategy: Any, send_one: Callable[[Any], int], limits: settings) ->
 
 
 def takes_something(operation: Any) -> bool:
-    """Whether there is anything beside its path that can be wrong."""
+    """Return whether there is anything beside an operation's path that can be wrong."""
     return bool(list(operation.query) or list(operation.body))
 
 
 @pytest.fixture
 async def gateway(server: EmbeddedServer, tmp_path: Path) -> AsyncIterator[str]:
-    """The URL of a gateway's own process, over a real server, with small services."""
+    """Yield the URL of a gateway's own process, over a real server, with small services."""
     bus: NatsBus = await connected(server)
     await set_up(bus, SystemClock(), replicas=1)
     await fill(bus)
@@ -164,7 +164,7 @@ async def gateway(server: EmbeddedServer, tmp_path: Path) -> AsyncIterator[str]:
 
 
 async def test_every_operation_answers_as_described(gateway: str) -> None:
-    """In every role, to what is valid and to what is not."""
+    """An operation answers valid and invalid requests in every role as described."""
     with requests.Session() as session:
         for label, operation in OPERATIONS.items():
             found = await asyncio.to_thread(send_all, operation, gateway, session)

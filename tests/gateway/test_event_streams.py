@@ -32,7 +32,7 @@ Event = dict[str, str]
 
 
 async def publish(bus: MemoryBus, count: int, pool: str = "training", reason: str = "") -> None:
-    """Store events."""
+    """Publish so many events of a pool's node."""
     for _ in range(count):
         event = Cordoned(id="e", time=NOW, pool=pool, node=f"{pool}-1", reason=reason)
         await bus.publish(f"navarch.v1.node.{pool}.{pool}-1.event.cordoned", encode(event))
@@ -54,7 +54,7 @@ async def events_of(answer: httpx.Response) -> AsyncGenerator[Event, None]:
 async def streaming(
     url: str, query: str = "", token: str = "viewer-token", **headers: str
 ) -> AsyncIterator[AsyncGenerator[Event, None]]:
-    """A stream of events from a gateway."""
+    """Open a stream of events from a gateway."""
     own = {"Authorization": f"Bearer {token}"} | headers
     async with (
         asyncio.timeout(20),
@@ -69,7 +69,7 @@ async def streaming(
 
 
 async def take(events: AsyncGenerator[Event, None], count: int) -> list[Any]:
-    """The IDs of the next events."""
+    """Return the IDs of the next events."""
     found: list[int] = []
     async for event in events:
         if "data" in event:
@@ -116,7 +116,10 @@ async def test_a_stream_is_filtered_and_its_hostile_text_stays_one_event(
 async def test_events_are_selected_by_the_labels_of_their_pool(
     gateway: Gateway, bus: MemoryBus
 ) -> None:
-    """Of a page and of a stream; those of the fleet's own services have no pool, and no label."""
+    """The events of a page and of a stream are selected by labels.
+
+    Events of the fleet's own services have no pool, and no label.
+    """
     await publish(bus, 1, pool="serving")
     await publish(bus, 1)
     client = gateway.client("viewer-token")
@@ -159,7 +162,7 @@ async def test_streams_are_limited_and_a_closed_one_makes_room(
 
 @pytest.mark.parametrize("value", ["x", "-1", "1.5", "99999999999999999999999"])
 async def test_a_position_that_is_none_is_refused(gateway: Gateway, value: str) -> None:
-    """As a problem."""
+    """An invalid position is refused as a problem."""
     for token, headers, query in (
         ("viewer-token", {"Last-Event-ID": value}, ""),
         ("viewer-token", {}, f"?after={value}"),
@@ -170,7 +173,7 @@ async def test_a_position_that_is_none_is_refused(gateway: Gateway, value: str) 
 
 
 async def test_a_stream_needs_a_token(gateway: Gateway) -> None:
-    """Like every other path."""
+    """A stream needs a token like every other path."""
     assert (await gateway.client("").get("/api/v1/events/stream")).status_code == 401
 
 
@@ -180,7 +183,7 @@ PAUSE_SECONDS: Final = 60.0
 async def relayed(
     batches: AsyncGenerator[Sequence[RelayedEvent] | StreamReset, None], count: int
 ) -> list[int]:
-    """The sequences of the next events; 0 for a reset."""
+    """Return the sequences of the next events, with 0 for a reset."""
     found: list[int] = []
     async with asyncio.timeout(20):
         while len(found) < count:
@@ -210,7 +213,7 @@ async def test_what_memory_no_longer_has_is_read_from_the_bus(
 
 
 async def test_a_stream_that_catches_up_writes_little_at_a_time(bus: MemoryBus) -> None:
-    """What a slow caller holds in memory is one batch; an empty batch says that none was stored."""
+    """A slow caller holds one batch in memory; an empty batch says that none was stored."""
     relay = EventRelay(bus, SystemClock())
     running = asyncio.create_task(relay.run())
     position = await relay.newest()
@@ -255,7 +258,7 @@ async def test_a_stream_of_rare_events_shows_signs_of_life_among_many_others(
 
 
 async def test_a_caller_ahead_of_the_store_learns_that_it_was_set_back(bus: MemoryBus) -> None:
-    """It reads the fleet again; events that follow reach it."""
+    """A caller that is ahead reads the fleet again; events that follow reach it."""
     await publish(bus, 3)
     relay = EventRelay(bus, SystemClock())
     running = asyncio.create_task(relay.run())
@@ -271,7 +274,7 @@ async def test_a_caller_ahead_of_the_store_learns_that_it_was_set_back(bus: Memo
 
 
 async def test_a_gateway_that_stops_ends_its_streams(gateway: Gateway) -> None:
-    """So that callers go to another at once."""
+    """A gateway that stops ends its streams, so that callers go to another at once."""
     async with (
         serving(gateway.app) as url,  # type: ignore[arg-type]
         streaming(url) as events,

@@ -1,4 +1,4 @@
-"""Every route of the API's own description, with every role, by every authenticator."""
+"""Each route of the API's own description is called with every role, by every authenticator."""
 
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
@@ -39,7 +39,7 @@ def certificate_client(gateway: Gateway, name: str) -> httpx.AsyncClient:
 
 @pytest.fixture
 async def issuer() -> AsyncIterator[OidcIssuer]:
-    """A provider."""
+    """Serve an OIDC provider."""
     async with oidc_issuer() as found:
         yield found
 

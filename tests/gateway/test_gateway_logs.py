@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 async def test_the_gateways_log_is_read_over_the_bus_and_over_http(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    """Of every replica, whichever is asked; a token is in none of its lines."""
+    """The log has every replica's lines, whichever is asked; a token is in none of them."""
     file = tmp_path / "navarch.yaml"
     file.write_text(CONFIG)
     async with gateway_process(server.url, file) as first, gateway_process(server.url, file) as two:

@@ -1,4 +1,4 @@
-"""The gateway's own process with HTTPS, client certificates, a provider and a token at once."""
+"""The gateway's own process has HTTPS, client certificates, a provider and a token at once."""
 
 import asyncio
 import json
@@ -58,7 +58,10 @@ async def gateway_process(url: str, file: Path, **environment: str) -> AsyncIter
 
 @pytest.mark.usefixtures("bus")
 async def test_every_way_in_works_beside_the_others(server: EmbeddedServer, tmp_path: Path) -> None:
-    """By certificate, by provider and by the token of the environment; HTTP is not spoken."""
+    """Callers enter by certificate, by provider and by the environment's token.
+
+    HTTP is not spoken.
+    """
     own, clients = authority(tmp_path, "own"), authority(tmp_path, "clients")
     settings = server_settings(own, clients)
     file = tmp_path / "navarch.yaml"

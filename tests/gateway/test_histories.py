@@ -1,4 +1,4 @@
-"""What the gateway answers about samples, evidence, costs, the policy and diagnoses."""
+"""The gateway answers about samples, evidence, costs, the policy and diagnoses."""
 
 from datetime import timedelta
 from itertools import pairwise
@@ -102,7 +102,7 @@ async def test_samples_of_a_node_and_the_use_of_its_pool(gateway: Gateway, bus: 
 
 @pytest.mark.parametrize("count", [2, 32, 33, 1_000])
 def test_a_large_pools_utilization_is_that_of_nodes_all_over_it(count: int) -> None:
-    """Every node of a small one."""
+    """Each node of a small pool is sampled."""
     names = [f"n{each:03}" for each in range(count)]
     chosen = sampled_nodes(reversed(names))
     assert len(chosen) == min(count, 32)

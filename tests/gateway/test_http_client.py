@@ -1,4 +1,4 @@
-"""The Python client against the gateway: reads, changes, pages, streams, errors; async and sync."""
+"""The Python client calls the gateway: reads, changes, pages, streams, errors; async and sync."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,18 +30,18 @@ from tests.support.serving import serving
 
 @pytest.fixture
 async def url(gateway: Gateway) -> AsyncIterator[str]:
-    """The gateway's address."""
+    """Serve the gateway and yield its address."""
     async with serving(gateway.app) as found:  # type: ignore[arg-type]
         yield found
 
 
 def client(url: str, token: str = "viewer-token", **options: Any) -> AsyncNavarch:
-    """A caller with a token."""
+    """Return a caller with a token."""
     return AsyncNavarch(url, token=token, **options)
 
 
 async def test_every_read_returns_its_type(url: str, manager: Manager) -> None:
-    """Also of text that would like to be something else."""
+    """A read returns its type, also of hostile text."""
     assert manager.asked == []
     async with client(url, "admin-token") as fleet:
         node = await fleet.get_node("training-2")
@@ -102,7 +102,10 @@ async def test_a_change_is_carried_out_once_for_each_key(url: str, manager: Mana
 async def test_problems_are_errors_with_types(
     url: str, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who may not, what there is not, what is refused; the remedy is in the text, a token never."""
+    """Errors have types for forbidden, missing and refused calls.
+
+    The remedy is in the text, a token never.
+    """
     secret = "a-guess-of-more-than-ten-characters"
     async with client(url, secret) as fleet:
         with pytest.raises(UnauthenticatedError, match="navarch gateway token create") as wrong:
@@ -134,7 +137,10 @@ async def test_problems_are_errors_with_types(
 async def test_a_stream_goes_on_over_broken_connections(
     url: str, bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From now on or from a position, each event once, also those that came in between."""
+    """A stream starts now or at a position, and has each event once.
+
+    Events that came during an interruption are among them.
+    """
     monkeypatch.setattr("services.http_client.http_transport.RECONNECT_SECONDS", 0.01)
     proxy = Proxy(int(url.rpartition(":")[2]))
     await proxy.restore()
@@ -158,7 +164,7 @@ async def test_a_stream_goes_on_over_broken_connections(
 
 
 async def test_a_stream_that_may_not_be_is_no_stream(make_gateway: MakeGateway) -> None:
-    """It ends at once with the problem's error, not after minutes of trying."""
+    """A refused stream ends at once with the problem's error, not after minutes of trying."""
     async with serving(make_gateway().app) as url:  # type: ignore[arg-type]
         for token, pool, error in (
             ("guess", "", UnauthenticatedError),
@@ -195,7 +201,7 @@ async def test_the_client_that_waits_does_the_same(url: str, bus: MemoryBus) -> 
 def test_what_names_no_gateway_is_refused_without_its_secrets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An address with a password, a token with a line break, no address at all."""
+    """An address with a password, a token with a line break, and no address are refused."""
     for variable in ("NAVARCH_SERVER", "NAVARCH_AUTH_TOKEN", "NAVARCH_CA_FILE"):
         monkeypatch.delenv(variable, raising=False)
     for server, token, said in (

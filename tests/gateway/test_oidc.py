@@ -53,45 +53,45 @@ class Ahead(SystemClock):
     seconds = 0.0
 
     def monotonic(self) -> float:
-        """So much later."""
+        """Return the time, so much later."""
         return super().monotonic() + self.seconds
 
 
 @pytest.fixture
 async def issuer() -> AsyncIterator[OidcIssuer]:
-    """A provider with an RSA and an EC key."""
+    """Serve a provider with an RSA and an EC key."""
     async with oidc_issuer() as found:
         yield found
 
 
 @pytest.fixture
 async def clock() -> Ahead:
-    """The authenticator's clock."""
+    """Return the authenticator's clock."""
     return Ahead()
 
 
 def options(of: OidcIssuer, **changes: Any) -> OidcAuthenticator.Options:
-    """Of an authenticator of this issuer."""
+    """Return the options of an authenticator of this issuer."""
     raw = {"issuer": of.url, "audience": AUDIENCE, "grants": GRANTS, **changes}
     return msgspec.convert(raw, OidcAuthenticator.Options)
 
 
 @pytest.fixture
 async def oidc(issuer: OidcIssuer, clock: Ahead) -> AsyncIterator[OidcAuthenticator]:
-    """The authenticator."""
+    """Yield the authenticator."""
     found = OidcAuthenticator(options=options(issuer), clock=clock)
     yield found
     await found.close()
 
 
 def presented(token: str, scheme: str = "Bearer") -> Presented:
-    """A request with a token."""
+    """Return a request with a token."""
     return Presented("GET", "/api/v1/nodes", {"authorization": f"{scheme} {token}"}, "10.0.0.5")
 
 
 @pytest.mark.parametrize("kind", ["RSA", "EC"])
 async def test_a_token_names_its_caller(oidc: Any, issuer: OidcIssuer, kind: Any) -> None:
-    """With the role of the first grant that matches, and until the token ends."""
+    """A caller has the role of the first grant that matches, until the token ends."""
     end = datetime(2100, 1, 1, tzinfo=UTC)
     for changes, role, pools in (
         ({}, "admin", ()),
@@ -140,7 +140,7 @@ NAMES = tuple(forged(OidcIssuer(url="http://127.0.0.1:1")))
 async def test_what_the_provider_did_not_sign_is_refused(
     oidc: Any, issuer: OidcIssuer, name: str
 ) -> None:
-    """And nothing is said of why, as nothing in it is proven."""
+    """The refusal does not say why, as nothing in such a token is proven."""
     said, found = NOT_VALID, None
     try:
         found = await oidc.authenticate(presented(forged(issuer)[name]))
@@ -177,7 +177,7 @@ async def test_what_the_provider_did_not_sign_is_refused(
 async def test_a_token_that_is_not_valid_here_and_now_is_refused(
     oidc: Any, issuer: OidcIssuer, changes: dict[str, Any], said: str
 ) -> None:
-    """Its owner learns why: the provider's signature proves that it is theirs."""
+    """The token's owner learns why: the provider's signature proves that the token is theirs."""
     with pytest.raises(RefusedCredentialsError, match=said):
         await oidc.authenticate(presented(issuer.token(**changes)))
 
@@ -186,7 +186,7 @@ async def test_a_token_that_is_not_valid_here_and_now_is_refused(
 async def test_a_caller_without_a_grant_has_no_role(
     oidc: Any, issuer: OidcIssuer, groups: Any
 ) -> None:
-    """It is known, and refused as such."""
+    """A caller without a grant is known, and refused as such."""
     with pytest.raises(NoRoleError, match="no grant matches the groups of ada"):
         await oidc.authenticate(presented(issuer.token(groups=groups)))
 
@@ -218,7 +218,7 @@ async def test_keys_are_rotated(oidc: Any, issuer: OidcIssuer, clock: Ahead) -> 
 async def test_unknown_keys_do_not_flood_the_provider(
     oidc: Any, issuer: OidcIssuer, clock: Ahead
 ) -> None:
-    """However many tokens name one, it is asked once in AGAIN_SECONDS."""
+    """The provider is asked once in AGAIN_SECONDS, however many tokens name an unknown key."""
     tokens = [issuer.token("RSA", 2, {"kid": f"k{number}"}) for number in range(200)]
 
     async def refused(token: str) -> None:
@@ -238,7 +238,7 @@ async def test_unknown_keys_do_not_flood_the_provider(
 async def test_keys_outlive_the_providers_outage(
     oidc: Any, issuer: OidcIssuer, clock: Ahead
 ) -> None:
-    """For a day; it is asked every AGAIN_SECONDS, and found again."""
+    """Keys are kept for a day; the provider is asked every AGAIN_SECONDS, and found again."""
     await oidc.authenticate(presented(issuer.token()))
     issuer.down = True
     clock.seconds += FRESH_SECONDS + 1
@@ -313,7 +313,7 @@ async def test_a_hanging_provider_delays_for_seconds_alone(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
 @given(st.lists(st.binary(max_size=40), min_size=3, max_size=3), st.booleans())
 async def test_no_garbage_ends_otherwise_than_refused(parts: list[bytes], signed: bool) -> None:
-    """A header or claims of any bytes, base64 or not."""
+    """A header or claims of any bytes, base64 or not, are refused."""
     issuer = OidcIssuer(url="http://127.0.0.1:1")
     oidc = OidcAuthenticator(options=options(issuer), clock=SystemClock())
     texts = [encoded(each) if signed else each.decode("latin-1") for each in parts]
@@ -326,7 +326,7 @@ async def test_no_garbage_ends_otherwise_than_refused(parts: list[bytes], signed
 
 
 async def test_claims_can_be_named_otherwise(issuer: OidcIssuer, clock: Ahead) -> None:
-    """By an email that is verified, and by roles within another claim."""
+    """Claims may be a verified email, and roles within another claim."""
     changes = {"name_claim": "email", "groups_claim": "realm_access.roles"}
     found = OidcAuthenticator(options=options(issuer, **changes), clock=clock)
     about = {"email": "ada@example.com", "realm_access": {"roles": ["gpu-admins"]}}
@@ -352,7 +352,7 @@ async def test_claims_can_be_named_otherwise(issuer: OidcIssuer, clock: Ahead) -
     ],
 )
 def test_groups_are_a_text_a_list_or_within(claims: Any, name: str, groups: list[str]) -> None:
-    """Whatever else a claim is, it is no group."""
+    """A claim that is neither a text nor a list is no group."""
     assert list(groups_of(claims, name)) == groups
 
 
@@ -382,7 +382,10 @@ def test_only_signatures_with_public_keys_can_be_configured(algorithms: list[str
 async def test_the_gateway_answers_callers_of_a_provider(
     oidc: Any, issuer: OidcIssuer, make_gateway: MakeGateway
 ) -> None:
-    """Beside those with tokens; what is refused, forbidden or not known has its status."""
+    """Callers of a provider are served beside those with tokens.
+
+    A refused, a forbidden and an unknown caller each have their status.
+    """
     gateway = make_gateway(others={"company": oidc})
 
     async def get(token: str) -> httpx.Response:
@@ -409,7 +412,7 @@ async def test_the_gateway_answers_callers_of_a_provider(
 async def test_a_provider_that_is_away_is_503(
     oidc: Any, issuer: OidcIssuer, make_gateway: MakeGateway
 ) -> None:
-    """Its callers come again; those with tokens are not affected."""
+    """Callers of a missing provider come again; those with tokens are not affected."""
     issuer.down = True
     gateway = make_gateway(others={"company": oidc})
     answer = await gateway.client(issuer.token()).get("/api/v1/caller")

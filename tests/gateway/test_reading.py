@@ -1,4 +1,4 @@
-"""What the gateway answers about nodes, instances, pools, sagas, incidents and events."""
+"""The gateway answers about nodes, instances, pools, sagas, incidents and events."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ PROBLEM = "application/problem+json"
 
 
 async def ask(gateway: Gateway, path: str, status: int = 200) -> Any:
-    """What a viewer gets."""
+    """Return the answer that a viewer gets."""
     answer = await gateway.client().get(f"/api/v1{path}")
     assert answer.status_code == status, answer.text
     if status != 200:
@@ -51,7 +51,7 @@ async def ask(gateway: Gateway, path: str, status: int = 200) -> Any:
 async def test_nodes_are_selected_by_their_fields_and_their_pools_labels(
     gateway: Gateway, query: str, names: str
 ) -> None:
-    """In the order of pool and name."""
+    """Nodes are in the order of pool and name."""
     found = await ask(gateway, f"/nodes{query}")
     assert names.split() == [each["id"] for each in found["items"]]
 
@@ -91,7 +91,7 @@ async def test_pages_together_are_the_whole(gateway: Gateway, query: str, limit:
 
 
 async def test_an_unchanged_answer_is_not_sent_again(gateway: Gateway) -> None:
-    """Its tag stays; one of another answer does not match."""
+    """The tag of an unchanged answer stays; one of another answer does not match."""
     client = gateway.client()
     first = await client.get("/api/v1/nodes?pool=training")
     tag = first.headers["ETag"]
@@ -105,7 +105,7 @@ async def test_an_unchanged_answer_is_not_sent_again(gateway: Gateway) -> None:
 
 
 async def test_a_pools_status_counts_every_node_once(gateway: Gateway) -> None:
-    """Field by field."""
+    """Each field of a pool's status counts a node once."""
     assert await ask(gateway, "/pools/training/status") == {
         "name": "training",
         "total_nodes": 3,
@@ -121,7 +121,7 @@ async def test_a_pools_status_counts_every_node_once(gateway: Gateway) -> None:
 
 
 async def test_an_instance_is_shown_without_its_launchs_secrets(gateway: Gateway) -> None:
-    """Its token, keys and set-up are the provisioner's alone."""
+    """The token, keys and set-up of a launch are the provisioner's alone."""
     found = await ask(gateway, "/instances?limit=1")
     assert (found["items"][0]["instance"], found["next"]) == ("serving-1", "serving.serving-1")
     assert "secret-of-the-launch" not in json.dumps(await ask(gateway, "/instances"))
@@ -153,13 +153,13 @@ async def test_open_sagas_and_incidents_are_read_from_the_records(
 
 
 async def stored(bus: MemoryBus, *events: Event) -> None:
-    """Store events."""
+    """Store these events."""
     for each in events:
         await bus.publish(event_subject(each), encode(each), msg_id=each.id)
 
 
 def some_events() -> list[Event]:
-    """Of two pools, their nodes and a service."""
+    """Return events of two pools, their nodes and a service."""
     node = {"pool": "training", "node": "training-1"}
     return [
         Cordoned(id="1", time=NOW, reason=HOSTILE, **node),
@@ -193,7 +193,7 @@ async def test_events_are_selected_by_pool_node_and_kind(
 
 
 async def test_pages_of_events_go_on_after_the_last(gateway: Gateway, bus: MemoryBus) -> None:
-    """Also with what is stored later."""
+    """Pages go on with events that are stored later too."""
     await stored(bus, *some_events())
     first = await ask(gateway, "/events?limit=2&type=cordoned")
     assert [1, 5] == [each["sequence"] for each in first["items"]]
@@ -236,7 +236,7 @@ async def test_hostile_text_arrives_as_the_json_that_it_is(
 async def test_what_cannot_be_answered_says_why(
     gateway: Gateway, path: str, status: int, detail: str
 ) -> None:
-    """As a problem with a remedy."""
+    """The answer is a problem with a remedy."""
     assert (await ask(gateway, path, status))["detail"].startswith(detail)
 
 

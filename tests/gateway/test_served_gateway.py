@@ -35,13 +35,13 @@ pools:
 
 
 def caller(url: str, token: str) -> httpx.AsyncClient:
-    """A client with a token."""
+    """Return a client with a token."""
     headers = {"Authorization": f"Bearer {token}"}
     return httpx.AsyncClient(base_url=url, headers=headers, timeout=20)
 
 
 async def resumed(client: AsyncNavarch) -> AsyncGenerator[tuple[int, str], None]:
-    """Every event from the first on, over the death of the gateway."""
+    """Yield every event from the first on, over the death of the gateway."""
     async with aclosing(client.follow_events(after=0)) as events:
         async for event in events:
             yield event.sequence, event.kind
@@ -70,7 +70,7 @@ async def until(events: AsyncGenerator[tuple[int, str], None], *kinds: str) -> l
 
 
 async def stored(client: httpx.AsyncClient, last: int) -> list[int]:
-    """The sequences of all stored events up to one."""
+    """Return the sequences of all stored events up to one."""
     found: list[Any] = []
     after, more = 0, True
     while more:
@@ -128,7 +128,7 @@ async def test_a_fleet_is_changed_and_followed_over_http(tmp_path: Path) -> None
 
 
 async def its_changes_are_followed(follower: AsyncNavarch, bob: httpx.AsyncClient) -> None:
-    """With the credentials that the gateway has on the bus."""
+    """Changes of the pool are followed with the credentials that the gateway has on the bus."""
     async with asyncio.timeout(60), aclosing(follower.follow_pool("training")) as changes:
         whole = await anext(changes)
         assert (whole.whole, len(whole.nodes)) == (True, 1)
@@ -145,7 +145,7 @@ async def its_changes_are_followed(follower: AsyncNavarch, bob: httpx.AsyncClien
 
 
 async def every_change_is_audited(fleet: Served, node: str) -> None:
-    """By HTTP and by command: who, what, from where, and what came of it."""
+    """Changes by HTTP and by command are audited: who, what, from where, and the outcome."""
     status, out = await navarch("audit", "--since", "10m", "-o", "json", place=fleet.place)
     assert status == 0, out
     rows = {

@@ -45,7 +45,7 @@ class PriceListApp:
         return [json.dumps(answer).encode()]
 
     def answer(self, asked: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """Status and body."""
+        """Return the HTTP status line and the body for a request."""
         report = ParamValidator().validate(asked, self.wanted)
         fields = {each["Field"]: each["Value"] for each in asked.get("Filters", ())}
         if report.has_errors() or asked["ServiceCode"] != "AmazonEC2":

@@ -46,12 +46,12 @@ class AzureLogins:
         return [Route(login, self._ordered(self._login), methods=["POST"])]
 
     def accepts(self, request: Request) -> bool:
-        """Whether a request has a token of ours."""
+        """Return whether a request has a token that this server issued."""
         tokens = {f"Bearer eyJ0.{number}" for number in range(len(self.issued))}
         return request.headers.get("Authorization") in tokens
 
     def issue(self, to: str) -> str:
-        """A new token."""
+        """Return a new token and record who asked for it."""
         self.issued.append(to)
         return f"eyJ0.{len(self.issued) - 1}"
 

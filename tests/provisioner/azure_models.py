@@ -1,4 +1,4 @@
-"""What Azure's models know, out of `data/azure.json`, and the refusal of all else.
+"""Azure's models in `data/azure.json` are applied: whatever they do not know is refused.
 
 The file holds names, types and requirements taken out of the models of Microsoft's SDK
 (azure-mgmt-compute 39.0.0 and azure-mgmt-network 33.1.0).
@@ -45,7 +45,7 @@ class AzureRefusalError(Exception):
 
 
 def method_of(request: Request) -> tuple[str, dict[str, str]]:
-    """Which documented method a request is; its path's parameters."""
+    """Return the name of the documented method that a request is, and its path's parameters."""
     for name, verb, pattern, about in METHODS:
         found = pattern.fullmatch(request.url.path)
         if found and verb == request.method:
@@ -112,7 +112,7 @@ def _check_object(value: dict[str, Any], schema: dict[str, Any], where: str) -> 
 
 
 def check_machine(body: dict[str, Any]) -> None:
-    """What the service checks beside its models."""
+    """Refuse a machine that breaks the rules that the service has beside its models."""
     properties = body["properties"]
     spot = properties.get("priority") == "Spot"
     if "evictionPolicy" in properties and not spot:

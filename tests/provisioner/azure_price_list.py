@@ -16,7 +16,7 @@ H100, A100 = "Standard_ND96isr_H100_v5", "Standard_NC24ads_A100_v4"
 
 
 def meter(size: str, dollars: float, sku: str = "", **changes: Any) -> dict[str, Any]:
-    """One entry of the list."""
+    """Return one entry of the price list."""
     return {
         "currencyCode": "USD",
         "retailPrice": dollars,

@@ -33,7 +33,7 @@ KINDS = {"virtualMachines": "machine", "networkInterfaces": "nic", "publicIPAddr
 
 
 class AzureServer:
-    """One resource group."""
+    """Serves the strict API of one resource group."""
 
     def __init__(self) -> None:
         self.resources: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in KINDS}
@@ -60,7 +60,7 @@ class AzureServer:
 
     @property
     def machines(self) -> dict[str, dict[str, Any]]:
-        """By name."""
+        """Return the virtual machines by name."""
         return self.resources["virtualMachines"]
 
     @property
@@ -75,7 +75,7 @@ class AzureServer:
         self.refusals.append((method, AzureRefusalError(status, code, code, wait), after_success))
 
     def app(self) -> Starlette:
-        """Everything under one roof."""
+        """Return one application with the API, prices, monitors and the metadata service."""
         verbs = ["GET", "POST", "DELETE", "PUT", "PATCH"]
         return Starlette(
             routes=[
@@ -378,7 +378,7 @@ def _last(path: str) -> str:
 
 @asynccontextmanager
 async def serving(identity: str) -> AsyncIterator[AzureServer]:
-    """The API, up on loopback, and the logins by TLS alone, with this certificate and key."""
+    """Serve the API on loopback, and the logins by TLS alone, with this certificate and key."""
     api = AzureServer()
     logins = Starlette(routes=api.logins.routes())
     async with (

@@ -62,13 +62,13 @@ class DryProvider(SimulatedProvider):
         return await super().provision(request)
 
     async def list(self) -> list[Instance]:
-        """Its own alone."""
+        """Return the instances in the zones of this provider alone."""
         mine = ZONES[self.name]
         return [each for each in await super().list() if each.zone in mine]
 
 
 def settings(nodes: int, **pool: Any) -> dict[str, Any]:
-    """The configuration of the fleet."""
+    """Return the configuration of a fleet with so many nodes."""
     training = {
         "instance_type": "simulated",
         "providers": [{"name": name, "zones": zones} for name, zones in ZONES.items()],

@@ -72,7 +72,7 @@ async def remade(
 
 @pytest.fixture
 def hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has no capacity will have none for longer than any launch here may take."""
+    """An offering without capacity has none for longer than any launch here may take."""
     hour = replace(RULES["CAPACITY"], block_seconds=3600, block_max_seconds=3600)
     monkeypatch.setitem(RULES, "CAPACITY", hour)
 
@@ -118,7 +118,7 @@ def make_local(tmp_path: Path) -> Iterator[Callable[..., LocalProvider]]:
 
 @pytest.fixture
 async def engine() -> AsyncIterator[DockerServer]:
-    """A strict Docker engine."""
+    """Serve a strict Docker engine."""
     async with serving_docker() as server:
         yield server
 
@@ -140,13 +140,13 @@ async def make_docker(
 
 @pytest.fixture
 def boxes() -> int:
-    """How many machines of our own there are."""
+    """Return how many SSH machines the test has."""
     return 8
 
 
 @pytest.fixture
 async def owned(boxes: int, tmp_path: Path) -> AsyncIterator[Machines]:
-    """Machines of our own."""
+    """Run the SSH machines of the test."""
     (tmp_path / "machines").mkdir()
     async with machines(tmp_path / "machines", boxes) as all_:
         yield all_
@@ -177,7 +177,7 @@ async def make_ssh(owned: Machines, tmp_path: Path) -> AsyncIterator[Callable[..
 
 @pytest.fixture
 async def lambda_api() -> AsyncIterator[LambdaServer]:
-    """A strict Lambda Cloud."""
+    """Serve a strict Lambda Cloud."""
     async with serving_lambda() as server:
         yield server
 
@@ -225,7 +225,7 @@ def remembered(load: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def moto(services_read_once: None) -> Iterator[str]:
-    """A moto server in a process of its own; its URL."""
+    """Run moto's server in a process of its own and yield its URL."""
     del services_read_once
     with running_moto() as url:
         yield url
@@ -252,7 +252,7 @@ async def make_aws(
 
 @pytest.fixture(scope="session")
 def service_account() -> tuple[str, str]:
-    """A private key and its public one, in PEM."""
+    """Return a private key and its public key, in PEM."""
     key = rsa.generate_private_key(public_exponent=65_537, key_size=2048)
     private = key.private_bytes(
         serialization.Encoding.PEM,
@@ -267,7 +267,7 @@ def service_account() -> tuple[str, str]:
 
 @pytest.fixture
 async def gcp(service_account: tuple[str, str]) -> AsyncIterator[GcpServer]:
-    """A strict Compute Engine."""
+    """Serve a strict Compute Engine."""
     async with serving_gcp(service_account[1]) as api:
         yield api
 
@@ -306,7 +306,7 @@ async def make_gcp(
 
 @pytest.fixture(scope="session")
 def azure_identity(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with a certificate for loopback and its key."""
+    """Return a file with a certificate for loopback and its key."""
     file = tmp_path_factory.mktemp("azure") / "identity.pem"
     file.write_text("".join(self_signed()))
     return file
@@ -314,7 +314,7 @@ def azure_identity(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def azure(azure_identity: Path) -> AsyncIterator[AzureServer]:
-    """A strict Azure."""
+    """Serve a strict Azure."""
     async with azure_server.serving(str(azure_identity)) as api:
         yield api
 
@@ -351,7 +351,7 @@ async def make_azure(
 
 @pytest.fixture
 async def coreweave() -> AsyncIterator[CoreWeaveServer]:
-    """A strict cluster of CoreWeave's."""
+    """Serve a strict cluster of CoreWeave's."""
     async with coreweave_server.serving() as api:
         yield api
 

@@ -60,12 +60,12 @@ class RefusalError(Exception):
 
     @property
     def answer(self) -> Response:
-        """As it is sent."""
+        """Return the refusal as an HTTP response."""
         return JSONResponse(self.body, self.code)
 
 
 class CoreWeaveServer:
-    """One cluster."""
+    """Serves the strict API of one cluster."""
 
     def __init__(self) -> None:
         self.pools: dict[str, dict[str, Any]] = {}
@@ -96,7 +96,7 @@ class CoreWeaveServer:
         self.refusals.append((call, RefusalError(code, reason, reason, wait), after_success))
 
     def app(self) -> Starlette:
-        """Everything under one roof."""
+        """Return the application that answers every path."""
         verbs = ["GET", "POST", "PUT", "PATCH", "DELETE"]
         return Starlette(routes=[Route("/{path:path}", self._api, methods=verbs)])
 

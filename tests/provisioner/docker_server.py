@@ -50,7 +50,7 @@ class EngineError(Exception):
 
 
 class DockerServer:
-    """One engine."""
+    """Serves the strict API of one engine."""
 
     def __init__(self) -> None:
         self.containers: dict[str, dict[str, Any]] = {}
@@ -274,7 +274,7 @@ def _check(schema: dict[str, Any], value: Any, at: str) -> None:
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[DockerServer]:
-    """The engine, up behind a socket with a short path."""
+    """Serve an engine behind a socket with a short path."""
     engine = DockerServer()
     with tempfile.TemporaryDirectory(prefix="nv") as folder:
         engine.socket = f"{folder}/d.sock"

@@ -1,4 +1,7 @@
-"""What may happen between a provider and its cloud: its process dies, or an answer is lost."""
+"""Transports inject faults between a provider and its cloud.
+
+The provider's process dies, or an answer is lost.
+"""
 
 import httpx
 
@@ -32,7 +35,7 @@ class LosingTransport(httpx.AsyncHTTPTransport):
 
     @property
     def lost(self) -> bool:
-        """Whether there were as many requests."""
+        """Return whether the request whose answer is lost has been made."""
         return self._left <= 0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

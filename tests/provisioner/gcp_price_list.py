@@ -26,7 +26,7 @@ US, EU = "us-central1", "europe-west4"
 def sku(
     description: str, dollars: float, unit: str = "h", usage: str = "OnDemand", region: str = US
 ) -> dict[str, Any]:
-    """One entry of the list."""
+    """Return one entry of the price list."""
     units, nanos = divmod(round(dollars * 1e9), 10**9)
     price = {"currencyCode": "USD", "units": str(units), "nanos": nanos}
     expression = {"usageUnit": unit, "tieredRates": [{"startUsageAmount": 0, "unitPrice": price}]}
@@ -87,7 +87,7 @@ SKUS = [
 
 
 class GcpPriceList:
-    """Answers `services.skus.list`."""
+    """Answers requests of the method `services.skus.list`."""
 
     def __init__(self, logins: GoogleLogins) -> None:
         self.logins = logins
@@ -97,7 +97,7 @@ class GcpPriceList:
         self.asked: list[dict[str, str]] = []
 
     async def answer(self, request: Request) -> Response:
-        """A page of the list."""
+        """Answer one page of the list."""
         query = dict(request.query_params)
         self.asked.append(query)
         if not self.logins.accepts(request, PRICES_SCOPE):

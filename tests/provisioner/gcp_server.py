@@ -57,7 +57,7 @@ class GcpError(Exception):
 
 
 class GcpServer:
-    """One project at Google."""
+    """Serves the strict API of one project at Google."""
 
     def __init__(self, public_key: str) -> None:
         self.logins = GoogleLogins(public_key)
@@ -81,7 +81,7 @@ class GcpServer:
         self.refusals.append((method, status, reason, after_success))
 
     def app(self) -> Starlette:
-        """Everything under one roof."""
+        """Return one application with the logins, the prices and the API."""
         return Starlette(
             routes=[
                 *self.logins.routes(),
@@ -292,7 +292,7 @@ def check_value(api: Any, value: Any, schema: dict[str, Any], where: str) -> Non
 
 @asynccontextmanager
 async def serving(public_key: str) -> AsyncIterator[GcpServer]:
-    """The API, up on loopback."""
+    """Serve the API on loopback."""
     api = GcpServer(public_key)
     async with serving_app(api.app()) as api.url:
         api.logins.url = api.url

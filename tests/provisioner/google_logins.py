@@ -57,7 +57,7 @@ class GoogleLogins:
         self.silent.set()
 
     def routes(self) -> list[Route]:
-        """Everything on one host."""
+        """Return the routes of every token endpoint, all on one host."""
         impersonation = f"/v1/projects/-/serviceAccounts/{ACCOUNT}:generateAccessToken"
         return [
             Route("/token", self._ordered(self._token), methods=["POST"]),
@@ -69,7 +69,7 @@ class GoogleLogins:
         ]
 
     def accepts(self, request: Request, scope: str = SCOPE) -> bool:
-        """Whether a request has a token of ours, for what it is about."""
+        """Return whether a request has a token of this server that is valid for the scope."""
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
         known = kind == "Bearer" and token in self._tokens()
         return known and self.scopes.get(token, scope) in IAM_SCOPES | {scope}
@@ -86,7 +86,7 @@ class GoogleLogins:
 
     @property
     def impersonation_url(self) -> str:
-        """Of the only account."""
+        """Return the URL at which the only account is impersonated."""
         return f"{self.url}/v1/projects/-/serviceAccounts/{ACCOUNT}:generateAccessToken"
 
     def _tokens(self) -> set[str]:

@@ -1,4 +1,4 @@
-"""What a bare HTTP status means to every provider that is asked over HTTP."""
+"""Each bare HTTP status means the same to every provider that is asked over HTTP."""
 
 from typing import Final
 

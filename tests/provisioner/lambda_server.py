@@ -48,7 +48,7 @@ def failure(status: int, code: str, message: str = "") -> Response:
 
 
 class LambdaServer:
-    """One account at Lambda."""
+    """Serves the strict API of one account at Lambda."""
 
     def __init__(self) -> None:
         self.instances: dict[str, dict[str, Any]] = {}
@@ -67,7 +67,7 @@ class LambdaServer:
         self.orders.append((path, answer, after_success))
 
     def called(self, path: str) -> int:
-        """How often a path was asked."""
+        """Return how often a path was requested."""
         return sum(each == path for each, _ in self.calls)
 
     def app(self) -> Starlette:
@@ -195,7 +195,7 @@ def _problem(body: dict[str, Any]) -> str:
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[LambdaServer]:
-    """The API, up on loopback."""
+    """Serve the API on loopback."""
     api = LambdaServer()
     async with serving_app(api.app()) as url:
         api.url = f"{url}/api/v1"

@@ -43,7 +43,7 @@ class Lossy:
 
     @property
     def url(self) -> str:
-        """What the provider takes for its cloud's URL, or for its socket."""
+        """Return the URL, or the path of the socket, that the provider is given for its cloud."""
         return self.socket or urlunsplit(self._rest._replace(netloc=f"127.0.0.1:{self.port}"))
 
     def order(self, *, die_at: int = 0, lose: int = 0) -> None:
@@ -87,7 +87,7 @@ class Lossy:
 
 @asynccontextmanager
 async def lossy(upstream: str) -> AsyncIterator[Lossy]:
-    """A way to this URL, up on loopback; or to this socket, beside it."""
+    """Serve a lossy proxy to this URL on loopback, or to this socket beside it."""
     way = Lossy(upstream)
     app = Starlette(routes=[Route("/{path:path}", way.answer, methods=METHODS)])
     async with serving(app, way.socket) as url:

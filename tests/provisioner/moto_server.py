@@ -97,14 +97,14 @@ def describe_instance_status(
 
 
 def events(self: Instance) -> list[dict[str, Any]]:
-    """What is scheduled for it."""
+    """Return the events that are scheduled for an instance."""
     code = _tag(self, EVENT)
     about = {"InstanceEventId": f"instance-event-{self.id}", "Code": code}
     return [{**about, "Description": "announced", "NotBefore": NOT_BEFORE}] if code else []
 
 
 def checked(part: str, plain_check: Any) -> property:
-    """A status check of an instance."""
+    """Return a property with a status check of an instance."""
 
     def check(self: Instance) -> dict[str, Any]:
         if _tag(self, IMPAIRED) != part:

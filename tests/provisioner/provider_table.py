@@ -35,7 +35,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What its tests are called."""
+        """Return the name that the row's tests have."""
         return f"{self.kind} {self.variant}".strip()
 
     @property

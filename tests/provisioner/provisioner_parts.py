@@ -1,4 +1,4 @@
-"""What the provisioner's tests share: inputs, a service on the real bus, and mortal wrappers."""
+"""The provisioner's tests share inputs, a service on the real bus, and wrappers that end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -104,7 +104,7 @@ async def answer_proposals(bus: Bus, service: str) -> None:
 
 
 async def recorded(bus: Bus, node: str = "web-1") -> InstanceRecord:
-    """A node's record."""
+    """Return the record of a node; there must be one."""
     found = await InstanceStore(bus).get(f"web.{node}")
     assert found is not None
     return found
@@ -119,7 +119,7 @@ def fake(**options: Any) -> FakeProvider:
 
 
 def launch(**changes: Any) -> LaunchSpec:
-    """What the tests launch."""
+    """Return the launch that the tests order."""
     plain = {"fleet": FLEET, "provider": "fake", "instance_type": "h100", "gpu_count": 8}
     return LaunchSpec(**(plain | changes))
 
@@ -136,7 +136,7 @@ async def forget_instances(bus: Bus) -> None:
 
 
 def request(name: str = "web-1", **changes: Any) -> ProvisionRequest:
-    """What the tests ask a provider for."""
+    """Return the request that the tests make of a provider."""
     values: dict[str, Any] = {
         "name": name,
         "fleet": FLEET,
@@ -177,7 +177,7 @@ def steps(
     limits: TimeLimits = QUICK,
     templates: BootstrapTemplates | None = None,
 ) -> SagaStepHandlers:
-    """The steps of one replica."""
+    """Return the step handlers of one replica with one provider."""
     return step_handlers(bus, providers(provider, limits), limits, templates)
 
 
@@ -191,7 +191,7 @@ def step_handlers(
     configured: Mapping[str, PluginSettings] = MappingProxyType({}),
     clock: Clock = SystemClock(),  # noqa: B008 - it has no state
 ) -> SagaStepHandlers:
-    """The steps of one replica at these providers."""
+    """Return the step handlers of one replica at these providers."""
     store = InstanceStore(bus)
     scorer = OfferingScorer(store, clock, OfferingCatalogue(types, calls.traits()))
     offerings, schedulers = OfferingStore(bus, clock), Schedulers({}, None)
@@ -213,7 +213,7 @@ def providers(provider: Provider, timing: TimeLimits = QUICK) -> Providers:
 
 
 def context(bus: Bus, replica: str = "provisioner-1", settings: Settings | None = None) -> Context:
-    """What the process gives its service."""
+    """Return the context that the process gives its service."""
     return Context(
         name="provisioner",
         replica=replica,
@@ -234,7 +234,7 @@ async def running(
     replica: str = "provisioner-1",
     types: InstanceTypes = InstanceTypes(),  # noqa: B008 - it is frozen
 ) -> AsyncIterator[None]:
-    """One replica of the service, on the real bus."""
+    """Run one replica of the service on the real bus."""
     given = context(bus, replica)
     service = assemble(given, providers(provider, timing), timing, types)
     loops = [
@@ -276,7 +276,7 @@ async def start_step(bus: Bus, wanted: Command, expected: int = 0, *, undo: bool
 
 
 async def answer_to(bus: Bus, saga: str, after: int) -> tuple[SagaEntry, int]:
-    """The first entry of a saga's log after a sequence, with its own."""
+    """Return the first entry of a saga's log after a sequence, and the entry's own sequence."""
     async with asyncio.timeout(SECONDS_MAX):
         async for stored in bus.follow(SAGAS.name, [saga_tree(saga)], "all"):
             if stored.sequence > after:

@@ -30,7 +30,7 @@ LOOKS = 2
 
 
 def failure(status: int, message: str, text: str = "") -> Response:
-    """An error with one message of the registry."""
+    """Return an error with one message of the registry."""
     info = {
         "@odata.type": "#Message.v1_1_2.Message",
         "MessageId": f"Base.1.18.{message}",
@@ -47,7 +47,7 @@ def failure(status: int, message: str, text: str = "") -> Response:
 
 
 class RedfishServer:
-    """One controller."""
+    """Serves the strict API of one controller."""
 
     def __init__(self) -> None:
         self.systems = ["437XR1138R2"]
@@ -150,7 +150,7 @@ class RedfishServer:
 
 @asynccontextmanager
 async def serving(identity: str) -> AsyncIterator[RedfishServer]:
-    """The controller, up on loopback, with the certificate and key of a file."""
+    """Serve the controller on loopback, with the certificate and key of a file."""
     server = RedfishServer()
     async with serving_app(server.app(), identity=identity) as url:
         server.address = url.removeprefix("https://")

@@ -1,4 +1,4 @@
-"""Machines of one's own: SSH servers in this process, each with a folder for its home and disk.
+"""SSH servers in this process act as machines, each with a folder for its home and disk.
 
 What is sent to them runs in a real shell. A machine can be switched off, hang, turn logins away, or
 hang up once a command has run.
@@ -29,7 +29,7 @@ def new_key(file: Path) -> None:
 
 @dataclass(eq=False)
 class Box:
-    """One machine."""
+    """Holds the state of one machine."""
 
     name: str
     home: Path
@@ -57,7 +57,7 @@ class Box:
 
     @property
     def claim(self) -> str:
-        """How far its claim is; empty: it is free."""
+        """Return how far the machine's claim is, or nothing when it is free."""
         folder = self.home / "claim"
         return " ".join(each for each in ("taken", "held", "going") if (folder / each).exists())
 
@@ -127,7 +127,7 @@ class Gate(asyncssh.SSHServer):
         self._box.connections.add(conn)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Forget the connection that was lost."""
         del exc
         self._box.connections.discard(self._connection)
 
@@ -158,7 +158,7 @@ class Machines:
         return list(self.boxes.values())[number]
 
     def inventory(self, **changes: Any) -> tuple[InventoryMachine, ...]:
-        """What an operator writes down of them."""
+        """Return the entries that an operator writes in the inventory for these machines."""
         plain = {"type": "h100", "host": "127.0.0.1"}
         return tuple(
             InventoryMachine(name=each.name, port=each.port, **(plain | changes))
@@ -166,7 +166,7 @@ class Machines:
         )
 
     def claims(self) -> dict[str, str]:
-        """How far the claim of each is; those that are free are missing."""
+        """Return how far the claim of each machine is, by name, without those that are free."""
         return {name: each.claim for name, each in self.boxes.items() if each.claim}
 
     async def on(self, box: Box) -> None:
@@ -176,7 +176,7 @@ class Machines:
 
 @asynccontextmanager
 async def machines(folder: Path, count: int) -> AsyncIterator[Machines]:
-    """So many, all on."""
+    """Run so many machines, all switched on."""
     all_ = Machines(folder, count)
     await asyncio.gather(*map(all_.on, all_.boxes.values()))
     try:
@@ -186,7 +186,7 @@ async def machines(folder: Path, count: int) -> AsyncIterator[Machines]:
 
 
 def written(inventory: Iterable[InventoryMachine]) -> str:
-    """An inventory file."""
+    """Return the text of an inventory file."""
     lines = ["machines:"]
     for each in inventory:
         lines += [f"  - name: {each.name}", f"    host: {each.host}", f"    port: {each.port}"]

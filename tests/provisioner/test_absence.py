@@ -1,4 +1,4 @@
-"""What does not prove that an instance is gone, though no list shows it."""
+"""A list without an instance does not always prove that the instance is gone."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -41,7 +41,7 @@ class Paced(SystemClock):
         self.at = NOW
 
     def now(self) -> datetime:
-        """The moment."""
+        """Return the moment that the test has set."""
         return self.at
 
 
@@ -53,7 +53,7 @@ class LongList(FakeProvider):
 
     @property
     def capabilities(self) -> Capabilities:
-        """As the test has it."""
+        """Return the capabilities that the test has set."""
         return self.can
 
     async def list(self) -> list[Instance]:
@@ -73,7 +73,7 @@ def going(**changes: object) -> InstanceRecord:
 
 
 def long_list(kind: type[Slow] = LongList) -> Slow:
-    """One with nothing in it."""
+    """Return a provider that has no instance."""
     around = Environment(name="fake", fleet=FLEET, nats_url="nats://127.0.0.1:1", data_dir=Path())
     provider = kind(options=FakeProvider.Options(), environment=around)
     provider.clock = Paced()
@@ -81,7 +81,7 @@ def long_list(kind: type[Slow] = LongList) -> Slow:
 
 
 def remover(bus: NatsBus, provider: LongList) -> Remover:
-    """Who removes at it."""
+    """Return a remover that works at one provider."""
     calls = ProviderCalls(provider, call_timeout_seconds=60.0)
     providers = Providers({"fake": calls})
     return Remover(bus, provider.clock, InstanceStore(bus), providers, QUICK)
@@ -141,7 +141,10 @@ def test_a_provider_of_one_region_sees_nothing_of_another(
 def test_the_sweep_says_of_nothing_out_of_sight_that_it_is_not_listed(
     can: Capabilities, *, noted: bool
 ) -> None:
-    """Else a node that falls silent would be taken for gone, and its work not waited for."""
+    """A region out of sight proves nothing, or a silent node would be taken for gone.
+
+    Its work would then not be waited for.
+    """
     running = replace(going(), state="running", provider_id="i-1", running_at=NOW)
     seen = SweepInput(
         fleet=FLEET,
@@ -159,7 +162,7 @@ def test_the_sweep_says_of_nothing_out_of_sight_that_it_is_not_listed(
 
 
 def test_what_was_made_after_it_was_given_up_is_new_to_the_list() -> None:
-    """Its age counts from when its id was learnt, and not from when its removal began."""
+    """An instance's age counts from when its id was learnt, not from when its removal began."""
     made = Instance(name="web-1", provider_id="i-9", fleet=FLEET, pool="web", status="running")
     late = NOW + timedelta(minutes=1)
     settled = instance_decisions.settle(going(), made, late, "fake")
@@ -186,7 +189,7 @@ class SlowEnd(LongList):
         self.terminated.append(provider_id)
 
     async def list(self) -> list[Instance]:
-        """The machine, for ever."""
+        """Return the machine in every list; each list takes a minute."""
         self.clock.at += timedelta(minutes=1)
         status: InstanceStatus = "stopping" if self.ends and self.terminated else "running"
         return [

@@ -92,7 +92,7 @@ async def test_pages_are_read_to_the_end(make_aws: Make, monkeypatch) -> None:
 
 
 async def test_others_instances_are_not_seen(make_aws: Make) -> None:
-    """What no fleet has tagged is not listed."""
+    """An instance that no fleet has tagged is not listed."""
     provider = make_aws()
     await provider._call("run_instances", MinCount=1, MaxCount=1, ImageId=make_aws().options.image)
     assert [] == await provider.list()
@@ -126,7 +126,7 @@ async def test_what_the_provider_cannot_do_is_refused_with_the_remedy(
 def test_without_an_image_the_type_decides(
     make_aws: Make, image: str, instance_type: str, sent: str
 ) -> None:
-    """AWS's own image with the driver, for the type's processors."""
+    """A launch without an image gets AWS's own with the driver, for the type's processors."""
     launch = make_aws(image=image)._launch(wanted(instance_type=instance_type))
     assert launch["ImageId"].startswith(sent)
 
@@ -147,7 +147,7 @@ def test_the_client_token_differs_with_the_place() -> None:
 
 @pytest.mark.parametrize(("code", "kind"), KINDS.items())
 def test_every_known_code_has_its_kind(code: str, kind: str) -> None:
-    """One row each."""
+    """Each known error code has one row, which gives its kind."""
     error = error_of({"Error": {"Code": code, "Message": "m"}})
     assert (kind, f"{code}: m") == (error.kind, error.message)
 
@@ -175,7 +175,7 @@ def test_an_unknown_code_is_transient_and_says_so() -> None:
 async def test_without_credentials_operators_are_called(
     make_aws: Make, monkeypatch: pytest.MonkeyPatch, raised: Exception, says: str
 ) -> None:
-    """They are no outage that passes: the SDK raises them before it asks EC2 anything."""
+    """Missing credentials are no outage that passes: the SDK raises before it asks EC2 anything."""
     provider = make_aws()
     monkeypatch.setattr(provider._clients, "_profile", "ops")
 
@@ -207,7 +207,7 @@ async def test_a_server_that_is_away_is_transient(make_aws: Make) -> None:
 
 
 def launch(node: str, **changes: object):
-    """The provision step's command."""
+    """Return the provision step's command."""
     return provision(
         node, **({"instance_type": "p5.48xlarge", "region": REGION, "gpu_count": 8} | changes)
     )

@@ -133,7 +133,7 @@ def test_options_that_exclude_each_other_are_refused(
     ("disk", "named"), [({"type": "io2"}, "iops"), ({"type": "gp2", "throughput": 250}, "gp3")]
 )
 def test_disks_that_ec2_refuses_are_refused_at_once(disk: dict[str, Any], named: str) -> None:
-    """With what is missing."""
+    """The refusal of a disk names the setting that is missing."""
     with pytest.raises(ValueError, match=named):
         DiskOptions(**disk)
 

@@ -136,7 +136,10 @@ async def test_68_launches_of_two_replicas_are_a_few_requests(
 async def test_user_data_of_a_node_is_in_no_request_with_others(
     make_aws: Make, moto_api: httpx.AsyncClient
 ) -> None:
-    """It holds credentials that the other machines could read; the same for all is shared."""
+    """User data of one node goes alone: it holds credentials that other machines could read.
+
+    User data that is the same for all is shared.
+    """
     provider = make_aws()
     await limit(moto_api)
     await asyncio.gather(
@@ -272,7 +275,7 @@ BOTH = Batch(
 def test_what_a_refusal_says_of_a_request(
     code: str, first: bool, repeated: bool, fewer: bool
 ) -> None:
-    """Those that come before EC2 looks at the token say nothing: another replica may have made it.
+    """A refusal before EC2 looks at the token says nothing: another replica may have made it.
 
     Where rights lack, what was never sent before is free for another provider.
     """

@@ -13,7 +13,7 @@ TYPE = "p5.48xlarge"
 
 
 async def on_demand(provider: AwsProvider, *types: str) -> dict[str, float | None]:
-    """Region and type -> dollars."""
+    """Return the on-demand prices in dollars by region and type."""
     return {
         f"{each.region} {each.instance_type}": each.dollars_per_hour
         for each in await provider.prices(types)
@@ -32,7 +32,7 @@ async def on_demand(provider: AwsProvider, *types: str) -> dict[str, float | Non
 async def test_on_demand_prices_are_those_of_the_price_list(
     make_aws: Make, region: str, types: tuple[str, ...], expected: dict[str, float]
 ) -> None:
-    """By the hour, in the provider's region; where the list has none, none is reported."""
+    """Prices are by the hour, in the provider's region; a type that the list lacks has none."""
     assert expected == await on_demand(make_aws(region=region), *types)
 
 
@@ -60,7 +60,10 @@ async def test_a_price_is_asked_for_once_in_hours(
 async def test_without_the_right_to_the_list_spot_prices_remain(
     make_aws: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is lacking is logged once; no types, no request."""
+    """The missing right is logged once, and spot prices remain.
+
+    Without types nothing is requested.
+    """
     provider = make_aws()
     for _ in range(2):
         found = await provider.prices(("denied.large", TYPE))
@@ -80,7 +83,7 @@ async def test_another_refusal_of_the_list_is_an_error(
 
 @pytest.mark.parametrize("dimension", ["{}", '{"unit": "Hrs", "pricePerUnit": {"USD": "N/A"}}'])
 def test_a_product_without_an_hourly_price_has_none(dimension: str) -> None:
-    """And is no error."""
+    """A product without an hourly price has none, which is no error."""
     terms = f'{{"OnDemand": {{"a": {{"priceDimensions": {{"b": {dimension}}}}}}}}}'
     assert aws_prices.hourly_price([]) is None
     assert aws_prices.hourly_price(["{}", f'{{"terms": {terms}}}']) is None

@@ -54,7 +54,7 @@ async def limit(api: httpx.AsyncClient, **buckets: tuple[float, float]) -> None:
 
 
 async def counted(api: httpx.AsyncClient, action: str) -> dict[str, int]:
-    """How many requests of an action were answered, and how many refused."""
+    """Return how many requests of an action were answered, and how many refused."""
     found: dict[str, dict[str, int]] = (await api.get("/throttle")).json()
     return found.get(action, {"answered": 0, "refused": 0})
 
@@ -68,7 +68,7 @@ async def launch(provider: AwsProvider, name: str) -> None:
 async def test_replicas_share_the_rate_and_no_launch_is_refused(
     bus: NatsBus, make_aws: Make, moto: str, moto_api: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    """As many calls as instances, at EC2's documented limit of five at once and two a second."""
+    """Replicas make as many calls as instances at EC2's limit of five at once and two a second."""
     del make_aws  # it empties the account
     replicas = [
         AwsProvider(
@@ -114,7 +114,7 @@ AWAY = EndpointConnectionError(endpoint_url="ec2")
 
 
 def answer(code: str, status: int = 400) -> ClientError:
-    """What the SDK raises for an error answer."""
+    """Return the error that the SDK raises for an error answer."""
     said = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
     return ClientError(said, "RunInstances")
 
@@ -137,15 +137,15 @@ class Answers:
         return self
 
     async def wait_for_slot(self, _kind: str = "") -> None:
-        """Note it."""
+        """Record that a slot was taken."""
         self.taken.append("slot")
 
     async def report_throttled(self) -> None:
-        """Note it."""
+        """Record that throttling was reported."""
         self.taken.append("throttled")
 
     async def run_instances(self) -> str:
-        """Answer."""
+        """Answer a launch as the test has set."""
         self.taken.append("call")
         said = self.answers.pop(0)
         if isinstance(said, Exception):
@@ -176,7 +176,7 @@ class Answers:
 async def test_each_attempt_takes_a_slot_and_a_doubt_stays(
     monkeypatch: pytest.MonkeyPatch, answers: list[Any], outcome: str, calls: int
 ) -> None:
-    """What may pass is tried three times; a refusal by the rate is reported to all replicas."""
+    """A call that may pass is tried three times; throttling is reported to all replicas."""
     monkeypatch.setattr(aws_clients, "AGAIN_AFTER_SECONDS", 0.0)
     ec2, throttled = Answers(list(answers)), answers.count(BUSY)
 
@@ -200,7 +200,7 @@ async def test_each_attempt_takes_a_slot_and_a_doubt_stays(
 async def test_a_request_that_finds_no_slot_was_not_sent(
     make_aws: Make, moto_api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that a launch that is no longer needed does not wait on."""
+    """A request without a slot is not sent: a launch that is no longer needed does not wait on."""
     monkeypatch.setattr(aws_clients, "SLOT_WAIT_SECONDS_MAX", 0.2)
     slow = RequestRate(interval_seconds=2.0, burst=5)
     monkeypatch.setitem(aws_clients.RATES, "run_instances", slow)
@@ -215,7 +215,7 @@ async def test_a_request_that_finds_no_slot_was_not_sent(
 
 
 def test_a_thousand_launches_use_nearly_every_slot() -> None:
-    """They retry as the provisioner does; their waits end apart, and so does their back-off."""
+    """Launches retry as the provisioner does; their waits and their back-off end apart."""
     ec2 = Answers(["made"] * LAUNCHES)
 
     async def connect(_: str) -> Answers:
@@ -256,7 +256,7 @@ def test_a_thousand_launches_use_nearly_every_slot() -> None:
     ],
 )
 def test_every_action_has_a_rate_that_replicas_can_share(what: str) -> None:
-    """Its name is a key of the bus, and its interval short."""
+    """Each action's rate has a name that is a key of the bus, and a short interval."""
     made: list[SharedRateLimiter] = []
 
     def make(name: str, rate: RequestRate) -> SharedRateLimiter:

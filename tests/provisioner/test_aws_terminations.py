@@ -38,7 +38,7 @@ ROUNDS = 9
 
 
 def refusal(code: str, message: str = "m", status: int = 400) -> ProviderError:
-    """EC2's refusal."""
+    """Return the error of EC2's refusal."""
     answer = {"Code": code, "Message": message}
     return error_of({"Error": answer, "ResponseMetadata": {"HTTPStatusCode": status}})
 
@@ -76,7 +76,10 @@ HALVES = RefusedBatch(apart=(("i-1",), ("i-2", "i-3")))
 def test_what_a_refusal_means(
     sent: tuple[str, ...], error: ProviderError, means: RefusedBatch
 ) -> None:
-    """What EC2 names is gone; what one may have caused is narrowed down; the rest is everyone's."""
+    """The instance that EC2 names is gone; what one may have caused is narrowed down.
+
+    Any other refusal is everyone's.
+    """
     assert means == after_refusal(sent, error)
 
 
@@ -116,7 +119,7 @@ STATUS: dict[str, Any] = {"ResponseMetadata": {"HTTPStatusCode": 400}}
 
 
 def terminations(ec2: Ec2) -> Terminations:
-    """The provider's, at this EC2."""
+    """Return the provider's terminations at this EC2."""
     clients = AwsClients(
         "us-east-1", profile="", endpoint_url="", timeout_seconds=1.0, rate_limiter=ec2.make
     )
@@ -135,7 +138,7 @@ instances = st.lists(
 
 @given(kinds=instances, names=st.booleans())
 def test_each_has_its_own_outcome_whatever_the_others_are(kinds: list[str], *, names: bool) -> None:
-    """What exists is terminated, what is gone succeeds, what is protected fails alone."""
+    """An existing instance is terminated, a missing one succeeds, a protected one fails alone."""
 
     async def run() -> None:
         of = {kind: {f"i-{n}" for n, each in enumerate(kinds) if each == kind} for kind in kinds}
@@ -155,7 +158,7 @@ def test_each_has_its_own_outcome_whatever_the_others_are(kinds: list[str], *, n
 
 
 async def test_all_that_wait_for_a_slot_go_in_one_request() -> None:
-    """However they arrive; one that is asked for twice is named once."""
+    """Terminations that wait for a slot share a request, in which each id is named once."""
     ec2 = Ec2(set(), set(), names=True)
     ec2.slots = asyncio.Semaphore(0)
     shared, asked = terminations(ec2), []

@@ -21,12 +21,12 @@ LAUNCH = "virtualMachines.createOrUpdate"
 
 
 def wanted(name: str = "web-1", **changes: object):
-    """A launch."""
+    """Return a request for a launch."""
     return request(name, **({"zone": "1", "instance_type": SIZE} | changes))
 
 
 def only(azure: AzureServer):
-    """The only machine."""
+    """Return the only machine there is."""
     [machine] = azure.machines.values()
     return machine
 
@@ -61,7 +61,7 @@ async def test_a_launch_carries_all_that_finds_it_again(
 async def test_without_a_public_address_the_private_one_is_reported(
     azure: AzureServer, make_azure: Make
 ) -> None:
-    """And none is made."""
+    """The private address is reported, and no public one is made."""
     made = await make_azure().provision(wanted())
     assert ("10.0.0.4", {}) == (made.address, azure.resources["publicIPAddresses"])
 
@@ -69,7 +69,7 @@ async def test_without_a_public_address_the_private_one_is_reported(
 async def test_a_removal_takes_disk_interface_and_address_along(
     azure: AzureServer, make_azure: Make
 ) -> None:
-    """By the delete options that the launch has set: nothing stays and costs."""
+    """The delete options that the launch has set leave nothing that costs."""
     provider = make_azure(public_address=True)
     made = await provider.provision(wanted())
     assert 4 == len(azure.existing)
@@ -108,7 +108,7 @@ async def test_a_spot_machine_is_deleted_when_it_is_taken(
 async def test_an_image_is_named_in_any_of_azures_ways(
     azure: AzureServer, make_azure: Make, image: str, reference: dict[str, str | None]
 ) -> None:
-    """By id, by gallery, or by publisher, offer, sku and version."""
+    """An image is named by id, by gallery, or by publisher, offer, sku and version."""
     await make_azure(image=image).provision(wanted())
     sent = only(azure)["properties"]["storageProfile"]["imageReference"]
     assert reference == {key: value and sent[key] for key, value in reference.items()}
@@ -117,7 +117,7 @@ async def test_an_image_is_named_in_any_of_azures_ways(
 async def test_a_launch_that_names_market_price_and_group_is_heard(
     azure: AzureServer, make_azure: Make
 ) -> None:
-    """Before the provider's own options; and a drought is reported for the requested market."""
+    """A launch's own choices precede the provider's; a drought is of the requested market."""
     asked = wanted(market="spot", max_price=3.5, placement_group="near")
     azure.failures = ["SkuNotAvailable"]
     with pytest.raises(ProviderError) as drought:
@@ -205,7 +205,7 @@ async def test_what_azure_cannot_do_is_refused_before_it_is_asked(
 async def test_a_machine_of_another_launch_under_the_name_is_not_adopted(
     azure: AzureServer, make_azure: Make
 ) -> None:
-    """Its tags are not ours, so it is not ours to use or to remove, whatever its state."""
+    """A machine without our tags is not ours to use or to remove, whatever its state."""
     await make_azure().provision(wanted())
     only(azure)["tags"] = {"team": "other"}
     for state in ("Succeeded", "Failed"):
@@ -226,7 +226,10 @@ async def test_nothing_but_azure_is_sent_the_token(make_azure: Make) -> None:
 
 
 async def test_prices_are_those_of_the_plain_machine(make_azure: Make) -> None:
-    """By the hour, for Linux, on demand and spot; the dearer of two meters; to the last page."""
+    """Prices are by the hour, for Linux, on demand and spot.
+
+    The dearer of two meters counts, and the list is read to the last page.
+    """
     found = await make_azure().prices((H100, A100))
     assert [
         (A100, "on-demand", 3.67),
@@ -239,7 +242,10 @@ async def test_prices_are_those_of_the_plain_machine(make_azure: Make) -> None:
 async def test_no_prices_are_asked_for_where_none_are_wanted(
     azure: AzureServer, make_azure: Make
 ) -> None:
-    """Nor where the list is switched off; where it does not answer, that is an error."""
+    """No prices are asked for without types or with the list switched off.
+
+    A list that does not answer is an error.
+    """
     assert () == await make_azure().prices(())
     switched_off = make_azure(prices_url="")
     assert (False, ()) == (switched_off.capabilities.prices, await switched_off.prices((H100,)))
@@ -264,7 +270,7 @@ async def test_no_prices_are_asked_for_where_none_are_wanted(
 async def test_an_accepted_launch_that_fails_later_is_reported_and_leaves_nothing(
     azure: AzureServer, make_azure: Make, code: str, market: str, kind: str
 ) -> None:
-    """Its machine, disk, interface and address are gone when the error is raised."""
+    """A failed launch's machine, disk, interface and address are gone when the error is raised."""
     azure.failures = [code]
     with pytest.raises(ProviderError) as failed:
         await make_azure(market=market, public_address=True).provision(wanted())
@@ -274,7 +280,7 @@ async def test_an_accepted_launch_that_fails_later_is_reported_and_leaves_nothin
 async def test_a_refused_launch_leaves_neither_interface_nor_address(
     azure: AzureServer, make_azure: Make
 ) -> None:
-    """What was made for it is removed before the refusal is raised."""
+    """The interface and address of a refused launch are removed before the refusal is raised."""
     azure.refuse(LAUNCH, 409, "QuotaExceeded")
     with pytest.raises(ProviderError) as refused:
         await make_azure(public_address=True).provision(wanted())
@@ -284,7 +290,10 @@ async def test_a_refused_launch_leaves_neither_interface_nor_address(
 async def test_an_interface_that_azure_holds_is_removed_when_it_lets_go(
     azure: AzureServer, make_azure: Make
 ) -> None:
-    """It does not hide why the launch failed; until then it is listed, and serves the next try."""
+    """A held interface does not hide why the launch failed; until it is free it is listed.
+
+    The next try of the launch uses it.
+    """
     provider = make_azure()
     azure.reserved = True
     azure.refuse(LAUNCH, 409, "QuotaExceeded")
@@ -320,7 +329,7 @@ async def test_a_failed_launch_that_cannot_be_cleared_stays_in_doubt(
 async def test_an_operation_is_followed_through_faults_of_its_monitor(
     azure: AzureServer, make_azure: Make
 ) -> None:
-    """They say nothing of the operation, unless they do not end: then it is in doubt."""
+    """A monitor's faults say nothing of the operation; if they do not end, it is in doubt."""
     for status, code in ((503, ""), (429, ""), (404, "NotFound"), (401, "ExpiredToken")):
         azure.refuse("monitor", status, code)
     assert "running" == (await make_azure().provision(wanted())).status
@@ -334,7 +343,7 @@ async def test_an_operation_is_followed_through_faults_of_its_monitor(
 async def test_a_launch_waits_for_the_removal_of_the_one_before(
     azure: AzureServer, make_azure: Make
 ) -> None:
-    """It is listed as stopping until then; a new one is made when it is gone."""
+    """A machine is listed as stopping until it is gone; then a new one is made."""
     azure.slow_removals = True
     provider = make_azure()
     first = await provider.provision(wanted())
@@ -369,7 +378,7 @@ async def test_what_a_crash_left_without_a_machine_is_listed_and_removed(
 async def test_interfaces_and_addresses_of_others_are_left_alone(
     azure: AzureServer, make_azure: Make
 ) -> None:
-    """What carries no fleet's tag is not listed."""
+    """An interface or address without a fleet's tag is not listed."""
     await make_azure(public_address=True).provision(wanted())
     azure.machines.clear()
     for kind in azure.resources.values():

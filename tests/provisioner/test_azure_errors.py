@@ -1,4 +1,4 @@
-"""What Azure refuses and why: its table of error codes row by row."""
+"""Azure's table of error codes is tested row by row."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ Make = Callable[..., AzureProvider]
 
 
 def said(code: str, message: str = "m"):
-    """An error's body."""
+    """Return the body of an error answer."""
     return {"error": {"code": code, "message": message}}
 
 
@@ -41,7 +41,7 @@ def test_every_known_code_has_its_kind(code: str, kind: str) -> None:
 def test_a_code_of_several_meanings_is_classified_by_the_rest(
     code: str, message: str, market: Market, kind: str
 ) -> None:
-    """By the market that the launch was on, and by its text."""
+    """A code of several meanings is classified by the launch's market and by its text."""
     error = error_of(409, said(code, message), market)
     assert (kind, "") == (error.kind, error.unknown)
 
@@ -64,7 +64,7 @@ def test_an_unknown_code_goes_by_its_status(status: int, kind: str, unknown: boo
 
 
 async def test_a_throttled_call_says_how_long_to_wait(azure: AzureServer, make_azure: Make) -> None:
-    """As Azure does, whatever code it names."""
+    """A throttled call gives the wait that Azure names, whatever the code is."""
     azure.refuse("networkInterfaces.list", 429, "OperationNotAllowed", wait="17")
     with pytest.raises(ProviderError) as refused:
         await make_azure().list()

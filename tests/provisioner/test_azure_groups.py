@@ -16,12 +16,12 @@ COMPUTE = f"{HERE}/Microsoft.Compute"
 
 
 def wanted(name: str = "web-1", **changes: object):
-    """A launch."""
+    """Return a request for a launch."""
     return request(name, **({"zone": "1", "instance_type": SIZE} | changes))
 
 
 def only(azure: AzureServer):
-    """The only machine."""
+    """Return the only machine there is."""
     [machine] = azure.machines.values()
     return machine
 
@@ -56,7 +56,7 @@ async def test_a_machine_joins_the_groups_of_the_configuration(
     changes: dict[str, str],
     sent: dict[str, object],
 ) -> None:
-    """By name in the same resource group, or by id; its interface is accelerated."""
+    """Groups are named in the same resource group, or by id; the interface is accelerated."""
     provider = make_azure(**options)
     await provider.provision(wanted(**changes))
     made = only(azure)["properties"]

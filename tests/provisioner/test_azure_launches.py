@@ -26,18 +26,18 @@ AFTER_EACH_REQUEST = range(2, 2 * REQUESTS_MAX, 2)
 
 
 def wanted(name: str = "web-1", **changes: object):
-    """A launch."""
+    """Return a request for a launch."""
     return request(name, **({"zone": "1", "instance_type": SIZE} | changes))
 
 
 def only(azure: AzureServer):
-    """The only machine."""
+    """Return the only machine there is."""
     [machine] = azure.machines.values()
     return machine
 
 
 def launch(node: str, **changes: object):
-    """The provision step's command."""
+    """Return the provision step's command."""
     return provision(node, **({"instance_type": SIZE, "zones": ("1",)} | changes))
 
 
@@ -98,7 +98,10 @@ async def test_a_launch_that_is_accepted_and_not_answered_is_adopted(
 async def test_without_capacity_in_one_zone_the_next_is_taken(
     bus: NatsBus, azure: AzureServer, make_azure: Make
 ) -> None:
-    """Under the same name, which the failed machine has given up; without any the step fails."""
+    """The next zone is taken under the same name, which the failed machine has given up.
+
+    Without capacity in any zone the step fails.
+    """
     azure.failures = ["ZonalAllocationFailed"]
     outputs = await steps(bus, make_azure()).provision(launch("web-1", zones=("1", "2")))
     assert ("2", ["2"]) == (outputs.zone, only(azure)["zones"])

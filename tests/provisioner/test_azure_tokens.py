@@ -36,7 +36,7 @@ AWAY = "http://127.0.0.1:9"
 
 @pytest.fixture
 def logins(azure: AzureServer) -> AzureLogins:
-    """Who issues the tokens."""
+    """Return the logins that issue the tokens."""
     return azure.logins
 
 
@@ -63,7 +63,10 @@ async def refusal(provider: AzureProvider, *texts: str) -> str:
 async def test_one_token_serves_many_requests(
     logins: AzureLogins, make_azure: Make, changes: dict[str, str], expected: list[str]
 ) -> None:
-    """By a service principal, and by a machine's own identity or one that it was given."""
+    """One token serves many requests.
+
+    A service principal issues it, or a machine's own identity, or one that it was given.
+    """
     provider = make_azure(**changes)
     for _ in range(3):
         await provider.list()
@@ -81,7 +84,7 @@ def in_environment(monkeypatch: pytest.MonkeyPatch, logins: AzureLogins, **more:
 async def test_a_principal_in_the_environment_comes_before_the_machine(
     logins: AzureLogins, make_azure: Make, monkeypatch
 ) -> None:
-    """By its secret."""
+    """A principal's secret in the environment precedes the machine's identity."""
     in_environment(monkeypatch, logins, CLIENT_SECRET=SECRET)
     await make_azure(**CHAIN).list()
     assert ["principal"] == logins.issued
@@ -94,7 +97,7 @@ async def test_a_principal_may_have_a_certificate(
     tmp_path: Path,
     service_account: tuple[str, str],
 ) -> None:
-    """Its key signs an assertion, which names the certificate."""
+    """A certificate's key signs an assertion, which names the certificate."""
     private, logins.certificate_key = service_account
     file = tmp_path / "principal.pem"
     file.write_text(private + certificate_of(private))
@@ -116,7 +119,7 @@ def certificate_of(private: str) -> str:
 
 @pytest.fixture
 def subject_file(tmp_path: Path) -> Path:
-    """Where Kubernetes puts a pod's token."""
+    """Return the file in which Kubernetes puts a pod's token."""
     file = tmp_path / "subject-token"
     file.write_text("subject-token-1")
     return file
@@ -125,7 +128,7 @@ def subject_file(tmp_path: Path) -> Path:
 async def test_a_pods_token_is_exchanged_and_read_again(
     logins: AzureLogins, make_azure: Make, monkeypatch, subject_file: Path
 ) -> None:
-    """By workload identity. The library keeps the file's content for ten minutes."""
+    """Workload identity reads the token's file again after the library's ten minutes."""
     in_environment(monkeypatch, logins, FEDERATED_TOKEN_FILE=str(subject_file))
     provider = make_azure(**CHAIN)
     logins.lifetime = 0
@@ -142,7 +145,7 @@ async def test_a_pods_token_is_exchanged_and_read_again(
 async def test_a_pods_missing_token_is_named(
     logins: AzureLogins, make_azure: Make, monkeypatch
 ) -> None:
-    """It may appear: Kubernetes writes it while the pod starts."""
+    """A missing token may still appear: Kubernetes writes it while the pod starts."""
     in_environment(monkeypatch, logins, FEDERATED_TOKEN_FILE="/nowhere/token")
     assert "TRANSIENT" == await refusal(make_azure(**CHAIN), "/nowhere/token")
 
@@ -150,7 +153,7 @@ async def test_a_pods_missing_token_is_named(
 async def test_the_login_of_the_command_line_comes_last(
     logins: AzureLogins, make_azure: Make, tmp_path: Path
 ) -> None:
-    """As `az account get-access-token` prints it."""
+    """The token is taken from what `az account get-access-token` prints."""
     token = {
         "accessToken": logins.issue("command line"),
         "expiresOn": "2100-01-01 00:00:00.000000",
@@ -259,7 +262,7 @@ async def test_a_metadata_service_that_issues_nothing_is_reported_at_once(
 async def test_an_answer_that_is_no_token_is_an_error(
     logins: AzureLogins, make_azure: Make, answer: Response, status: int
 ) -> None:
-    """Of a proxy, for one."""
+    """An answer without a token, such as a proxy's, is an error."""
     answer.status_code = status
     logins.answers = [answer]
     provider = make_azure()
@@ -272,7 +275,7 @@ async def test_an_answer_that_is_no_token_is_an_error(
 async def test_what_cannot_be_sent_is_no_token(
     azure: AzureServer, make_azure: Make, changes: dict[str, str], token: str
 ) -> None:
-    """It is no part of a request."""
+    """A token that cannot be part of a request is refused."""
     until = int(time.time()) + 3600
     garbage = {"access_token": token, "expires_in": 3600, "expires_on": until, "resource": "r"}
     azure.logins.answers = [JSONResponse(garbage)]
@@ -283,7 +286,7 @@ async def test_what_cannot_be_sent_is_no_token(
 async def test_an_issuer_that_does_not_answer_is_waited_for_until_a_named_time(
     logins: AzureLogins, make_azure: Make, monkeypatch
 ) -> None:
-    """However many wait, there is one request; then there is another."""
+    """One request serves all that wait, however many; then there is another."""
     monkeypatch.setattr(cloud_tokens, "TOKEN_SECONDS_MAX", 0.1)
     provider = make_azure()
     logins.silent.clear()
@@ -296,7 +299,7 @@ async def test_an_issuer_that_does_not_answer_is_waited_for_until_a_named_time(
 
 
 async def test_only_a_trusted_server_is_sent_the_secret(make_azure: Make, monkeypatch) -> None:
-    """By the same certificates as all other requests."""
+    """Logins trust the same certificates as all other requests."""
     monkeypatch.delenv("SSL_CERT_FILE")
     assert "TRANSIENT" == await refusal(make_azure(), "certificate verify failed")
 
@@ -314,7 +317,7 @@ async def test_an_answer_without_an_end_is_read_until_a_named_time(
 
 
 async def drops() -> AsyncIterator[bytes]:
-    """A byte now and then."""
+    """Yield a byte now and then."""
     while True:
         yield b" "
         await asyncio.sleep(0.01)
@@ -346,7 +349,7 @@ def test_without_a_secret_the_service_does_not_start(
 def test_a_certificate_in_the_environment_that_is_none_is_named(
     logins: AzureLogins, make_azure: Make, monkeypatch
 ) -> None:
-    """When the service starts."""
+    """A certificate that cannot be read is named when the service starts."""
     in_environment(monkeypatch, logins, CLIENT_CERTIFICATE_PATH="/nowhere/principal.pem")
     with pytest.raises(ConfigurationError, match=r"providers.fake: .*/nowhere/principal.pem"):
         make_azure(**CHAIN)

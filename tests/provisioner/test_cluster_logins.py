@@ -1,4 +1,4 @@
-"""How providers log in to a cluster of their own, and what follows when a login ends or fails."""
+"""Providers log in to a cluster of their own, and again when a login ends or fails."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ def login(coreweave: CoreWeaveServer, make_coreweave: Make, tmp_path: Path) -> M
 async def test_a_program_logs_in_and_again_when_its_token_has_ended(
     login: Make, tmp_path: Path
 ) -> None:
-    """As `kubectl` does for EKS and GKE; it is not run for each request."""
+    """A program logs in as `kubectl` does for EKS and GKE; it is not run for each request."""
     provider = login(TOKENS_ARE_PRINTED)
     for _ in range(3):
         assert [] == await provider.list()
@@ -92,7 +92,7 @@ async def test_a_program_that_hangs_is_not_run_for_each_request(
 async def test_a_renewed_token_file_is_read_when_the_old_token_is_refused(
     coreweave: CoreWeaveServer, make_coreweave: Make, tmp_path: Path
 ) -> None:
-    """Without a restart."""
+    """A renewed token file is read without a restart."""
     (tmp_path / "token").write_text("ended\n")
     (tmp_path / "cks.yaml").write_bytes(kubeconfig(coreweave.url, tokenFile="token"))
     provider = make_coreweave(server="", kubeconfig=str(tmp_path / "cks.yaml"))

@@ -1,4 +1,4 @@
-"""What every provider must keep: the suite that authors of plugins run, on all of ours."""
+"""The suite that authors of plugins run holds for all of our providers."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -165,7 +165,7 @@ async def test_a_broken_rule_is_reported(
 
 
 async def test_another_exception_is_reported(tmp_path: Path) -> None:
-    """What a client raises must have become a ProviderError."""
+    """An exception of a client must have become a ProviderError."""
     with pytest.raises(AssertionError, match=r"ConnectionError.* is no ProviderError"):
         await ProviderConformance().test_silence_is_an_error_that_allows_another_try(
             made(FakeProvider, tmp_path), made(Raw, tmp_path), wanted
@@ -173,7 +173,7 @@ async def test_another_exception_is_reported(tmp_path: Path) -> None:
 
 
 def test_an_author_runs_it_with_pytest(tmp_path: Path) -> None:
-    """As the guide shows it: one file in a package of one's own, with pytest as it comes."""
+    """The guide's example runs: one file in a package of one's own, with pytest as it comes."""
     (tmp_path / "test_acme.py").write_text(
         "import pytest\n"
         "from services.provisioner.conformance import ProviderConformance, environment\n"

@@ -35,12 +35,12 @@ CREATE = "POST nodepools"
 
 
 def wanted(name: str = "web-1", **changes: object):
-    """A launch."""
+    """Return a request for a launch."""
     return request(name, **({"instance_type": TYPE} | changes))
 
 
 def only(coreweave: CoreWeaveServer):
-    """The only pool."""
+    """Return the only node pool there is."""
     [pool] = coreweave.pools.values()
     return pool
 
@@ -83,7 +83,7 @@ async def test_a_launch_that_names_its_market_is_heard(
     options: dict[str, str],
     expected: str,
 ) -> None:
-    """Before the provider's own options."""
+    """A launch's own market precedes the provider's options."""
     await make_coreweave(**options).provision(wanted(market=asked))
     assert expected == only(coreweave)["spec"]["computeClass"]
 
@@ -91,7 +91,7 @@ async def test_a_launch_that_names_its_market_is_heard(
 async def test_a_removal_takes_exactly_its_node(
     coreweave: CoreWeaveServer, make_coreweave: Make
 ) -> None:
-    """And no other of the same type: each has a pool of its own."""
+    """A removal takes no other node of the same type: each has a pool of its own."""
     provider = make_coreweave()
     one, two = [await provider.provision(wanted(f"web-{number}")) for number in (1, 2)]
     await provider.terminate(one.provider_id)
@@ -123,7 +123,7 @@ async def test_a_pool_without_its_node_is_pending(
 async def test_a_node_that_outlives_its_pool_is_still_listed(
     coreweave: CoreWeaveServer, make_coreweave: Make
 ) -> None:
-    """It is on its way out, and counts as gone only when it is."""
+    """A node that is going is listed as stopping and counts as gone only when it is."""
     provider = make_coreweave()
     await provider.provision(wanted())
     coreweave.pools.clear()
@@ -134,7 +134,7 @@ async def test_a_node_that_outlives_its_pool_is_still_listed(
 async def test_a_launch_waits_for_the_removal_of_the_pool_before(
     coreweave: CoreWeaveServer, make_coreweave: Make
 ) -> None:
-    """It is listed as stopping until then; a new one is made when it is gone."""
+    """A pool is listed as stopping until it is gone; then a new one is made."""
     coreweave.slow_removals = 2
     provider = make_coreweave()
     first = await provider.provision(wanted())
@@ -171,7 +171,7 @@ async def test_what_coreweave_cannot_do_is_refused_before_it_is_asked(
 async def test_a_pool_of_another_launch_under_the_name_is_not_adopted(
     coreweave: CoreWeaveServer, make_coreweave: Make
 ) -> None:
-    """Its labels are not ours, so it is not ours to use or to remove."""
+    """A pool without our labels is not ours to use or to remove."""
     await make_coreweave().provision(wanted())
     only(coreweave)["metadata"]["labels"] = {"team": "other"}
     with pytest.raises(ProviderError, match="another node pool is named"):
@@ -183,7 +183,7 @@ async def test_a_pool_of_another_launch_under_the_name_is_not_adopted(
 
 
 def kubeconfig(server: str, authority: str = "", **user: Any) -> bytes:
-    """As CoreWeave's console hands it out."""
+    """Return a kubeconfig as CoreWeave's console hands it out."""
     trusted = {"certificate-authority-data": b64encode(authority.encode()).decode()}
     return msgspec.yaml.encode(
         {
@@ -203,7 +203,7 @@ def kubeconfig(server: str, authority: str = "", **user: Any) -> bytes:
 async def test_a_kubeconfig_is_enough(
     coreweave: CoreWeaveServer, make_coreweave: Make, tmp_path: Path, user: dict[str, str]
 ) -> None:
-    """Its current context, or the one that is named; its token, or a file beside it."""
+    """A kubeconfig's current context counts, or a named one; its token, or a file beside it."""
     (tmp_path / "cks.yaml").write_bytes(kubeconfig(coreweave.url, **user))
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     for context in ("", "here"):
@@ -214,7 +214,7 @@ async def test_a_kubeconfig_is_enough(
 async def test_the_clusters_own_authority_is_what_is_trusted(
     make_coreweave: Make, tmp_path: Path
 ) -> None:
-    """By TLS, with the certificate that the kubeconfig brings along; with no other."""
+    """TLS trusts the certificate in the kubeconfig and no other."""
     certificate, key = self_signed()
     identity = tmp_path / "identity.pem"
     identity.write_text(certificate + key)
@@ -271,7 +271,7 @@ def test_without_access_the_service_does_not_start(
 def test_a_kubeconfig_that_does_not_serve_says_why(
     make_coreweave: Make, tmp_path: Path, written: bytes, context: str, says: str
 ) -> None:
-    """With the file's name."""
+    """The refusal of a kubeconfig names its file."""
     (tmp_path / "cks.yaml").write_bytes(written)
     with pytest.raises(ConfigurationError, match=says):
         make_coreweave(server="", kubeconfig=str(tmp_path / "cks.yaml"), context=context)
@@ -320,7 +320,7 @@ async def test_a_pool_that_cannot_be_removed_stays_in_doubt(
 async def test_a_throttled_call_says_how_long_to_wait(
     coreweave: CoreWeaveServer, make_coreweave: Make
 ) -> None:
-    """As the cluster does."""
+    """A throttled call gives the wait that the cluster names."""
     coreweave.refuse(CREATE, 429, "TooManyRequests", wait=7)
     with pytest.raises(ProviderError) as refused:
         await make_coreweave().provision(wanted())
@@ -358,7 +358,10 @@ async def test_a_launch_that_is_accepted_and_not_answered_is_adopted(
 async def test_without_capacity_the_step_fails_with_its_kind(
     bus: NatsBus, coreweave: CoreWeaveServer, make_coreweave: Make
 ) -> None:
-    """So that the pool waits, or another offering is tried; nothing is left behind."""
+    """The step fails, so that the pool waits or another offering is tried.
+
+    Nothing is left behind.
+    """
     coreweave.conditions = [{"type": "Capacity", "reason": "NoneAvailable", "status": "False"}]
     with pytest.raises(StepFailure) as failed:
         await steps(bus, make_coreweave()).provision(provision("web-1", instance_type=TYPE))
@@ -374,7 +377,7 @@ MANIFEST = Path(__file__).resolve().parents[2] / "deploy/kubernetes/coreweave-ag
 async def test_a_pods_token_proves_the_node_of_its_host(
     coreweave: CoreWeaveServer, make_coreweave: Make
 ) -> None:
-    """By the label that the launch gave the host; another fleet's node proves nothing."""
+    """The label that the launch gave the host proves the node; another fleet's proves nothing."""
     provider = make_coreweave(**AGENTS)
     await provider.provision(wanted())
     assert "web-1" == await provider.node_of_pod("pod on g00001")
@@ -393,7 +396,7 @@ async def test_a_pods_token_proves_the_node_of_its_host(
 async def test_the_agents_manifest_names_the_node_by_its_label(
     coreweave: CoreWeaveServer, make_coreweave: Make, tmp_path: Path
 ) -> None:
-    """Its init container asks the cluster, with the manifest's account alone."""
+    """The manifest's init container asks the cluster, with the manifest's account alone."""
     await make_coreweave().provision(wanted())
     found = {each["kind"]: each for each in yaml.safe_load_all(MANIFEST.read_text())}
     pod = found["DaemonSet"]["spec"]["template"]
@@ -421,5 +424,5 @@ async def test_the_agents_manifest_names_the_node_by_its_label(
 
 
 def fields() -> tuple[str, ...]:
-    """The settings of an agent."""
+    """Return the names of an agent's settings."""
     return AgentConfig.__struct_fields__

@@ -1,4 +1,4 @@
-"""CoreWeave's tables of reasons, conditions and events, row by row."""
+"""CoreWeave's tables of reasons, conditions and events are tested row by row."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.provisioner.http_status_table import COMMON
 
 @pytest.mark.parametrize(("reason", "kind"), REASONS.items())
 def test_every_known_reason_has_its_kind(reason: str, kind: str) -> None:
-    """One row each."""
+    """Each known reason has one row, which gives its kind."""
     error = error_of(418, reason, "m")
     assert (kind, "") == (error.kind, error.unknown)
 
@@ -45,7 +45,7 @@ def test_a_quota_of_the_clusters_own_is_no_missing_right() -> None:
 
 
 def pool_of(name: str, reason: str, status: str = "True"):
-    """A pool with one condition."""
+    """Return a pool with one condition."""
     return {"status": {"conditions": [{"type": name, "reason": reason, "status": status}]}}
 
 
@@ -61,7 +61,7 @@ def test_every_known_condition_has_its_kind(condition: tuple[str, str], kind: st
 def test_a_condition_that_is_denied_for_an_unknown_reason_has_its_types_kind(
     name: str, kind: str
 ) -> None:
-    """And one that is not denied decides nothing."""
+    """A condition that is denied has its type's kind; one that is not denied decides nothing."""
     denied = pool_error(pool_of(name, "NewlyInvented", "False"), [])
     assert denied is not None
     assert (kind, f"{name}=NewlyInvented") == (denied.kind, denied.unknown)

@@ -31,7 +31,7 @@ RIGHTS: Final = {
 
 
 def manifest() -> dict[str, Any]:
-    """Its objects by kind."""
+    """Return the manifest's objects by kind."""
     return {each["kind"]: each for each in yaml.safe_load_all(MANIFEST.read_text())}
 
 
@@ -61,7 +61,7 @@ async def test_the_role_has_the_verbs_that_the_provider_uses(
 
 
 def test_the_role_is_bound_to_its_account_alone() -> None:
-    """Which no pod gets a token of by itself."""
+    """The role is bound to one account, of which no pod gets a token by itself."""
     found = manifest()
     account, bound = found["ServiceAccount"], found["ClusterRoleBinding"]
     about = {key: account["metadata"][key] for key in ("name", "namespace")}

@@ -24,7 +24,7 @@ POINTS_MAX = 60
 
 
 async def made(provider: FakeProvider, node: str) -> list[str]:
-    """IDs of the instances of a node."""
+    """Return the IDs of the instances of a node."""
     return [each.provider_id for each in await provider.list() if each.name == node]
 
 
@@ -55,7 +55,7 @@ async def test_a_launch_killed_anywhere_makes_one_instance(
 
 
 async def test_a_launch_killed_twice_makes_one_instance(bus: NatsBus) -> None:
-    """So does one whose second try is killed as well."""
+    """A launch whose second try is killed as well makes one instance."""
     provider = fake(idempotent=False)
     for first in range(1, 8):
         for second in range(1, 8):
@@ -116,7 +116,7 @@ async def test_a_launch_killed_anywhere_and_then_undone_leaves_nothing(bus: Nats
 
 
 async def test_an_undo_before_its_launch_wins(bus: NatsBus) -> None:
-    """What the launch makes after its undo has ended is removed at once."""
+    """An instance that the launch makes after its undo has ended is removed at once."""
     provider = fake()
     held = Held(provider)
     launching = asyncio.create_task(steps(bus, held).provision(provision("web-1")))
@@ -152,7 +152,7 @@ async def test_a_lost_answer_is_adopted(bus: NatsBus, kind: str) -> None:
 
 
 async def test_a_silent_provider_is_given_up_and_what_it_made_is_removed(bus: NatsBus) -> None:
-    """Out of time and in doubt: the step fails, and no unrecorded instance exists."""
+    """A launch that ends out of time and in doubt fails, and no unrecorded instance exists."""
     provider = fake(faults=(FakeFault(call="provision", hang=True, after_success=True),))
     with pytest.raises(StepFailure) as failure:
         await steps(bus, provider).provision(provision("web-1", timeout_seconds=0.05))

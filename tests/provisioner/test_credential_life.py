@@ -20,7 +20,10 @@ from tests.support.secured import NOW
 def test_credentials_are_renewed_in_the_first_half_of_their_life(
     life_: float, age: float, random: float
 ) -> None:
-    """By a right clock; by any other within half a life from now, and never in the past."""
+    """Credentials are renewed in the first half of their life by a right clock.
+
+    Any other clock renews them within half a life from now, and never in the past.
+    """
     now = 1e9
     wait = renewal_seconds(now - age, now - age + life_, now, random)
 
@@ -35,7 +38,10 @@ def test_credentials_are_renewed_in_the_first_half_of_their_life(
 def test_heartbeats_say_when_credentials_expire_in_their_last_quarter(
     age: float, *, reported: bool
 ) -> None:
-    """By then they should have been renewed twice over; no date where they never expire."""
+    """A heartbeat has the date from when two renewals should have come.
+
+    Credentials that never expire have none.
+    """
     day = timedelta(days=1)
     now = NOW.timestamp()
     issued = now - age * day.total_seconds()

@@ -42,13 +42,13 @@ COMMAND = Path(sys.executable).with_name("navarch-agent")
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `navarch nats-config` writes."""
+    """Return the folder that `navarch nats-config` writes."""
     return nats_config(tmp_path_factory.mktemp("nats-config"))
 
 
 @pytest.fixture
 async def world(directory: Path, tmp_path: Path) -> AsyncIterator[World]:
-    """Everything but the node."""
+    """Serve everything but the node."""
     async with serving_secured(directory, tmp_path / "nats") as secured:
         bus = await NatsBus.connect(secured.options("provisioner"))
         made = World(secured, bus, tmp_path)
@@ -58,7 +58,7 @@ async def world(directory: Path, tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def test_a_new_node_gets_credentials_for_itself_alone(world: World) -> None:
-    """They let it speak under its own subjects; what led to them is gone from the disk."""
+    """Credentials permit the node's own subjects; what led to them is gone from the disk."""
     bootstrap = world.hand_over()
     said = await enroll(world.config, world.connect)
     own = Path(world.config.nats_creds_file)
@@ -76,7 +76,7 @@ async def test_a_new_node_gets_credentials_for_itself_alone(world: World) -> Non
 
 
 async def test_bootstrap_credentials_are_good_for_one_question_alone(world: World) -> None:
-    """Not for the node's own subjects, nor for another node's question."""
+    """Bootstrap credentials permit neither the node's own subjects nor another node's question."""
     file = world.hand_over()
     enrolling = subjects.enroll("training", NODE)
     other = subjects.enroll("training", "training-2")
@@ -179,7 +179,7 @@ def test_which_key_gets_credentials(changes: dict[str, Any], refused: str) -> No
 
 
 async def test_a_node_that_is_gone_gets_none(world: World) -> None:
-    """Its credentials may still hold; its instance does not."""
+    """A node whose instance is gone gets none, though its credentials may still hold."""
     world.hand_over()
     await world.store.change(
         f"training.{NODE}", lambda now: now and replace(now, state="terminated")
@@ -208,7 +208,7 @@ class ShiftedClock(SystemClock):
         self._error = timedelta(seconds=seconds)
 
     def now(self) -> datetime:
-        """The wrong time."""
+        """Return the wrong time."""
         return super().now() + self._error
 
 
@@ -225,7 +225,7 @@ async def brief(directory: Path, tmp_path: Path) -> AsyncIterator[World]:
 
 
 def login_of(world: World, clock: Clock | None = None) -> BusLogin:
-    """The agent's login."""
+    """Return the agent's login."""
 
     async def open_own(seconds_max: float) -> NatsBus:
         options = world.secured.options(
@@ -237,7 +237,10 @@ def login_of(world: World, clock: Clock | None = None) -> BusLogin:
 
 
 async def test_an_agent_renews_its_credentials_and_loses_no_event(brief: World) -> None:
-    """Over several lives of them; each message that it repeats until it is stored is there."""
+    """An agent lives through several lives of its credentials.
+
+    Each message that it repeats until it is stored is there.
+    """
     brief.hand_over()
     login = login_of(brief)
     bus = await login.connect()
@@ -298,7 +301,10 @@ async def test_an_agent_comes_back_after_its_credentials_have_expired(
 async def test_clocks_that_are_minutes_wrong_lock_no_agent_out(
     directory: Path, tmp_path: Path, signer: float, agent: float
 ) -> None:
-    """The provisioner's and the agent's, in opposite directions, with an hour's credentials."""
+    """Wrong clocks of provisioner and agent lock no agent out, in opposite directions.
+
+    The credentials are valid for an hour.
+    """
     async with serving_secured(directory, tmp_path / "nats") as secured:
         bus = await NatsBus.connect(secured.options("provisioner"))
         made = World(secured, bus, tmp_path)

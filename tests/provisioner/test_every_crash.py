@@ -114,7 +114,7 @@ class Cloud:
 
     @property
     def market(self) -> str:
-        """How launches are paid that name no market: reserved ones are named by the options."""
+        """Return the market of launches that name none; the options name reserved ones."""
         return self._calm.capabilities.market
 
     def _steps(self, provider: Any) -> SagaStepHandlers:
@@ -129,7 +129,7 @@ class Cloud:
         return self._steps(self._calm)
 
     async def existing(self, node: str) -> list[str]:
-        """IDs of the instances of a node."""
+        """Return the IDs of the instances of a node."""
         listed = await self._calm.list()
         return [each.provider_id for each in listed if each.name == node]
 
@@ -175,13 +175,13 @@ class Cloud:
 
 @pytest.fixture
 def boxes() -> int:
-    """Of machines of our own just enough, as all of them are looked at again and again."""
+    """Return the fewest SSH machines that are enough, as all of them are read again and again."""
     return 2
 
 
 @pytest.fixture(params=ROWS, ids=lambda row: row.label)
 def row(request: pytest.FixtureRequest) -> Row:
-    """Each of our providers."""
+    """Return each of our providers."""
     found: Row = request.param
     return found
 
@@ -195,7 +195,7 @@ def make(row: Row, request: pytest.FixtureRequest) -> Callable[..., Provider]:
 
 @pytest.fixture
 async def cloud(bus: NatsBus, row: Row, make: Callable[..., Provider]) -> AsyncIterator[Cloud]:
-    """That provider, ready to be killed."""
+    """Yield the provider, ready to be killed."""
     if not row.url:
         yield Cloud(bus, row, make, None)
         return
@@ -204,12 +204,12 @@ async def cloud(bus: NatsBus, row: Row, make: Callable[..., Provider]) -> AsyncI
 
 
 async def state(bus: NatsBus, node: str) -> str:
-    """What the node's record says."""
+    """Return the state in the node's record."""
     return (await recorded(bus, node)).state
 
 
 async def market(bus: NatsBus, node: str) -> str:
-    """How its record says that it is paid."""
+    """Return the market in the node's record."""
     offering = (await recorded(bus, node)).offering
     assert offering is not None
     return offering.market

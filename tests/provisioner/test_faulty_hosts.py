@@ -76,7 +76,7 @@ async def test_nothing_is_reported_otherwise_and_the_instance_goes(
 
 
 async def test_a_provider_that_takes_no_reports_gets_none(bus: NatsBus) -> None:
-    """Its instance goes all the same."""
+    """A provider that takes no reports gets none, and its instance goes all the same."""
     handlers = steps(bus, fake())
     await handlers.provision(provision("web-1"))
     await handlers.terminate(removal())
@@ -95,7 +95,10 @@ async def test_a_provider_that_takes_no_reports_gets_none(bus: NatsBus) -> None:
 def test_only_a_replacement_for_an_xid_names_its_fault(
     action: Any, signature: str, fault: str
 ) -> None:
-    """What else fails may be the image's, the driver's or the network's."""
+    """A failure other than an XID names no fault.
+
+    The image, the driver or the network may have caused it.
+    """
     params = SagaParams(pool="web", node="web-1", action=action, fault_signature=signature)
     assert TERMINATE.inputs is not None
     assert fault == TERMINATE.inputs(params, {}).fault

@@ -23,7 +23,7 @@ SOURCES: Final = ("aws", "aws_launch_requests", "aws_prices", "aws_reports", "aw
 
 
 def actions_called() -> set[str]:
-    """The actions of the provider's sources."""
+    """Return the actions that the provider's sources call."""
     sources = (PROVIDERS / f"{name}.py" for name in SOURCES)
     calls = re.findall(
         r"\"((?:create|describe|run|reboot|terminate)_[a-z_]+)\"",
@@ -34,13 +34,13 @@ def actions_called() -> set[str]:
 
 
 def policy() -> list[dict[str, Any]]:
-    """The statements of the page's policy."""
+    """Return the statements of the page's policy."""
     document: dict[str, Any] = json.loads(blocks(PAGE, "json")[0])
     return list(document["Statement"])
 
 
 def is_met(condition: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Whether a request's values meet a statement's condition, as IAM's reference defines it."""
+    """Return whether a request's values meet a condition, as IAM's reference defines it."""
     for operator, wanted in condition.items():
         for key, each in wanted.items():
             given = values.get(key)
@@ -57,7 +57,7 @@ def is_met(condition: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
 
 
 def is_permitted(action: str, values: Mapping[str, Any]) -> bool:
-    """Whether the page's policy permits an action on an instance."""
+    """Return whether the page's policy permits an action on an instance."""
     return any(
         action in each["Action"] and is_met(each.get("Condition", {}), values) for each in policy()
     )
@@ -96,12 +96,12 @@ CLAIM: Final = {"aws:TagKeys": [FLEET_TAG]}
 def test_the_policy_is_confined_to_instances_of_a_fleet(
     action: str, values: Mapping[str, Any], *, is_allowed: bool
 ) -> None:
-    """What was launched otherwise is neither ended nor made a fleet's by its tag."""
+    """An instance that no fleet launched is neither ended nor made a fleet's by its tag."""
     assert is_permitted(action, values) is is_allowed
 
 
 def test_what_options_need_in_addition_names_one_role_and_one_key() -> None:
-    """Of a role, EC2 alone may get it; of a key, a disk alone may get its use."""
+    """EC2 alone may get the named role, and a disk alone may get the use of the named key."""
     [page] = [each for each in blocks("providers.md", "json") if "iam:PassRole" in each]
     statements = {each["Sid"]: each for each in json.loads(page)}
     assert all("*" not in each["Resource"] for each in statements.values())
@@ -112,7 +112,7 @@ def test_what_options_need_in_addition_names_one_role_and_one_key() -> None:
 
 
 def test_the_configuration_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `navarch config validate` reads it."""
+    """`navarch config validate` accepts the page's configuration."""
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     file = tmp_path / "navarch.yaml"
     file.write_text(blocks(PAGE, "yaml")[0], encoding="utf-8")

@@ -38,7 +38,7 @@ ZONES = Choice(
 
 
 def member(number: int, gang: str = "g1", size: int = 3, gather: float = 20.0) -> Command:
-    """The launch of a gang's node; without a gang: a single one."""
+    """Return the launch of a gang's node; without a gang, of a single one."""
     gang_of: dict[str, Any] = {}
     if gang:
         gang_of = {"gang": gang, "gang_size": size, "gather_seconds": gather}
@@ -46,19 +46,19 @@ def member(number: int, gang: str = "g1", size: int = 3, gather: float = 20.0) -
 
 
 async def launched(replicas: list[SagaStepHandlers], commands: list[Command]) -> list[Any]:
-    """What becomes of the launches, each at another replica."""
+    """Return the results of the launches, each at another replica."""
     calls = [replicas[n % len(replicas)].provision(each) for n, each in enumerate(commands)]
     return list(await asyncio.gather(*calls, return_exceptions=True))
 
 
 async def undo(steps: SagaStepHandlers, commands: list[Command]) -> None:
-    """What the sagas of failed launches do next."""
+    """Undo failed launches, as their sagas do next."""
     for each in commands:
         await steps.provision_undo(each)
 
 
 async def placement(bus: NatsBus) -> PlacementRecord:
-    """The pool's placement, as recorded."""
+    """Return the recorded placement of the pool."""
     found = (await RecordBucket(bus, OFFERINGS, PlacementRecord).read(placement_key("web"))).record
     assert found is not None
     return found
@@ -72,7 +72,10 @@ async def zones(market: Market) -> list[str]:
 async def test_a_gang_that_finds_no_room_is_given_back_and_the_next_goes_elsewhere(
     bus: NatsBus,
 ) -> None:
-    """Over two replicas; two of three machines were there, and each launch says so."""
+    """A gang over two replicas that finds two of three machines gives them back.
+
+    Each launch says so, and the next goes elsewhere.
+    """
     market = Market(bus)
     replicas = [market.steps(), market.steps()]
     first = [member(number, gather=1.0) for number in (1, 2)]
@@ -146,7 +149,10 @@ async def test_an_unreadable_place_is_decided_again(bus: NatsBus, garbage: bytes
 
 
 async def test_a_gang_waits_for_a_launch_whose_record_is_lost(bus: NatsBus) -> None:
-    """Its command is delivered again and adopts the machine; a failure would give all back."""
+    """The command of a lost record is delivered again and adopts the machine.
+
+    A failure would give all of the gang's machines back.
+    """
     market = Market(bus)
     steps = market.steps()
     one, two = (member(number, size=2) for number in (1, 2))

@@ -37,7 +37,7 @@ POINTS_MAX = 40
 
 
 def wanted(name: str = "web-1", **changes: object):
-    """A launch."""
+    """Return a request for a launch."""
     return request(name, **({"zone": ZONE, "instance_type": "a3-highgpu-8g"} | changes))
 
 
@@ -75,7 +75,7 @@ async def test_a_launch_carries_all_that_finds_it_again(gcp: GcpServer, make_gcp
 async def test_without_an_image_the_type_decides(
     gcp: GcpServer, make_gcp: Make, options: dict[str, str], instance_type: str, family: str
 ) -> None:
-    """Google's own image with the driver, for the type's processors."""
+    """A launch without an image gets Google's own with the driver, for the type's processors."""
     await make_gcp(**options).provision(wanted(instance_type=instance_type))
     [sent] = gcp.instances.values()
     assert sent["disks"][0]["initializeParams"]["sourceImage"].endswith(f"/family/{family}")
@@ -296,7 +296,7 @@ async def test_what_google_cannot_do_is_refused_before_it_is_asked(
 async def test_an_instance_of_another_launch_under_the_name_is_not_adopted(
     gcp: GcpServer, make_gcp: Make
 ) -> None:
-    """Its labels are not ours, so it is not ours to use or to remove."""
+    """An instance without our labels is not ours to use or to remove."""
     await make_gcp().provision(replace(wanted(), fleet="another-fleet"))
     with pytest.raises(ProviderError, match="another instance in"):
         await make_gcp().provision(wanted())
@@ -308,7 +308,7 @@ async def test_an_instance_of_another_launch_under_the_name_is_not_adopted(
 
 @pytest.mark.parametrize(("code", "kind"), KINDS.items())
 def test_every_known_code_has_its_kind(code: str, kind: str) -> None:
-    """One row each, in both forms of an error."""
+    """Each known error code has one row, which gives its kind in both forms of an error."""
     failed = operation_error({"error": {"errors": [{"code": "ODD"}, {"code": code}]}})
     refused = error_of(418, {"error": {"message": "m", "errors": [{"reason": code}]}})
     assert failed is not None
@@ -350,7 +350,7 @@ async def test_an_accepted_launch_that_fails_later_is_a_failure(
 
 
 def launch(node: str, **changes: object):
-    """The provision step's command."""
+    """Return the provision step's command."""
     return provision(node, **({"instance_type": "a3-highgpu-8g", "zones": (ZONE,)} | changes))
 
 
@@ -387,7 +387,7 @@ async def test_a_launch_whose_answer_is_lost_is_adopted(
 async def test_without_capacity_in_one_zone_the_next_is_taken(
     bus: NatsBus, gcp: GcpServer, make_gcp: Make
 ) -> None:
-    """And without any the step fails with the kind."""
+    """The next zone is taken; without capacity in any the step fails with the kind."""
     gcp.failures = ["ZONE_RESOURCE_POOL_EXHAUSTED"]
     outputs = await steps(bus, make_gcp()).provision(launch("web-1", zones=(ZONE, "us-central1-b")))
     assert "us-central1-b/web-1" == outputs.provider_id

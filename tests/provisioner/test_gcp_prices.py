@@ -31,7 +31,10 @@ HOURLY = {
 
 
 async def test_a_machine_costs_what_its_parts_cost(make_gcp: Make) -> None:
-    """By region and market, of several SKUs for a part the dearest; other SKUs do not count."""
+    """A machine's price is by region and market, with the dearest of several SKUs for a part.
+
+    Other SKUs do not count.
+    """
     found = await make_gcp().prices((A2, A3, MEGA, A4, "n1-standard-8", "none-such"))
     priced = {(each.region, each.instance_type, each.market): each for each in found}
     assert HOURLY.keys() == priced.keys()
@@ -41,7 +44,7 @@ async def test_a_machine_costs_what_its_parts_cost(make_gcp: Make) -> None:
 
 
 def test_the_entries_are_such_as_the_document_knows() -> None:
-    """Those that the tests are made of."""
+    """Google's document knows the entries that the tests are made of."""
     for each in SKUS:
         check_value(gcp_price_list.API, each, {"$ref": "Sku"}, "sku")
     assert "machineTypes.aggregatedList" in API["methods"]
@@ -66,7 +69,7 @@ async def test_list_and_machines_are_read_once_in_hours(
 async def test_without_types_or_without_an_address_nothing_is_asked(
     gcp: GcpServer, make_gcp: Make
 ) -> None:
-    """Nor is a token."""
+    """Neither prices nor a token are asked for without types or with the list switched off."""
     assert () == await make_gcp().prices(())
     switched_off = make_gcp(prices_url="")
     assert (False, ()) == (switched_off.capabilities.prices, await switched_off.prices((A2,)))
@@ -77,7 +80,7 @@ async def test_without_types_or_without_an_address_nothing_is_asked(
 async def test_without_the_right_the_catalogue_applies(
     gcp: GcpServer, make_gcp: Make, caplog: pytest.LogCaptureFixture, lacking: str
 ) -> None:
-    """What is lacking is logged once, and launches do not depend on it."""
+    """The missing right is logged once, and launches do not depend on it."""
     gcp.price_list.disabled = lacking == "the API"
     gcp.logins.refused_scope = google_logins.PRICES_SCOPE if lacking == "the scope" else ""
     provider = make_gcp()
@@ -126,7 +129,7 @@ def place(name: str, market: Market = "on-demand", zone: str = "us-central1-a") 
 
 
 def quota(metric: str, used: float, limit: float) -> dict[str, object]:
-    """One quota of an answer."""
+    """Return one quota of an answer."""
     return {"metric": metric, "usage": used, "limit": limit}
 
 
@@ -184,7 +187,7 @@ async def test_the_quota_with_the_least_room_counts(
     market: Market,
     expected: str,
 ) -> None:
-    """Of those that a launch takes."""
+    """The quota with the least room counts, of those that a launch takes."""
     gcp.quotas = known
     [found] = await make_gcp(**options).quotas([place(A2, market)])
     assert expected == found.quota
@@ -193,7 +196,10 @@ async def test_the_quota_with_the_least_room_counts(
 async def test_without_the_right_no_quota_is_known(
     gcp: GcpServer, make_gcp: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Which is logged once; another failure is an error, and without offerings nothing is asked."""
+    """The missing right is logged once; another failure is an error.
+
+    Without offerings nothing is asked.
+    """
     provider = make_gcp()
     assert () == await provider.quotas(())
     for _ in range(2):

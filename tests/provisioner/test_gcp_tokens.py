@@ -29,19 +29,19 @@ Make = Callable[..., GcpProvider]
 
 @pytest.fixture
 def logins(gcp: GcpServer) -> GoogleLogins:
-    """Who issues the tokens."""
+    """Return the logins that issue the tokens."""
     return gcp.logins
 
 
 def written(file: Path, content: object) -> str:
-    """A credentials file."""
+    """Write a credentials file and return its path."""
     file.write_text(json.dumps(content))
     return str(file)
 
 
 @pytest.fixture
 def subject_file(tmp_path: Path) -> Path:
-    """Where the federation's own issuer puts its token."""
+    """Return the file in which the federation's own issuer puts its token."""
     file = tmp_path / "subject-token"
     file.write_text("subject-token-1")
     return file
@@ -71,7 +71,7 @@ class Rerouted(httpx.AsyncHTTPTransport):
         self._url = url
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """By another address, otherwise as it is."""
+        """Send the request to another address, otherwise as it is."""
         request.url = self._url.copy_with(raw_path=request.url.raw_path)
         return await super().handle_async_request(request)
 
@@ -92,7 +92,10 @@ async def listed_thrice(provider: GcpProvider) -> None:
 
 
 async def test_one_token_serves_many_requests(logins: GoogleLogins, make_gcp: Make) -> None:
-    """By a service account's key, and on a Google machine by its metadata server."""
+    """One token serves many requests.
+
+    A service account's key gets it, and on a Google machine its metadata server.
+    """
     await listed_thrice(make_gcp())
     await listed_thrice(make_gcp(credentials_file=""))
     assert ["key", "machine"] == logins.issued
@@ -113,7 +116,7 @@ async def test_application_default_credentials_come_before_the_metadata_server(
 async def test_tokens_of_another_issuer_are_exchanged(
     logins: GoogleLogins, make_gcp: Make, tmp_path: Path, federated: str
 ) -> None:
-    """By workload identity federation, for the pool's own or a service account's."""
+    """Workload identity federation gives the pool's own token or a service account's."""
     await listed_thrice(make_gcp(credentials_file=federated))
     changed = json.loads(Path(federated).read_text())
     changed["service_account_impersonation_url"] = logins.impersonation_url
@@ -125,7 +128,7 @@ async def test_tokens_of_another_issuer_are_exchanged(
 async def test_the_issuers_token_may_come_by_http(
     logins: GoogleLogins, make_gcp: Make, tmp_path: Path
 ) -> None:
-    """As of another cloud's metadata service."""
+    """The issuer's token may come from a URL, such as another cloud's metadata service."""
     source = {
         "url": f"{logins.url}/issuer",
         "headers": {"Metadata": "true"},
@@ -156,7 +159,7 @@ async def test_the_issuers_token_may_come_from_a_program(
 async def test_an_identity_of_aws_is_exchanged(
     logins: GoogleLogins, make_gcp: Make, tmp_path: Path, monkeypatch
 ) -> None:
-    """What is sent is a request to AWS, signed, and good at this pool alone."""
+    """The identity of AWS is sent as a signed request to AWS that is valid at this pool alone."""
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATEST")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-aws")
@@ -170,7 +173,10 @@ async def test_an_identity_of_aws_is_exchanged(
 async def test_a_key_may_impersonate_another_account(
     logins: GoogleLogins, make_gcp: Make, tmp_path: Path
 ) -> None:
-    """As a file of `gcloud auth application-default login --impersonate-service-account` says."""
+    """A service account's key impersonates another account.
+
+    The file is as `gcloud auth application-default login --impersonate-service-account` writes it.
+    """
     key = json.loads((tmp_path / "key.json").read_text())
     known = {
         "type": "impersonated_service_account",
@@ -209,7 +215,7 @@ async def test_the_login_of_a_user_serves_until_it_is_revoked(
 async def test_an_expired_token_is_renewed(
     logins: GoogleLogins, make_gcp: Make, options: dict[str, str]
 ) -> None:
-    """And one that is about to expire before it does."""
+    """An expired token is renewed, and one that is about to expire before it does."""
     provider = make_gcp(**options)
     for logins.lifetime in (0, 200, 3600, 3600):
         assert [] == await provider.list()
@@ -245,7 +251,7 @@ async def test_callers_at_once_share_one_request(logins: GoogleLogins, make_gcp:
 async def test_the_token_file_of_a_federation_is_read_again(
     logins: GoogleLogins, make_gcp: Make, federated: str, subject_file: Path
 ) -> None:
-    """Its issuer rotates it; without it the error names the file."""
+    """The file is read again, as its issuer rotates it; when it is missing, the error names it."""
     provider = make_gcp(credentials_file=federated)
     logins.lifetime = 0
     assert [] == await provider.list()
@@ -303,7 +309,7 @@ async def test_a_metadata_server_that_issues_nothing_is_reported_at_once(
 async def test_what_cannot_be_sent_is_no_token(
     gcp: GcpServer, make_gcp: Make, options: dict[str, str], token: str | None
 ) -> None:
-    """It is no part of a request."""
+    """A token that cannot be part of a request is refused."""
     garbage = JSONResponse({"access_token": token, "expires_in": 3600, "email": "e"})
     gcp.logins.answers = [garbage, garbage]
     assert "TRANSIENT" == await refusal(make_gcp(**options), "cannot be sent")
@@ -349,7 +355,7 @@ async def test_an_answer_without_an_end_is_read_until_a_named_time(
 
 
 async def drops() -> AsyncIterator[bytes]:
-    """A byte now and then."""
+    """Yield a byte now and then."""
     while True:
         yield b" "
         await asyncio.sleep(0.01)
@@ -395,7 +401,10 @@ def test_a_missing_file_keeps_the_service_from_starting(make_gcp: Make, monkeypa
 async def test_a_federation_by_certificate_says_that_it_is_not_supported(
     logins: GoogleLogins, make_gcp: Make, tmp_path: Path
 ) -> None:
-    """Its requests need connections with that certificate."""
+    """A federation by certificate is refused.
+
+    Its requests need connections with that certificate.
+    """
     certificate, key = self_signed()
     (tmp_path / "certificate.pem").write_text(certificate)
     (tmp_path / "certificate.key").write_text(key)

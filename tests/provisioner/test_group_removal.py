@@ -46,7 +46,7 @@ class Api:
 
 @pytest.fixture
 def api() -> Api:
-    """A cluster without nodes."""
+    """Return a cluster without nodes."""
     return Api()
 
 
@@ -148,7 +148,7 @@ async def test_an_instance_is_terminated_in_its_group(
 async def test_a_machine_of_another_maker_is_left_alone(
     api: Api, make: Any, provider_id: str, says: str
 ) -> None:
-    """It is refused before AWS is asked."""
+    """A machine of another maker is refused before AWS is asked."""
     api.add("a", provider_id)
     provider = make(removal="auto-scaling-group", region="us-east-1", endpoint_url="http://x:1")
     [instance] = await provider.list()
@@ -158,7 +158,7 @@ async def test_a_machine_of_another_maker_is_left_alone(
 
 
 async def test_karpenter_deletes_the_claim(api: Api, make: Any) -> None:
-    """By the owner of the node, with its UID; a node without a claim is refused."""
+    """The node's owner is deleted by its UID; a node without a claim is refused."""
     owner = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": "gpu-x7k", "uid": "u7"}
     api.add("a", "aws:///us-east-1a/i-0123456789abcdef0", ownerReferences=[owner])
     api.add("b", "aws:///us-east-1a/i-0123456789abcdef1")
@@ -194,7 +194,7 @@ async def test_names_are_unique_and_removal_is_configured(api: Api, make: Any) -
     ],
 )
 def test_options_that_cannot_work_are_refused(wrong: Any, says: str) -> None:
-    """Before anything runs, with the remedy."""
+    """Options that cannot work are refused before anything runs, with the remedy."""
     with pytest.raises(ValueError, match=says):
         KubernetesProvider.Options(**{**OPTIONS, **wrong})
 

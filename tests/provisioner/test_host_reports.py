@@ -1,4 +1,4 @@
-"""What providers report of their hosts becomes notices of nodes; failing checks are kept."""
+"""Providers' reports of their hosts become notices of nodes; failing checks are kept."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -64,7 +64,7 @@ NODE = NodeRecord(pool="web", node="web-1", state="active", boot_id="b1")
 def changed(
     report: HostReport, record: InstanceRecord = RECORD, node: NodeRecord | None = NODE
 ) -> ReportChange | None:
-    """What a report changes of one instance."""
+    """Return the change that a report makes to one instance, if any."""
     nodes = {"web.web-1": node} if node is not None else {}
     found = changes({"web.web-1": record}, nodes, report, NOW)
     return found[0] if found else None
@@ -77,7 +77,7 @@ def noticed(action: str = "instance-retirement", **about: Any) -> NodeRecord:
 
 
 def test_an_event_becomes_a_notice_once_and_its_end_a_withdrawal() -> None:
-    """With the boot that it is about; the node's record takes both."""
+    """A notice has the boot that it is about; the node's record takes it and its withdrawal."""
     first = changed(HostReport(events=(EVENT,)))
     assert first is not None
     [notice] = first.events
@@ -107,7 +107,7 @@ def test_an_event_becomes_a_notice_once_and_its_end_a_withdrawal() -> None:
 def test_what_the_agent_has_announced_is_not_announced_again(
     node: NodeRecord, announced: bool
 ) -> None:
-    """The same action at the same time, in force."""
+    """The same action at the same time is not announced again while the notice is in force."""
     found = changed(HostReport(events=(EVENT,)), node=node)
     assert (found is not None and len(found.events) == 1) is announced
 
@@ -119,7 +119,7 @@ def test_an_instance_without_a_node_waits_for_it() -> None:
 
 
 def test_failing_checks_are_kept_as_long_as_they_fail() -> None:
-    """They count once the node is silent."""
+    """A failing check is kept until it passes: it counts once the node is silent."""
     first = changed(HostReport(impaired={"i-1": "the host's check fails"}))
     assert first is not None
     assert (first.record.impaired_reason, first.events) == ("the host's check fails", ())
@@ -139,7 +139,7 @@ class Reporting(FakeProvider):
         self.report: HostReport | ProviderError = HostReport()
 
     async def report_hosts(self) -> HostReport:
-        """Give it."""
+        """Return the report, or raise the error, that the test has set."""
         if isinstance(self.report, ProviderError):
             raise self.report
         return self.report
@@ -180,7 +180,10 @@ async def test_reports_are_published_before_they_are_recorded(bus: NatsBus) -> N
 async def test_google_s_announced_maintenance_is_a_retirement(
     gcp: GcpServer, make_gcp: Callable[..., GcpProvider]
 ) -> None:
-    """With its window; an instance without any, or with an unreadable time, has none."""
+    """A maintenance is announced with its window.
+
+    An instance without a window, or with an unreadable time, has none.
+    """
     provider = make_gcp()
     for name in ("web-1", "web-2", "web-3"):
         wanted = request(name, zone="us-central1-a", instance_type="a3-highgpu-8g")
@@ -218,7 +221,7 @@ STATUS = {
 
 
 def test_ec2_s_events_in_force_are_read() -> None:
-    """What is completed or cancelled is not, and a new term does nothing."""
+    """Completed or cancelled events are left out, and a new term does nothing."""
     [event] = aws_reports.scheduled_events([STATUS])
     assert (event.event, event.action, event.effect) == (
         *("instance-event-1", "instance-retirement"),
@@ -228,7 +231,7 @@ def test_ec2_s_events_in_force_are_read() -> None:
 
 
 def test_ec2_s_failing_checks_are_read() -> None:
-    """Of the host since when, if the API says so."""
+    """A failing check of the host is read with its beginning, where the API gives it."""
     system, instance = aws_reports.CHECKS
     assert aws_reports.impaired(system, [STATUS]) == {
         "i-1": "EC2's status check of its host fails since 2026-05-05 00:00 UTC"
@@ -262,7 +265,10 @@ def test_the_end_of_a_capacity_block_is_a_retirement_ahead_of_it() -> None:
 
 
 async def test_ec2_is_asked_in_four_requests(make_aws: Callable[..., AwsProvider]) -> None:
-    """Its answers are those of the API's description; moto's events come from tags."""
+    """EC2 is asked in four requests, and its answers are those of the API's description.
+
+    Moto's events come from tags.
+    """
     provider = make_aws()
     assert await provider.report_hosts() == HostReport()
     ids = []

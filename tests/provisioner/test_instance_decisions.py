@@ -1,4 +1,4 @@
-"""The decisions about one instance, and the sweep's, as tables."""
+"""Tables test the decisions about one instance, and the sweep's."""
 
 import dataclasses
 from datetime import UTC, datetime, timedelta
@@ -28,7 +28,7 @@ SPOT = replace(ON_DEMAND, market="spot")
 
 
 def record(state: InstanceState = "intended", **changes: object) -> InstanceRecord:
-    """A record of node web-1."""
+    """Return a record of node web-1."""
     made = decisions.intended_record("web", "web-1", launch(), "scale-up-web-1", LONG_AGO)
     going = {"terminating_at": LONG_AGO} if state in decisions.TERMINATING_STATES else {}
     up = {"provider_id": "i-1", "running_at": LONG_AGO} if state == "running" else {}
@@ -36,7 +36,7 @@ def record(state: InstanceState = "intended", **changes: object) -> InstanceReco
 
 
 def instance(provider_id: str = "i-1", **changes: object) -> Instance:
-    """What a provider lists for node web-1."""
+    """Return the instance that a provider lists for node web-1."""
     values = {"name": "web-1", "fleet": FLEET, "pool": "web", "status": "running"} | changes
     return Instance(provider_id=provider_id, **values)
 
@@ -55,7 +55,7 @@ def sighting(
     living: frozenset[str] = frozenset(),
     departed: frozenset[str] = frozenset(),
 ) -> SweepInput:
-    """What a sweep has before it."""
+    """Return the input of a sweep."""
     return SweepInput(
         fleet=FLEET,
         records=records,
@@ -69,12 +69,12 @@ def sighting(
 
 
 def due(seen: SweepInput, removals_max: int = 10) -> tuple[SweepAction, ...]:
-    """What a sweep performs now."""
+    """Return the actions that a sweep performs now."""
     return sweeps.due_actions(sweeps.decide_sweep(seen), removals_max)
 
 
 def test_the_token_of_an_intention_is_the_same_for_every_try() -> None:
-    """It depends on fleet, pool and instance, on all of them and on nothing else."""
+    """A launch's token depends on fleet, pool and instance, on all of them and on nothing else."""
     one = decisions.launch_token("f", "p", "i")
     others = {
         decisions.launch_token(*each)
@@ -188,7 +188,7 @@ def test_a_refused_offering_is_remembered_once_and_costs_nothing() -> None:
 def test_settlement_of_a_launch_that_others_have_settled(
     current: InstanceRecord, made: str, expected: str
 ) -> None:
-    """What is recorded stays, and what is left to an operator is not touched."""
+    """A settled record stays, and what is left to an operator is not touched."""
     settled = decisions.settle(current, instance(made), NOW, "p", REQUESTED)
     ordered = [each.provider_id for each in settled.record.surplus]
     assert (settled.outcome, replace(settled.record, surplus=())) == (expected, current)
@@ -300,7 +300,7 @@ def test_what_a_sweep_does(
 def test_a_sweep_leaves_alone_what_is_young(
     records: dict[str, InstanceRecord], listed: tuple[Instance, ...]
 ) -> None:
-    """Within the grace a difference is left to the operation in progress."""
+    """A difference within the grace is left to the operation in progress."""
     assert due(sighting(records, listed, seen=NOW)) == ()
 
 
@@ -308,7 +308,7 @@ def test_a_sweep_leaves_alone_what_is_young(
 def test_two_providers_of_one_account_show_the_same_instances(
     provider_id: str, expected: list[type]
 ) -> None:
-    """What another provider launched is its own; what it has is not known without its list."""
+    """An instance of another provider is its own; without its list nothing is known of it."""
     offering = Offering(provider="other", instance_type="h100")
     theirs = record("running", provider="other", offering=offering, provider_id=provider_id)
 
@@ -357,7 +357,7 @@ def test_the_launch_of_a_node_that_is_gone_ends(
 def test_an_instance_that_a_restored_store_has_not_named_is_an_orphan(
     serials: dict[str, int], kind: str
 ) -> None:
-    """It was launched after the backup: it may be in service."""
+    """An instance that was launched after the backup may be in service, so it is an orphan."""
     later = instance("i-3", name="web-3-0ed2")
     seen = dataclasses.replace(sighting({}, (later,)), serials=serials)
     assert [each.kind for each in due(seen)] == [kind]
@@ -400,7 +400,7 @@ listings = st.lists(
 def test_no_sweep_touches_another_fleet_or_the_instance_that_a_record_runs(
     state: InstanceState, listed: list[Instance], *, old: bool
 ) -> None:
-    """Whatever is listed: only our fleet's, and never a node that runs as recorded."""
+    """A sweep removes only our fleet's instances, and never a node that runs as recorded."""
     seen = sighting({KEY: record(state)}, tuple(listed), seen=LONG_AGO if old else NOW)
     for action in due(seen, 100):
         if action.kind in sweeps.REMOVALS:
@@ -423,7 +423,7 @@ def test_no_sweep_touches_another_fleet_or_the_instance_that_a_record_runs(
 def test_how_long_a_saga_waits_for_a_removal(
     waited: float, waits_seconds: float, expected: bool
 ) -> None:
-    """Until the provider is removing it, or its capacity is free; and each only so long."""
+    """A saga waits for the removal's acceptance, or for free capacity, and each only so long."""
     removed = record("terminating", terminating_at=NOW - timedelta(seconds=waited))
     found = orders.may_go_on(removed, NOW, waits_seconds)
     assert found is expected
@@ -431,7 +431,10 @@ def test_how_long_a_saga_waits_for_a_removal(
 
 @pytest.mark.parametrize("kind", [*RULES, None])
 def test_when_a_removal_that_was_not_accepted_is_a_leak(kind: ProviderErrorKind | None) -> None:
-    """At once only where a repetition is refused as well; else after the bound, whatever it is."""
+    """A refused removal is a leak at once only if a repetition is refused as well.
+
+    Else it is a leak after the bound, whatever the refusal is.
+    """
     bound = timedelta(minutes=30)
 
     def leaks_after(waited: timedelta, state: InstanceState = "terminating") -> bool:

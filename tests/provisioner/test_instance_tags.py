@@ -8,7 +8,7 @@ from tests.provisioner.provisioner_parts import FLEET, request, token_of
 
 
 def test_what_is_tagged_comes_back() -> None:
-    """Whose it is, and the pool's labels, which cannot hide it."""
+    """Tags give an instance's owner, and the pool's labels, which cannot hide it."""
     asked = request(labels={"team": "vision", "navarch-fleet": "another"})
     tags = tags_of(asked)
     read = with_tags(Instance(name="i-1", provider_id="i-1"), tags)
@@ -25,11 +25,11 @@ def test_what_is_tagged_comes_back() -> None:
 def test_the_market_comes_back_unless_the_tag_was_changed(
     tags: dict[str, str], market: str
 ) -> None:
-    """It is what a record may contain, or not known."""
+    """A market that no record may contain is read as unknown."""
     assert market == with_tags(Instance(name="i-1", provider_id="i-1"), tags).market
 
 
 def test_what_carries_no_tags_is_nobodys() -> None:
-    """It keeps the provider's name, and its fleet is empty: not ours to touch."""
+    """An instance without tags keeps the provider's name, and has no fleet: not ours to touch."""
     read = with_tags(Instance(name="i-1", provider_id="i-1"), {"team": "vision"})
     assert ("i-1", "", "", "") == (read.name, read.fleet, read.pool, read.token)

@@ -52,7 +52,7 @@ HOUR = 3600.0
 
 
 def offering(zone: str, market: Market = "spot") -> Offering:
-    """An offering in a zone."""
+    """Return an offering in a zone."""
     return Offering(provider="p", zone=zone, instance_type="t", market=market)
 
 
@@ -84,7 +84,7 @@ def test_each_counts_half_after_a_half_life(
 
 
 def candidate(zone: str, position: int, **changes: Any) -> ScoredCandidate:
-    """A free offering."""
+    """Return a candidate whose offering is free."""
     plain = {"score": 0.0, "near": 0, "block_state": Free(), "price": 1.0}
     made = Candidate(offering=offering(zone), position=position)
     return ScoredCandidate(candidate=made, **{**plain, **changes})
@@ -100,7 +100,10 @@ def candidate(zone: str, position: int, **changes: Any) -> ScoredCandidate:
     ],
 )
 def test_the_one_with_fewer_is_taken(changes: dict[str, Any], zone: str, remark: str) -> None:
-    """Whatever its price or its place in the order; near the pool's other nodes comes first."""
+    """The offering with fewer interruptions is taken, whatever its price or its place in the order.
+
+    An offering near the pool's other nodes comes first.
+    """
     first = candidate("a", 0, **{"interruptions": 2, **changes})
     both = [first, candidate("b", 1)]
     found = choose(both, (), None, [each.candidate for each in both], NOW)
@@ -109,7 +112,7 @@ def test_the_one_with_fewer_is_taken(changes: dict[str, Any], zone: str, remark:
 
 
 def test_the_only_one_is_taken_whatever_happened_to_it() -> None:
-    """It is ranked, and never refused."""
+    """An offering with many interruptions is ranked last, and never refused."""
     only = candidate("a", 0, interruptions=50)
     found = choose([only], (), None, [only.candidate], NOW)
     assert found == TakeOffering(only)
@@ -126,7 +129,7 @@ def test_an_instance_counts_once_and_others_never() -> None:
 
 @given(hours=st.lists(st.integers(0, 400), max_size=40), many=st.booleans())
 def test_the_memory_is_bounded(hours: list[int], many: bool) -> None:
-    """By number and by age, whatever comes; the newest are kept."""
+    """The memory is bounded by number and by age, whatever comes; the newest are kept."""
     record, now = InterruptionsRecord(), NOW
     for number, each in enumerate(hours * (20 if many else 1)):
         now += timedelta(hours=each / (20 if many else 1))
@@ -145,7 +148,7 @@ def test_the_memory_is_bounded(hours: list[int], many: bool) -> None:
 def test_no_offering_is_taken_before_one_that_interrupts_less(
     counts: list[int], scores: list[float]
 ) -> None:
-    """And of those that interrupt least the choice is as without any."""
+    """The offerings with the fewest interruptions are chosen among as if there were no others."""
     some = [
         candidate(str(number), number, interruptions=each, score=scores[number])
         for number, each in enumerate(counts)
@@ -174,7 +177,10 @@ GONE: dict[str, Any] = {"lost": True, "lost_at": NOW, "provider_state": "gone"}
     ],
 )
 def test_a_successor_says_whose_place_it_takes(old: NodeRecord, interrupted: str) -> None:
-    """Before its own offering is chosen, also where it is launched first."""
+    """A successor names the node whose place it takes before its own offering is chosen.
+
+    This holds also where the successor is launched first.
+    """
     record = pool(1, spec=spec(market="spot", interruption_penalty=Duration(HOUR)))
     _, opened, record = begin("f", record, "replace", NOW, node=old)
     params = saga_params("f", record, opened)
@@ -193,7 +199,7 @@ def test_only_pools_that_say_so_have_it() -> None:
 
 @pytest.mark.parametrize(("seconds", "wrong"), [(0, False), (30, True), (60, False), (8e5, True)])
 def test_what_has_no_effect_is_refused(seconds: float, wrong: bool) -> None:
-    """With the bounds and an example."""
+    """A penalty without effect is refused, with the bounds and an example."""
     plain = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=3)
     changed = msgspec.structs.replace(plain, interruption_penalty=Duration(seconds))
     found = list(own_problems(changed))
@@ -201,7 +207,7 @@ def test_what_has_no_effect_is_refused(seconds: float, wrong: bool) -> None:
 
 
 def test_offerings_show_what_was_taken_away() -> None:
-    """How often, and when last."""
+    """Offerings show how often their instances were interrupted, and when last."""
     view = OfferingView(
         provider="p", instance_type="t", market="spot", interruptions=3, interrupted_at=NOW
     )

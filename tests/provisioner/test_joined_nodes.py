@@ -60,30 +60,30 @@ class Group:
         self.instances[name] = Instance(name=name, provider_id=provider_id, pool="web", **about)
 
     async def provision(self, request: ProvisionRequest) -> Instance:
-        """Never called."""
+        """Fail the test: adoption never launches."""
         raise AssertionError(request)
 
     async def terminate(self, provider_id: str) -> None:
-        """Never called."""
+        """Fail the test: adoption never terminates."""
         raise AssertionError(provider_id)
 
     async def list(self) -> list[Instance]:
-        """What is there."""
+        """Return the instances that have joined."""
         return list(self.instances.values())
 
     async def close(self) -> None:
-        """Nothing."""
+        """Hold nothing that must be closed."""
 
 
 @pytest.fixture
 def server() -> MemoryServer:
-    """The server of the bus."""
+    """Return the server of the bus."""
     return MemoryServer(SystemClock())
 
 
 @pytest.fixture
 async def bus(server: MemoryServer) -> AsyncIterator[Bus]:
-    """A bus with a pool of adopted nodes, and the pool-manager's adoption."""
+    """Yield a bus with a pool of adopted nodes, and the pool-manager's adoption."""
     connected = MemoryBus(server, PerfectLink())
     await set_up(connected, SystemClock(), replicas=1)
     await connected.put(POOLS, FLEET_KEY, encode(FleetRecord(id="f-00000a")))
@@ -118,14 +118,14 @@ async def bus(server: MemoryServer) -> AsyncIterator[Bus]:
 
 
 def sweeper(bus: Bus, group: Group) -> Sweeper:
-    """One replica's sweep of a pool in observe mode."""
+    """Return one replica's sweep of a pool in observe mode."""
     remover = steps(bus, group).remover
     calls, store = providers(group), InstanceStore(bus)
     return Sweeper(bus, SystemClock(), store, calls, remover, QUICK, lambda _: True, fleet_name="f")
 
 
 async def node(bus: Bus, name: str) -> NodeRecord | None:
-    """A node's record."""
+    """Return the record of a node, if there is one."""
     return await Store(bus, FleetBudgetSpec()).fresh_node("web", name)
 
 
@@ -136,14 +136,17 @@ async def decide_replacement(store: Store) -> None:
 
 
 async def desired(bus: Bus) -> int:
-    """How many nodes the pool expects."""
+    """Return how many nodes the pool expects."""
     found = await Store(bus, FleetBudgetSpec()).pool("web")
     assert found is not None
     return found[0].desired
 
 
 async def test_nodes_join_and_leave(bus: Bus) -> None:
-    """Also in observe mode, since only records change; what an agent said before is applied."""
+    """Nodes join and leave in observe mode too, since only records change.
+
+    What an agent said before is applied.
+    """
     group = Group()
     sweeping = sweeper(bus, group)
     registered = Registered(
@@ -178,7 +181,10 @@ async def test_nodes_join_and_leave(bus: Bus) -> None:
 
 
 async def test_a_node_whose_record_is_lost_is_retired_once_it_is_rebuilt(bus: Bus) -> None:
-    """Else its end is not published, and the next machine of its name is judged by its faults."""
+    """A node without a record is retired once it is rebuilt, so that its end is published.
+
+    Else the next machine of its name would be judged by its faults.
+    """
     group = Group()
     sweeping = sweeper(bus, group)
     group.join("a", "aws:///us-east-1a/i-1")
@@ -195,7 +201,7 @@ async def test_a_node_whose_record_is_lost_is_retired_once_it_is_rebuilt(bus: Bu
 async def test_the_verdict_on_a_machine_that_was_never_adopted_is_not_on_the_next_of_its_name(
     bus: Bus,
 ) -> None:
-    """It left before a sweep saw it, so nothing says that it is gone."""
+    """A machine that left before a sweep saw it leaves no verdict to the next of its name."""
     about: Any = {"pool": "web", "node": "a", "time": datetime.now(UTC)}
     await publish_event(bus, Registered(id="r", instance="i", boot_id="boot-1", **about))
     verdict = Verdict(id="v", status="unhealthy", action="replace", reason="XID 79", **about)
@@ -235,7 +241,7 @@ async def test_an_agent_that_fell_silent_before_its_adoption_is_missed(
 async def test_what_an_agent_said_before_the_end_of_the_earlier_node_of_its_name_is_applied(
     bus: Bus,
 ) -> None:
-    """Its machine died before it was adopted: nothing else says that an agent was there."""
+    """A machine that died before it was adopted is known by its agent's message alone."""
     group = Group()
     sweeping = sweeper(bus, group)
     group.join("a", "aws:///us-east-1a/i-1", created_at=NOW)
@@ -296,7 +302,7 @@ async def test_a_node_whose_machine_left_before_it_was_recorded_is_retired(
 
 
 async def test_a_name_that_another_machine_has_is_retired_first(bus: Bus) -> None:
-    """Between two sweeps the machine behind a name was exchanged."""
+    """A machine that was exchanged between two sweeps is retired before its name is used."""
     group = Group()
     sweeping = sweeper(bus, group)
     group.join("a", "aws:///us-east-1a/i-1")
@@ -403,7 +409,10 @@ async def test_one_that_was_not_listed_for_a_time_is_itself(bus: Bus) -> None:
 async def test_the_end_of_a_node_is_recorded_before_its_name_is_given_again(
     bus: Bus, recorded: dict[str, Any]
 ) -> None:
-    """Its instance is gone; the bus refuses the node's record, which would end the next one."""
+    """A node whose instance is gone keeps its name until its record has ended.
+
+    The bus refuses the record's change, which would end the next node of the name.
+    """
     group, store = Group(), Store(bus, FleetBudgetSpec())
     sweeping = sweeper(bus, group)
     group.join("a", "aws:///us-east-1a/i-1", created_at=NOW)

@@ -53,7 +53,7 @@ def kept_record(name: str, at: datetime = NOW) -> InstanceRecord:
 
 
 def test_so_many_of_a_pool_are_kept_and_no_more() -> None:
-    """Those whose time is over do not count; what goes already, goes."""
+    """A pool keeps a limited number; ended ones do not count, and one that goes already, goes."""
     others = [kept_record(f"web-{number}") for number in range(KEPT_MAX)]
     assert keep(RUNNING, others[1:], NOW, BY) is not None
     assert keep(RUNNING, others, NOW, BY) is None
@@ -91,7 +91,10 @@ async def refused(bus: NatsBus, node: str, error: str) -> None:
 async def test_the_undo_of_a_launch_keeps_what_was_refused_for_its_hardware(
     bus: NatsBus, error: str
 ) -> None:
-    """Also a command that is delivered again; the sweep removes it once another is admitted."""
+    """A launch's undo keeps refused hardware, also when its command is delivered again.
+
+    The sweep removes it once another is admitted.
+    """
     await bus.put(POOLS, FLEET_KEY, encode(FleetRecord(id=FLEET)))
     provider, kept = fake(), error == DENIED_HARDWARE
     parts = steps(bus, provider)

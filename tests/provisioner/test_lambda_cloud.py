@@ -42,7 +42,7 @@ POINTS_MAX = 40
 
 @pytest.fixture
 def api(lambda_api: LambdaServer) -> LambdaServer:
-    """A strict server."""
+    """Return the strict server."""
     return lambda_api
 
 
@@ -138,7 +138,7 @@ async def test_requests_are_paced(api: LambdaServer, make: Make) -> None:
 
 @pytest.mark.parametrize(("code", "kind"), KINDS.items())
 def test_every_documented_code_has_its_kind(code: str, kind: str) -> None:
-    """One row each."""
+    """Each documented error code has one row, which gives its kind."""
     body = f'{{"error": {{"code": "{code}", "message": "m", "suggestion": "s"}}}}'.encode()
     error = error_of(400, body)
     assert (kind, f"HTTP 400 {code}: m s") == (error.kind, error.message)
@@ -157,7 +157,7 @@ def test_every_documented_code_has_its_kind(code: str, kind: str) -> None:
 def test_an_unknown_answer_is_transient_and_says_so(
     status: int, body: bytes, kind: str, unknown: bool
 ) -> None:
-    """Never silently something else."""
+    """An unknown answer is never silently something else."""
     error = error_of(status, body)
     assert (kind, unknown) == (error.kind, "not known here" in error.message)
 
@@ -175,7 +175,7 @@ def test_an_unknown_answer_is_transient_and_says_so(
 async def test_a_refused_launch_has_its_kind(
     api: LambdaServer, make: Make, answer: tuple[int, str], kind: str, retry_after: float | None
 ) -> None:
-    """As the rest of the provisioner needs it."""
+    """A refused launch has the kind and the wait that the provisioner needs."""
     api.order(LAUNCH, answer)
     with pytest.raises(ProviderError) as refused:
         await make().provision(wanted())
@@ -231,7 +231,10 @@ async def test_a_launch_whose_answer_is_lost_is_adopted(
 async def test_no_capacity_fails_the_step_with_its_kind(
     bus: NatsBus, api: LambdaServer, make: Make
 ) -> None:
-    """So that the pool waits, or another offering is tried; nothing is left behind."""
+    """The step fails, so that the pool waits or another offering is tried.
+
+    Nothing is left behind.
+    """
     api.order(LAUNCH, CAPACITY)
     command = provision("web-1", instance_type="gpu_1x_a10", region="us-west-2")
     with pytest.raises(StepFailure) as failed:

@@ -57,7 +57,7 @@ class Ec2:
         return await self.call(service, what, **await fill())
 
     def launch(self, given: dict[str, Any]) -> dict[str, Any]:
-        """One request."""
+        """Answer one launch request."""
         token, count = given["ClientToken"], given["MaxCount"]
         if token not in self.made:
             if not self.capacity:
@@ -80,7 +80,7 @@ class Ec2:
         await asyncio.sleep(self.random.random() * (30 if self.happens(0.03) else 1))
 
     def happens(self, chance: float) -> bool:
-        """Whether something fails."""
+        """Return whether something fails, with this chance."""
         return self.fails and self.random.random() < chance
 
 
@@ -92,13 +92,13 @@ class SlowRecords(LocalRecords[Any]):
         self.ec2 = ec2
 
     async def read(self, key: str) -> Any:
-        """Read it."""
+        """Read a record after a pause, or fail."""
         await self.ec2.pause()
         self.fail(0.03)
         return await super().read(key)
 
     async def write(self, key: str, record: Any, revision: int) -> int:
-        """Write it."""
+        """Write a record between two pauses, or fail."""
         await self.ec2.pause()
         self.fail(0.03)
         written = await super().write(key, record, revision)
@@ -116,7 +116,7 @@ NODES = tuple(f"web-{n}" for n in range(6))
 
 
 class State:
-    """What the provisioner records of the launches."""
+    """Holds what the provisioner records of the launches."""
 
     def __init__(self) -> None:
         """Know nothing."""

@@ -41,7 +41,7 @@ INTENDED = replace(
 
 
 async def made(provider: FakeProvider, node: str) -> list[str]:
-    """IDs of the instances of a node."""
+    """Return the IDs of the instances of a node."""
     return [each.provider_id for each in await provider.list() if each.name == node]
 
 
@@ -86,7 +86,7 @@ class Watched:
 
 
 async def test_two_replicas_that_launch_at_once_make_one_instance(bus: NatsBus) -> None:
-    """At a provider that knows no token the second asks for nothing while the first may."""
+    """The second replica asks for nothing while the first may, at a provider without tokens."""
     provider = fake(idempotent=False)
     first, second, watched = Held(provider), Held(provider), Watched(bus)
     one = asyncio.create_task(steps(bus, first).provision(provision("web-1")))
@@ -130,7 +130,7 @@ class Cut:
 
 
 async def test_who_is_cut_off_has_stopped_asking_before_another_asks(bus: NatsBus) -> None:
-    """Its call is cancelled by its own clock; the other waits for that, looks, and asks."""
+    """The clock of a replica that is cut off cancels its call; the other waits, looks, and asks."""
     provider = fake(idempotent=False)
     first, cut = Held(provider), Cut(bus)
     asked = provision("web-1", timeout_seconds=SECONDS_MAX)

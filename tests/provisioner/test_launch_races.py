@@ -84,7 +84,7 @@ class Stuck:
         return getattr(self._real, name)
 
     async def update(self, bucket: BucketSpec, *rest: Any, **options: Any) -> int:
-        """Never answer."""
+        """Wait for ever on a write of an instance's record."""
         if bucket is not INSTANCES:
             return await self._real.update(bucket, *rest, **options)
         self.entered.set()
@@ -93,7 +93,7 @@ class Stuck:
 
 
 async def blocks(bus: NatsBus) -> list[BlockRecord]:
-    """What is blocked."""
+    """Return the blocks of offerings."""
     read = decoder(BlockRecord)
     return [read.decode(each.value) for each in await bus.entries(OFFERINGS, BLOCKED)]
 
@@ -109,7 +109,7 @@ async def block_due(bus: NatsBus, market: Market, choice: Choice = ONE) -> None:
 
 
 async def cancelled(*tasks: "asyncio.Task[Any]") -> None:
-    """End them."""
+    """Cancel the tasks and wait for their end."""
     for each in tasks:
         each.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -122,13 +122,13 @@ def again(choice: Choice, node: str = "web-1") -> Command:
 
 
 def sweeper(bus: Any, provider: FakeProvider) -> Sweeper:
-    """One replica's sweep of one provider."""
+    """Return one replica's sweep of one provider."""
     parts, store = steps(bus, provider), InstanceStore(bus)
     return Sweeper(bus, SystemClock(), store, providers(provider), parts.remover, QUICK)
 
 
 def lost_answer(**more: Any) -> ProviderError:
-    """What is raised where an answer is lost."""
+    """Return the error that is raised where an answer is lost."""
     return ProviderError("TRANSIENT", "no answer", **more)
 
 
@@ -138,7 +138,7 @@ def lost_answer(**more: Any) -> ProviderError:
 async def test_a_launch_in_doubt_goes_on_though_its_offering_was_refused_to_another_replica(
     bus: NatsBus,
 ) -> None:
-    """It chooses again: the record names no offering any more."""
+    """The launch in doubt chooses again, as its record names no offering any more."""
     market = Market(bus)
     first = Gated(market.providers["fake"], error=lost_answer())
     one = asyncio.create_task(market.steps(fake=first).provision(provision("web-1", choice=BOTH)))
@@ -155,7 +155,7 @@ async def test_a_launch_in_doubt_goes_on_though_its_offering_was_refused_to_anot
 
 
 async def test_a_refusal_blocks_the_offering_that_refused_it(bus: NatsBus) -> None:
-    """After a doubt the launch continues with what another replica has chosen since."""
+    """The launch continues after a doubt with what another replica has chosen since."""
     market = Market(bus)
     first = Gated(market.providers["fake"], error=lost_answer())
     second = Gated(market.providers["dear"])
@@ -181,7 +181,7 @@ async def test_a_refusal_blocks_the_offering_that_refused_it(bus: NatsBus) -> No
 async def test_a_launch_whose_record_is_lost_does_not_repeat_a_refused_request(
     bus: NatsBus,
 ) -> None:
-    """It goes on to the next offering, and its record is there again."""
+    """A launch whose record is lost goes on to the next offering and writes its record again."""
     market = Market(bus)
     held = Gated(market.providers["fake"])
     one = asyncio.create_task(market.steps(fake=held).provision(provision("web-1", choice=BOTH)))
@@ -195,7 +195,7 @@ async def test_a_launch_whose_record_is_lost_does_not_repeat_a_refused_request(
 
 
 async def test_a_launch_without_tokens_goes_on_though_its_record_is_lost(bus: NatsBus) -> None:
-    """It waits for the lease meanwhile; its request is counted in a new record."""
+    """A launch without tokens waits for the lease; its request is counted in a new record."""
     market = Market(bus, idempotent=False)
     held = Held(market.providers["fake"], "list")
     one = asyncio.create_task(market.steps(fake=held).provision(again(ONE)))
@@ -224,7 +224,7 @@ async def test_what_an_earlier_delivery_launched_elsewhere_is_adopted_without_it
 
 
 async def test_a_launch_requests_nothing_that_another_replica_has_passed_over(bus: NatsBus) -> None:
-    """It waited for a list meanwhile; the machine would be removed at once."""
+    """A launch that waited for a list makes no machine that would be removed at once."""
     market = Market(bus)
     held = Held(market.providers["fake"], "list")
     one = asyncio.create_task(market.steps(fake=held).provision(provision("web-1", choice=BOTH)))
@@ -268,7 +268,10 @@ async def test_a_launch_keeps_its_market_though_another_replica_requests_another
 async def test_an_adopted_instance_keeps_the_offering_that_it_was_launched_from(
     bus: NatsBus,
 ) -> None:
-    """Its answer was lost and a repetition refused; what was to be requested next is not probed."""
+    """A lost answer and a refused repetition leave the instance its offering.
+
+    The offering that was to be requested next is not probed.
+    """
     market = Market(bus, idempotent=False, list_lag_calls=1)
     spot = Choice(offers=ON_DEMAND_FIRST.offers[1:])
     await block_due(bus, market, spot)
@@ -303,7 +306,10 @@ async def test_a_sweep_that_adopts_records_where_and_how_it_was_launched(bus: Na
 async def test_a_launch_that_gives_up_while_another_replica_has_launched_it_succeeds(
     bus: NatsBus,
 ) -> None:
-    """Its failure would undo the launch, or end its gang."""
+    """A launch that gives up succeeds if another replica made it: a failure would undo it.
+
+    A failure would also end its gang.
+    """
     market = Market(bus)
     error = lost_answer(retry_after=1000.0)
     first = Gated(market.providers["fake"], error=error)
@@ -318,7 +324,7 @@ async def test_a_launch_that_gives_up_while_another_replica_has_launched_it_succ
 
 
 async def test_a_launch_that_is_undone_leaves_its_probe_to_others(bus: NatsBus) -> None:
-    """It had not requested anything yet."""
+    """A launch that had not requested anything gives up its probe when it is undone."""
     market = Market(bus)
     await block_due(bus, market)
     held = Held(market.providers["fake"], "list")
@@ -360,7 +366,7 @@ async def test_a_probe_that_another_replica_finishes_ends_the_block(bus: NatsBus
 async def test_a_refusal_leaves_what_another_replica_has_reserved_for_the_launch(
     bus: NatsBus,
 ) -> None:
-    """It is the price of what is requested now."""
+    """A reservation of another replica is the price of what is requested now, so it stays."""
     market = Market(bus)
     capped = replace(BOTH, spend_cap=100.0)
     first, second = (Gated(each) for each in market.providers.values())

@@ -16,7 +16,7 @@ from tests.provisioner.provisioner_parts import fake, providers, provision, step
 
 
 def test_every_image_option_of_a_provider_counts() -> None:
-    """Whatever the provider calls it; a new one must be added to those that are compared."""
+    """Each image option of a provider counts, whatever its name; a new one must be added."""
     named = {
         field.name
         for each in entry_points(group=PROVIDER_PLUGINS)
@@ -27,7 +27,7 @@ def test_every_image_option_of_a_provider_counts() -> None:
 
 
 async def test_a_launch_reports_its_image_and_its_user_data(bus: NatsBus, tmp_path: Path) -> None:
-    """As digests, by this service's own configuration."""
+    """A launch reports digests of image and user data, by this service's own configuration."""
     (tmp_path / "init.sh").write_text("#!/bin/sh\n", encoding="utf-8")
     named = frozenset({"init.sh"})
     templates = BootstrapTemplates(NatsSettings(), AgentSettings(), tmp_path, named)
@@ -43,7 +43,7 @@ async def test_a_launch_reports_its_image_and_its_user_data(bus: NatsBus, tmp_pa
 
 
 async def test_an_image_that_a_pool_sets_for_itself_counts(bus: NatsBus) -> None:
-    """It is the one that its nodes have, whatever the provider's options name."""
+    """A pool's own image is the one that its nodes have, whatever the provider's options name."""
     configured = {"fake": PluginSettings(type="fake", options={"image": "one"})}
     cloud = fake()
     steps = step_handlers(bus, providers(cloud), configured=configured)

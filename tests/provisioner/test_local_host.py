@@ -1,4 +1,4 @@
-"""What the local provider's instances do when they are recovered: as a host would."""
+"""The local provider's instances are recovered as a host would recover them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -43,7 +43,7 @@ async def booted(place: Path, before: str) -> str:
 
 
 def reported_boot(place: Path) -> str:
-    """The boot ID of the running agent."""
+    """Return the boot ID of the running agent."""
     lines = (place / "env").read_text().splitlines() if (place / "env").exists() else []
     return next((e.split("=")[1] for e in lines if e.startswith("NAVARCH_BOOT_ID=")), "")
 
@@ -109,6 +109,6 @@ def test_a_reset_clears_what_a_reset_clears(
 
 
 def test_a_reboot_clears_all_but_what_is_broken() -> None:
-    """Also a lost GPU, failing calls and hanging ones."""
+    """A reboot clears a lost GPU, failing calls and hanging ones, but not what is broken."""
     text = STATE + "gpu 1 lost 1\nfail nvmlInit 9\nhang * 5\nxid 1 0 79\n"
     assert HEALED + "gpu 1 ecc_sbe 7 # broken\n" == local_gpus.after_reboot(text)

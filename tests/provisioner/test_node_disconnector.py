@@ -1,4 +1,4 @@
-"""Which nodes are disconnected, and which are readmitted; and what is reported meanwhile."""
+"""Nodes are disconnected and readmitted, and are reported meanwhile."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +21,7 @@ KEY = "U" + "A" * 55
 
 
 def running(**changes: Any) -> InstanceRecord:
-    """A node in service."""
+    """Return the record of a node in service."""
     launch = LaunchSpec(fleet="f", provider="aws", instance_type="t")
     made = intended_record("training", "n1", launch, "", NOW)
     return replace(made, **{"state": "running", "agent_key": KEY, **changes})
@@ -51,7 +51,7 @@ def test_few_nodes_are_disconnected_and_each_refusal_says_why(
 
 
 def test_a_readmitted_node_is_no_longer_reported() -> None:
-    """Its record has the moment, from which its agent has time to come back."""
+    """A readmitted node's record has the moment from which its agent has time to come back."""
     flooding = running(disconnected_at=NOW, disconnected_reason="it floods")
     failure = disconnected_failure(flooding)
     again = readmitted(flooding, NOW)

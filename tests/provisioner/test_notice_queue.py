@@ -68,7 +68,7 @@ def event(kind: str, at: datetime, **detail: str) -> str:
     ],
 )
 def test_what_each_event_says(body: str, action: str, seconds: int, polls: bool) -> None:
-    """What is no event of an instance's end, or cannot be read, says nothing."""
+    """A message that is unreadable, or no event of an instance's end, gives no event."""
     found = queued_notice({"ReceiptHandle": "r", "Body": body})
     assert ("r", polls) == (found.receipt, found.changes_reports)
     assert (action != "") == (found.event is not None)
@@ -101,13 +101,13 @@ class Queue:
             await self._client.send_message(QueueUrl=self.url, MessageBody=body)
 
     async def left(self) -> int:
-        """How many messages were not deleted, hidden ones included."""
+        """Return how many messages were not deleted, hidden ones included."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         found = await self._client.get_queue_attributes(QueueUrl=self.url, AttributeNames=names)
         return sum(int(found["Attributes"][each]) for each in names)
 
     async def notices(self) -> list[ProviderNotice]:
-        """What was published."""
+        """Return the notices that were published."""
         stored = await self.bus.read(EVENTS.name, node_event_wildcard("provider-notice"))
         found = [node_codec.decode(each.data) for each in stored]
         return [each for each in found if isinstance(each, ProviderNotice)]
@@ -117,7 +117,7 @@ class Queue:
 async def queue(
     bus: NatsBus, moto: str, make_aws: Callable[..., AwsProvider]
 ) -> AsyncIterator[Queue]:
-    """A queue without messages."""
+    """Yield a queue without messages."""
     make_aws()  # its account is empty then
     session = aioboto3.Session(region_name="us-east-1")
     async with session.client("sqs", endpoint_url=moto) as client:
@@ -127,7 +127,10 @@ async def queue(
 
 
 async def test_an_interruption_is_a_notice_once_and_then_deleted(queue: Queue) -> None:
-    """Also where it is delivered twice; other instances and old events leave no notice."""
+    """An interruption is one notice, also where it is delivered twice, and is then deleted.
+
+    Other instances and old events leave no notice.
+    """
     made = await steps(queue.bus, queue.provider).provision(
         provision("web-1", instance_type="p4d.24xlarge")
     )
@@ -181,7 +184,7 @@ async def test_what_is_known_or_ordered_is_no_notice(queue: Queue, changes: dict
 
 
 async def test_a_queue_that_is_not_there_ends_nothing(queue: Queue) -> None:
-    """It is logged, and read again."""
+    """A missing queue is logged, and read again."""
     missing = type(queue)(None, "", queue.bus, queue.provider)
     queue.provider._notices._queue = f"{queue.url}-gone"
     await missing.reader.read()

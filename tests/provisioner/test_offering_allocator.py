@@ -57,7 +57,7 @@ BOTH = Choice(
 
 
 class Market:
-    """Two providers, and the steps of any number of replicas over them."""
+    """Makes two providers, and the steps of any number of replicas over them."""
 
     def __init__(self, bus: NatsBus, **options: Any) -> None:
         """`options`: of both providers."""
@@ -83,7 +83,7 @@ class Market:
         )
 
     def traits(self) -> dict[str, ProviderTraits]:
-        """What choosing between the providers must know."""
+        """Return the providers' traits that a choice between them needs."""
         return self._calls().traits()
 
     def order(self, provider: str, kind: ProviderErrorKind, times: int = 1, **more: Any) -> None:
@@ -93,13 +93,13 @@ class Market:
         )
 
     async def existing(self) -> dict[str, list[str]]:
-        """The names of instances, by provider."""
+        """Return the names of instances, by provider."""
         found = {name: await each.list() for name, each in self.providers.items()}
         return {name: sorted(each.name for each in all_) for name, all_ in found.items()}
 
 
 async def published(bus: NatsBus, fact: str) -> list[Any]:
-    """The events of this fact."""
+    """Return the events of this fact."""
     stored = await bus.read(EVENTS.name, pool_event_wildcard(fact))
     return [pool_codec.decode(each.data) for each in stored]
 
@@ -108,7 +108,7 @@ async def published(bus: NatsBus, fact: str) -> list[Any]:
 async def test_what_one_provider_surely_refuses_the_next_is_asked(
     bus: NatsBus, kind: ProviderErrorKind
 ) -> None:
-    """In the same launch; the next launch does not ask the first again, and other replicas know."""
+    """The same launch asks the next provider; later launches and other replicas skip the first."""
     market = Market(bus)
     market.order("fake", kind, times=5)
     outputs = await market.steps().provision(provision("web-1", choice=BOTH))
@@ -133,7 +133,7 @@ async def test_what_may_have_come_about_is_not_asked_for_elsewhere(bus: NatsBus)
 
 
 async def test_killed_anywhere_a_launch_that_moves_on_makes_one_instance(bus: NatsBus) -> None:
-    """Between any two effects, while the first provider refuses and the second launches."""
+    """A launch is killed between any two effects while one provider refuses and the next works."""
     for point in range(1, 120):
         market = Market(bus, idempotent=False)
         market.order("fake", "CAPACITY", times=3)
@@ -178,7 +178,7 @@ async def test_a_slow_first_provider_that_succeeds_too_late_is_taken_back(bus: N
 
 
 async def test_an_undo_removes_it_wherever_it_is(bus: NatsBus) -> None:
-    """By the provider that the choice was recorded of, not by the first that the pool names."""
+    """The undo is made at the provider of the recorded choice, not at the pool's first."""
     market = Market(bus)
     market.order("fake", "CAPACITY")
     await market.steps().provision(provision("web-1", choice=BOTH))
@@ -213,7 +213,7 @@ CAPS: dict[str, tuple[dict[str, Any], float, str, str]] = {
 async def test_unreadable_reservations_hold_launches_under_a_cap_alone(
     bus: NatsBus, garbage: bytes
 ) -> None:
-    """What is reserved is unknown, so they wait for the operator; a pool without a cap goes on."""
+    """Launches under a cap wait for the operator, as the reserved sum is unknown; others go on."""
     await bus.put(OFFERINGS, SPEND_KEY, garbage)
     market = Market(bus)
     offers = (Offer(provider="fake", instance_type="big"),)
@@ -301,7 +301,7 @@ async def test_what_costs_more_than_it_may_is_not_asked_for(bus: NatsBus) -> Non
 
 
 async def until_waits(bus: NatsBus) -> None:
-    """Until a launch has said that it waits."""
+    """Wait until a launch has published that it waits."""
 
     async def waits() -> bool:
         return bool(await published(bus, "launch-waiting"))
@@ -310,7 +310,7 @@ async def until_waits(bus: NatsBus) -> None:
 
 
 async def test_a_launch_that_is_cancelled_leaves_its_try_to_others(bus: NatsBus) -> None:
-    """What it had claimed is free at once, not only when its time is over."""
+    """A claim of a cancelled launch is free at once, not only when its time is over."""
     market = Market(bus)
     only = Choice(offers=(Offer(provider="fake", instance_type="big"),))
     market.order("fake", "CAPACITY")
@@ -325,7 +325,7 @@ async def test_a_launch_that_is_cancelled_leaves_its_try_to_others(bus: NatsBus)
 
 
 async def test_a_launch_that_waits_costs_nothing_under_a_cap(bus: NatsBus) -> None:
-    """What was refused is not paid for, so it keeps no room from others."""
+    """A refused offering is not paid for, so a waiting launch keeps no room from others."""
     market = Market(bus)
     market.order("fake", "CAPACITY", times=9)
     only = Choice(offers=(Offer(provider="fake", instance_type="big"),), spend_cap=6.0)

@@ -1,4 +1,4 @@
-"""What is remembered of failures: what each blocks, the doubling wait, and the one probe."""
+"""Failures are remembered: each blocks an offering for a doubling wait, with one probe."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
@@ -79,7 +79,7 @@ def test_a_failure_blocks_as_much_as_its_kind_says(kind: Any) -> None:
 
 
 def test_the_wait_doubles_up_to_its_bound_and_starts_again_for_another_kind() -> None:
-    """So a probe is never further away than the bound, and never closer than the first wait."""
+    """A probe is never further away than the bound, and never closer than the first wait."""
     record, at, waits = None, NOW, []
     for _ in range(6):
         record = offering_blocks.record_failure(record, subject(), failure(at=at), at)
@@ -102,7 +102,7 @@ def test_calls_under_way_together_count_once() -> None:
 
 
 def test_the_provider_s_own_wait_counts_where_it_is_longer() -> None:
-    """It knows best."""
+    """The provider's own wait counts where it is longer, as it knows best."""
     record = offering_blocks.record_failure(
         None, subject(), failure("THROTTLE", retry_after=90.0), NOW
     )
@@ -161,7 +161,7 @@ class Ledger:
         return True
 
     def fail(self, by: str) -> None:
-        """Its call finds nothing."""
+        """Record that a launch's call found nothing."""
         began = self.trying.pop(by, self.now)
         self.record = offering_blocks.record_failure(
             self.record, subject(), failure(at=began, by=by), self.now
@@ -172,7 +172,7 @@ class Ledger:
 def test_an_exhausted_offering_is_tried_by_one_and_within_the_budget(
     moves: list[tuple[int, float, bool]],
 ) -> None:
-    """However many launches look, whenever: one probe at a time, and no more than the waits allow.
+    """Only one launch probes at a time, and no more often than the waits allow.
 
     A move: which launch looks, how long after the last one, and whether its process dies in its
     call, so that it never says what came of it.
@@ -196,7 +196,7 @@ def test_an_exhausted_offering_is_tried_by_one_and_within_the_budget(
 
 
 def probe_budget(seconds: float) -> int:
-    """How many calls an offering without capacity may have in a time: the waits, added up."""
+    """Return how many calls an offering without capacity may have: the waits, added up."""
     rule, waited, calls = RULES["CAPACITY"], 0.0, 0
     while waited <= seconds:
         waited += min(rule.block_seconds * 2.0**calls, rule.block_max_seconds)

@@ -1,4 +1,4 @@
-"""What a launch may take: providers, types, regions, zones and markets laid out in order."""
+"""Providers, types, regions, zones and markets are laid out in the order of launches."""
 
 import pytest
 
@@ -40,7 +40,7 @@ CATALOGUE = OfferingCatalogue(
 
 
 def laid_out(*offers: Offer, **changes: float) -> list[str]:
-    """The candidates' names, in order."""
+    """Return the candidates' names, in order."""
     found = candidates(Choice(offers=offers, **changes), CATALOGUE)  # type: ignore[arg-type]
     assert [each.position for each in found] == list(range(len(found)))
     return [str(each.offering) + (" fallback" if each.fallback else "") for each in found]
@@ -127,7 +127,7 @@ def test_offers_are_laid_out_in_order(choice: Choice, expected: list[str]) -> No
 
 
 def test_on_demand_instead_of_spot_comes_last() -> None:
-    """After all of spot, and only where a wait for spot has an end."""
+    """On-demand comes after all of spot, and only where a wait for spot has an end."""
     spot = Offer(provider="east", instance_type="p5.48xlarge", market="spot")
     other = Offer(provider="gcp", instance_type="a3")
     assert laid_out(spot, other) == ["east us-east-1 p5.48xlarge spot", "gcp a3 on-demand"]
@@ -153,7 +153,7 @@ PRICES = {
 def test_a_price_is_known_or_not(
     provider: str, instance_type: str, market: str, expected: float | None
 ) -> None:
-    """What is not known is not taken for nothing."""
+    """An unknown price is not taken for nothing."""
     offering = Offering(provider=provider, instance_type=instance_type, market=market)  # type: ignore[arg-type]
     assert CATALOGUE.price(offering) == expected
 

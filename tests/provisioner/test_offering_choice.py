@@ -1,4 +1,4 @@
-"""Which offering is taken: order, price, what is exhausted, what is waited for, and the pace."""
+"""An offering is chosen by order, price, blocks, waits and pace."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -29,7 +29,7 @@ SOON, LATER = NOW + timedelta(seconds=30), NOW + timedelta(seconds=300)
 
 
 def blocked(kind: Any = "CAPACITY", until: datetime = SOON, zone: str = "a") -> Blocked:
-    """What is blocked until then."""
+    """Return the block of an offering until then."""
     record = BlockRecord(
         scope="offering",
         provider="p",
@@ -46,7 +46,7 @@ def blocked(kind: Any = "CAPACITY", until: datetime = SOON, zone: str = "a") -> 
 
 
 def probed(kind: Any) -> Blocked:
-    """What another launch tries again, and may until then."""
+    """Return the block of an offering that another launch may probe until then."""
     record = msgspec.structs.replace(
         blocked(kind, until=NOW).record, probe="training.n2", probe_until=SOON
     )
@@ -195,7 +195,7 @@ def record(node: str, dollars: float, **changes: Any) -> InstanceRecord:
 
 
 def test_each_instance_is_counted_once() -> None:
-    """By its record; by its reservation until then; not at all once it is gone."""
+    """An instance counts by its record, by its reservation until then, and not once it is gone."""
     records = {
         "web.1": record("1", 2.0),
         "web.2": record("2", 0.0, state="intended", offering=None),
@@ -219,7 +219,7 @@ def test_each_instance_is_counted_once() -> None:
 
 
 def test_reservations_outlive_the_records_that_replicas_may_not_know_yet() -> None:
-    """They go after a while, so that the record stays small."""
+    """Reservations go after a while, so that the record stays small."""
     kept = spend.add_reservation(SpendRecord(), "web.1", 2.0, OFFERING, NOW)
     kept = spend.add_reservation(kept, "web.2", 2.0, OFFERING, NOW + timedelta(seconds=100))
     assert set(kept.reserved) == {"web.1", "web.2"}

@@ -1,4 +1,4 @@
-"""What `navarch offerings` is answered, and how it reads."""
+"""`navarch offerings` gets its answer from the provisioner and formats it."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -46,7 +46,7 @@ POOL = PoolSpec(
 
 
 async def asked(bus: NatsBus, market: Market, query: OfferingsQuery) -> list[OfferingView]:
-    """What a fresh replica answers."""
+    """Return a fresh replica's answer, all pages together."""
     store, clock = InstanceStore(bus), SystemClock()
     sites = OfferingCatalogue(TYPES, market.traits())
     weigher = OfferingScorer(store, clock, sites)
@@ -61,7 +61,7 @@ async def asked(bus: NatsBus, market: Market, query: OfferingsQuery) -> list[Off
 
 
 async def test_offerings_are_shown_with_price_state_and_use(bus: NatsBus) -> None:
-    """In the pool's order: what is exhausted, what is used, what the provider says it costs."""
+    """Offerings are in the pool's order, with blocks, use and the provider's price."""
     record = PoolRecord(name="web", spec=POOL, desired=0)
     await bus.put(POOLS, pool_key("web"), encode(record))
     market = Market(bus)
@@ -92,7 +92,7 @@ async def test_offerings_are_shown_with_price_state_and_use(bus: NatsBus) -> Non
 
 
 async def test_the_catalogue_is_shown_where_it_is_asked_for(bus: NatsBus) -> None:
-    """Also what no pool names: so a person, and `navarch up`, know what there is."""
+    """Offerings that no pool names are shown too, so that a person and `navarch up` know them."""
     market = Market(bus)
     assert await asked(bus, market, OfferingsQuery()) == []
     found = await asked(bus, market, OfferingsQuery(everything=True))
@@ -106,7 +106,10 @@ NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 
 
 def test_an_offering_reads_as_a_person_would_say_it() -> None:
-    """Since when it is exhausted, who tries it or when that is done, and how old its price is."""
+    """An exhausted offering shows since when it is so, its probe, and its price's age.
+
+    The probe is shown as the node that makes it, or as its time.
+    """
     plain = OfferingView(provider="aws", zone="us-east-1a", instance_type="p5.48xlarge")
     assert state_text(plain, NOW) == "available"
     assert price_text(plain, NOW) == "not known"

@@ -29,7 +29,7 @@ CHOICE = Choice(offers=(Offer(provider="p", instance_type="t"),), together="zone
 
 
 def offering(zone: str) -> Offering:
-    """An offering of one zone."""
+    """Return an offering of one zone."""
     return Offering(provider="p", region="r", zone=zone, instance_type="t")
 
 
@@ -55,7 +55,7 @@ def runs(name: str, gang: str = "", zone: str = "a") -> InstanceRecord:
 
 
 def gang(**changes: Any) -> PlacementRecord:
-    """A gang of three in zone a."""
+    """Return a gang of three in zone a."""
     return replace(PlacementRecord(place=A, owner="g1", size=3), **changes)
 
 
@@ -102,7 +102,7 @@ def test_a_launch_goes_where_the_others_are(
 
 
 def test_a_gang_is_whole_once_all_of_its_instances_run() -> None:
-    """Those of others, and those that leave, do not count."""
+    """Instances of other gangs, and those that leave, do not count."""
     two = [runs("n1", "g1"), runs("n2", "g1"), runs("x"), launch("n3", "g1", "a")]
     assert whole(gang(), "g1", two) is None
     three = [*two, runs("n4", "g1")]
@@ -125,7 +125,7 @@ def test_a_gang_fails_once_and_never_after_it_was_whole() -> None:
 
 
 def test_places_that_failed_come_last_the_oldest_first() -> None:
-    """Until a gang is placed, or for an hour."""
+    """Places that failed come last until a gang is placed, or for an hour."""
     ended = failed(gang(), "g1", [], reason="r", error="", now=NOW)
     again = claim(ended, launch("n4", "g2"), B, NOW + timedelta(minutes=1))
     assert (again.owner, again.size, again.place, again.state) == ("g2", 3, B, "forming")

@@ -132,7 +132,7 @@ async def test_a_launch_with_wrong_options_is_refused(
 async def test_a_launch_carries_the_options_of_the_provider_it_takes(
     bus: NatsBus, gcp: GcpServer, make_gcp: Make
 ) -> None:
-    """From the pool's entry to the request at the cloud."""
+    """Options of a pool's entry arrive in the request at the cloud."""
     offers = (
         Offer(provider="other", instance_type="t", options={"image": "wrong"}),
         Offer(
@@ -167,7 +167,7 @@ async def test_a_launch_carries_the_options_of_the_provider_it_takes(
 def test_options_of_a_pool_are_checked_with_the_configuration(
     tmp_path: Path, entries: str, says: str
 ) -> None:
-    """With their place, and what would be right."""
+    """A wrong option is named with its place, and with what would be right."""
     file = tmp_path / "navarch.yaml"
     file.write_text(f"{CONFIGURATION}      {entries}\n")
     if not says:

@@ -37,7 +37,7 @@ class Waits:
         self.seconds = 0.0
 
     async def sleep(self, seconds: float) -> None:
-        """Count it."""
+        """Count the seconds without waiting."""
         self.seconds += seconds
 
 
@@ -51,7 +51,7 @@ class Controller:
         self._left = 0
 
     async def power(self) -> Power:
-        """Show it."""
+        """Return the power, after some reads in which it changes."""
         self._left -= 1
         return self._power if self._left < 0 else "changing"
 
@@ -99,7 +99,7 @@ async def test_a_machine_that_does_not_obey_is_an_error(obeys: tuple[str, ...], 
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an authority, and a server's certificate of it."""
+    """Return a folder with an authority, and a server's certificate of it."""
     folder, key = tmp_path_factory.mktemp("tls"), new_key()
     now = datetime.now(UTC)
     root = new_authority("test", key, now)
@@ -110,19 +110,19 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def bmc(authority: Path) -> AsyncIterator[RedfishServer]:
-    """A controller."""
+    """Serve a power controller."""
     async with serving(str(authority / "server.pem")) as server:
         yield server
 
 
 @pytest.fixture
 def options(authority: Path) -> PowerOptions:
-    """Its login."""
+    """Return the options that log in to the controller."""
     return PowerOptions(user=USER, tls_ca_file=str(authority / "ca.pem"))
 
 
 def redfish(bmc: RedfishServer, options: PowerOptions, **changes: str) -> RedfishPower:
-    """Its client."""
+    """Return a client of the controller."""
     about = {"system": "", "password": PASSWORD} | changes
     return RedfishPower(bmc.address, about["system"], options, about["password"])
 
@@ -131,7 +131,7 @@ def redfish(bmc: RedfishServer, options: PowerOptions, **changes: str) -> Redfis
 async def test_a_machine_is_switched_off_and_on_by_redfish(
     bmc: RedfishServer, options: PowerOptions, hung: bool
 ) -> None:
-    """Its operating system is asked first; where it does not shut down, the power is cut."""
+    """The operating system is asked first; where it does not shut down, the power is cut."""
     bmc.hung = hung
     await restart_cold("gpu-1", redfish(bmc, options), Waits().sleep)
     cut = ["ForceOff"] if hung else []
@@ -141,7 +141,7 @@ async def test_a_machine_is_switched_off_and_on_by_redfish(
 async def test_only_what_the_system_allows_is_asked_for(
     bmc: RedfishServer, options: PowerOptions
 ) -> None:
-    """And any type of the schema, where it does not say."""
+    """A system that lists no types may be asked for any type of the schema."""
     bmc.allowable = ("ForceOn", "ForceOff")
     await restart_cold("gpu-1", redfish(bmc, options), Waits().sleep)
     bmc.allowable = ()
@@ -179,7 +179,7 @@ async def test_of_several_systems_the_inventory_names_one(
 async def test_errors_have_their_kind(
     bmc: RedfishServer, options: PowerOptions, fault: tuple[int, str], kind: str
 ) -> None:
-    """By the message of the registry, else by the status."""
+    """An error has its kind by the registry's message, else by the status."""
     bmc.faults = [fault]
     with pytest.raises(ProviderError) as error:
         await redfish(bmc, options).switch("off")
@@ -220,7 +220,7 @@ def provider(tmp_path: Path, bmc: dict[str, Any] | None, machine: dict[str, Any]
 async def test_machines_of_one_s_own_are_switched_by_their_controllers(
     bmc: RedfishServer, authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of which the inventory names one; the machine itself need not answer."""
+    """Machines whose controller the inventory names are switched; they need not answer."""
     monkeypatch.setattr(power_control, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(power_control, "OFF_SECONDS", 0.0)
     (tmp_path / "password").write_text(f"{PASSWORD}\n")
@@ -245,14 +245,14 @@ async def test_machines_of_one_s_own_are_switched_by_their_controllers(
 def test_a_login_without_password_is_refused_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It names the variable, and where to write a file instead."""
+    """The error names the variable, and where to write a file instead."""
     monkeypatch.delenv("BMC_PASSWORD", raising=False)
     with pytest.raises(ConfigurationError, match="BMC_PASSWORD is not set"):
         provider(tmp_path, {"user": USER}, {"bmc": "127.0.0.1"})
 
 
 async def test_without_ipmitool_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a program of the provisioner's host."""
+    """A missing ipmitool is an error, as it is a program of the provisioner's host."""
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ProviderError, match="ipmitool cannot be started") as error:
         await IpmiPower("127.0.0.1", PowerOptions(type="ipmi", user=USER), "x").power()

@@ -30,7 +30,7 @@ EIGHT = "gpu_8x_h100_sxm5"
 
 
 class Quoting:
-    """The fake provider, with prices to tell."""
+    """Adds the prices of a test to the fake provider."""
 
     def __init__(self, real: FakeProvider) -> None:
         """Wrap it."""
@@ -103,7 +103,7 @@ PLACES = {
 def test_what_is_said_of_the_nearest_counts(
     offering: Offering, dollars: float, says: bool | None
 ) -> None:
-    """The zone before the region, the region before the type."""
+    """The price of a zone precedes the region's, which precedes the type's."""
     clock = SystemClock()
     record = PricesRecord(provider="p", at=clock.now(), prices=PRICES)
     weigher = OfferingScorer(None, clock, OfferingCatalogue(InstanceTypes(), {}))  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def test_what_is_said_of_the_nearest_counts(
 async def test_lambda_reports_every_price_and_where_it_has_capacity(
     lambda_api: LambdaServer, make_lambda: Callable[..., LambdaProvider]
 ) -> None:
-    """Of a region that it does not name it says that there is none."""
+    """A region that Lambda does not name has no capacity."""
     lambda_api.having = {EIGHT: ("us-east-1",)}
     found = [each for each in await make_lambda().prices(()) if each.instance_type == EIGHT]
     assert {(each.region, each.available) for each in found} == {("", False), ("us-east-1", True)}
@@ -140,7 +140,7 @@ async def test_aws_reports_spot_prices_by_zone(make_aws: Callable[..., AwsProvid
 async def test_aws_launches_on_the_market_that_was_chosen(
     make_aws: Callable[..., AwsProvider],
 ) -> None:
-    """Whatever its options say, and another market is another token."""
+    """A launch's market precedes the options, and another market is another token."""
     provider = make_aws()
     kind = {"region": "us-east-1", "instance_type": "p5.48xlarge"}
     spot = await provider.provision(request("web-1", market="spot", max_price=9.5, **kind))

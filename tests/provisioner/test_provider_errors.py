@@ -27,12 +27,12 @@ def test_a_header_asks_for_an_hour_at_most(header: str, seconds: float | None) -
 
 
 def test_an_error_never_keeps_more() -> None:
-    """Whichever provider made it."""
+    """A longer wait is cut, whichever provider made the error."""
     assert ProviderError("THROTTLE", "later", retry_after=86_400.0).retry_after == 3600.0
 
 
 def test_every_kind_of_error_has_a_rule() -> None:
-    """What may be tried again within a step, and what leaves in doubt, is declared per kind."""
+    """Each kind declares whether it is tried again within a step, and whether it leaves a doubt."""
     assert {kind for kind, rule in RULES.items() if rule.retry_in_step} == {
         "NETWORK",
         "THROTTLE",

@@ -66,7 +66,7 @@ def test_only_what_a_cloud_writes_is_an_instance(text: str, expected: object) ->
 
 @given(st.text(max_size=200))
 def test_no_text_is_an_error(text: str) -> None:
-    """Also after a known beginning; what is found is made of harmless characters."""
+    """Any text is read, also after a known beginning; all that is found is harmless characters."""
     for begin in ("", "aws:///us-east-1a/", "gce://p/z/", f"{AZURE}/virtualMachines/"):
         found = parse_provider_id(begin + text)
         assert found is None or not set("/?#%\n ") & set("".join(found))

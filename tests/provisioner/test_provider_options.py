@@ -21,7 +21,7 @@ AZURE = {
 
 
 def load(type_: str, options: dict[str, Any]) -> tuple[type[Any], Any]:
-    """As the provisioner loads it, by entry point."""
+    """Return a provider's class and options, loaded by entry point as the provisioner does."""
     given = PluginSettings(type=type_, options=options, path=f"providers.{type_}")
     return load_plugin("navarch.providers", given, None)
 
@@ -34,7 +34,7 @@ def load(type_: str, options: dict[str, Any]) -> tuple[type[Any], Any]:
     ],
 )
 def test_good_options_are_taken(type_: str, options: dict[str, Any], named: str) -> None:
-    """And the provider is found by its short name."""
+    """Good options are taken, and the provider is found by its short name."""
     kind, given = load(type_, options)
     assert (named, options.keys()) == (kind.__name__, options.keys() & set(dir(given)))
 
@@ -53,7 +53,7 @@ def test_good_options_are_taken(type_: str, options: dict[str, Any], named: str)
     ],
 )
 def test_an_option_that_is_wrong_is_named(type_: str, options: dict[str, Any], says: str) -> None:
-    """With its path in the configuration, and what would be right."""
+    """A wrong option is named by its path in the configuration, with what would be right."""
     with pytest.raises(ConfigurationError) as refused:
         load(type_, options)
     assert says in str(refused.value)
@@ -65,7 +65,7 @@ SHOWN = re.findall(r"```yaml\n(providers:.*?)```", DOCS.read_text(encoding="utf-
 
 @pytest.mark.parametrize("shown", SHOWN, ids=lambda shown: shown.split()[1])
 def test_every_configuration_that_the_docs_show_is_one(shown: str, tmp_path: Path) -> None:
-    """Its pools are pools, and its providers take their options; a plugin's are its own."""
+    """Each shown pool is one, and each provider takes its options; a plugin's are its own."""
     file = tmp_path / "navarch.yaml"
     file.write_text(shown, encoding="utf-8")
     settings = load_settings(file, {})

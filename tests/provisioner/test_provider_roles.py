@@ -61,7 +61,7 @@ def test_googles_role_permits_each_method_and_nothing_else() -> None:
 
 
 def test_azures_role_permits_each_method_and_nothing_else() -> None:
-    """Each once; in one resource group."""
+    """Azure's role permits each method once, in one resource group."""
     [page] = [each for each in blocks(PAGE, "json") if '"AssignableScopes"' in each]
     role: dict[str, Any] = json.loads(page)
     methods = [name.split(".") for name in azure_models.API["methods"]]

@@ -23,7 +23,7 @@ from tests.support.busyness import watched
 
 
 async def test_replicas_on_one_bus_share_the_rate(bus: NatsBus) -> None:
-    """Four at once, each with several callers: one every interval, and all of them come."""
+    """Callers of four replicas are served one every interval, and all of them come."""
     interval, used = 0.05, []
     pacers = [
         SharedRateLimiter(
@@ -44,7 +44,7 @@ async def test_replicas_on_one_bus_share_the_rate(bus: NatsBus) -> None:
 
 
 async def test_a_caller_that_is_cancelled_costs_one_turn(bus: NatsBus) -> None:
-    """Those who waited behind it in the same process had none taken for them."""
+    """One turn is lost: none was taken for those who waited behind it in the same process."""
     rate_limiter = SharedRateLimiter(
         bus, SystemClock(), "lab", rate_limit.RequestRate(interval_seconds=20.0)
     )
@@ -68,7 +68,7 @@ class Late(SystemClock):
         self.times = times
 
     async def sleep(self, seconds: float) -> None:
-        """Oversleep."""
+        """Wait longer than was asked for."""
         late = 0.1 if self.times > 0 else 0.0
         self.times -= 1
         await asyncio.sleep(seconds + late)
@@ -100,7 +100,7 @@ class Away:
 
 
 async def test_without_a_bus_no_call_goes_out() -> None:
-    """It is a passing error, and never a call beyond the rate."""
+    """A missing bus is a passing error, and never a call beyond the rate."""
     with pytest.raises(ProviderError, match="no request slot could be taken") as caught:
         await SharedRateLimiter(
             Away(), SystemClock(), "lab", rate_limit.RequestRate(interval_seconds=1.0)
@@ -155,7 +155,7 @@ async def test_launches_alone_may_be_limited(bus: NatsBus) -> None:
 
 
 async def test_in_one_process_callers_go_in_order() -> None:
-    """As they came, an interval apart."""
+    """Callers in one process go in the order in which they came, an interval apart."""
     rate_limiter, order = LocalRateLimiter(rate_limit.RequestRate(interval_seconds=0.01)), []
 
     async def call(number: int) -> None:

@@ -92,7 +92,7 @@ def pace(interval: float, burst: int = 1) -> rate_limit.RequestRate:
 
 
 def keeps(moments: list[datetime], rate: rate_limit.RequestRate) -> bool:
-    """Whether no window holds more than the bucket, and what is refilled in it."""
+    """Return whether no window holds more than the bucket, and what is refilled in it."""
     interval = timedelta(seconds=rate.interval_seconds)
     return all(
         moments[last] - first >= (last - number - rate.burst + 1) * interval - ROUNDING
@@ -102,7 +102,7 @@ def keeps(moments: list[datetime], rate: rate_limit.RequestRate) -> bool:
 
 
 def closest(moments: list[datetime]) -> timedelta:
-    """The shortest time between two."""
+    """Return the shortest time between two moments."""
     return min((b - a for a, b in itertools.pairwise(moments)), default=timedelta.max)
 
 
@@ -162,7 +162,7 @@ def test_who_reads_writes_and_uses_without_delay_gets_every_turn(
 
 @given(interval=st.sampled_from([0.05, 1.0, 5.0]), dead=st.integers(0, REPLICAS))
 def test_a_death_costs_one_turn(interval: float, dead: int) -> None:
-    """However many die with a turn each, the next one comes right after theirs."""
+    """The next turn comes right after those of the dead, however many died with a turn each."""
     server = Server(pace(interval))
     for number in range(dead):
         server.read(server.takers[number % REPLICAS])
@@ -218,7 +218,7 @@ def test_slots_that_are_used_late_exceed_no_bucket(
 
 
 def waits(server: Server, number: int) -> list[float]:
-    """How long each of so many waits that come at once."""
+    """Return the waits, in seconds, of so many that come at once."""
     found = []
     for _ in range(number):
         taker = Taker()
@@ -229,7 +229,7 @@ def waits(server: Server, number: int) -> list[float]:
 
 
 def test_a_full_bucket_is_used_at_once_and_then_its_rate() -> None:
-    """Of five one is kept back; an idle bucket fills again, and no further than full."""
+    """A bucket of five keeps one back; an idle one fills again, and no further than full."""
     server = Server(pace(0.5, 5))
     assert [0, 0, 0, 0, 0.5, 1.0] == waits(server, 6)
     server.now += timedelta(seconds=2.0)

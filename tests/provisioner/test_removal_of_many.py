@@ -37,7 +37,7 @@ class CountedList(InstanceList):
 
 
 def test_a_list_is_gone_through_twice_for_any_number_of_removals() -> None:
-    """As many times for the removal of a thousand nodes as for one."""
+    """A list is read as many times for the removal of a thousand nodes as for one."""
     listed = CountedList(instance(f"i-{n}", name=f"web-{n}") for n in range(NODES))
     going = [
         replace(record("terminating", provider_id=f"i-{n}"), instance=f"web-{n}")
@@ -63,7 +63,7 @@ LISTED = st.builds(
 
 @given(st.lists(LISTED, max_size=8, unique_by=repr), IDS)
 def test_the_index_finds_what_a_search_finds(listed: list[Instance], known: str) -> None:
-    """Whatever is listed, and whatever is known of the instance."""
+    """The index agrees with a search, whatever is listed and known of the instance."""
     found = decisions.instances_of(current := record("terminating", provider_id=known), listed)
     expected = [each for each in listed if decisions.belongs_to(current, each)]
     assert sorted(map(repr, found)) == sorted(map(repr, expected))

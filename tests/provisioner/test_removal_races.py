@@ -47,7 +47,7 @@ class Late:
         return getattr(self._real, name)
 
     async def list(self) -> list[Instance]:
-        """What was there before the wait."""
+        """Return the instances that were there before the wait."""
         found = await self._real.list()
         self._lists += 1
         if self._lists == 2:
@@ -117,7 +117,7 @@ async def test_a_launch_leaves_an_instance_alone_that_its_undo_has_left_to_an_op
 
 
 async def test_a_sweep_removes_nothing_that_a_launch_has_recorded_since(bus: NatsBus) -> None:
-    """Its record was lost, and its command delivered again."""
+    """A launch whose record was lost adopts its instance, and the sweep spares it."""
     await record_fleet(bus)
     provider = fake()
     await provider.provision(request("web-1"))

@@ -64,7 +64,7 @@ class Agent:
         self.asked: list[dict[str, Any]] = []
 
     async def listen(self) -> "Agent":
-        """Be there."""
+        """Answer commands for the node from now on."""
         await self._bus.answer(node_command("web", "web-1", self._verb), self._answer)
         return self
 
@@ -94,7 +94,7 @@ async def launched(bus: NatsBus, provider: FakeProvider) -> SagaStepHandlers:
 
 
 async def failure(action: Callable[[Command], Awaitable[object]], wanted: Command) -> StepFailure:
-    """What a step fails with."""
+    """Return the failure that a step ends with."""
     with pytest.raises(StepFailure) as failed:
         await action(wanted)
     return failed.value
@@ -130,7 +130,7 @@ async def test_a_refusal_is_waited_out(bus: NatsBus) -> None:
 async def test_a_reset_that_is_not_done_fails_in_the_agents_words(
     bus: NatsBus, answer: ActionResult, error: str, words: str
 ) -> None:
-    """Whether it refused to the end or tried without effect."""
+    """The agent's words are in the failure, be it a refusal to the end or a try without effect."""
     await Agent(bus, "reset-gpu", answer).listen()
     failed = await failure(steps(bus, fake(), HASTY).actions["reset"], reset())
     assert (error, True) == (failed.error, words in failed.reason)
@@ -180,7 +180,7 @@ async def test_a_host_that_does_not_go_down_is_rebooted_by_its_provider(bus: Nat
 
 
 async def test_a_host_that_is_up_again_already_is_left_alone(bus: NatsBus) -> None:
-    """Its agent speaks of another boot by the time that it is looked after."""
+    """A host whose agent already reports another boot is not rebooted."""
     provider = fake()
     made = await launched(bus, provider)
     after = ActionResult(ok=True, boot_id="b2", detail="it has another boot already")
@@ -190,7 +190,7 @@ async def test_a_host_that_is_up_again_already_is_left_alone(bus: NatsBus) -> No
 
 
 async def test_an_agent_that_refuses_is_not_overruled(bus: NatsBus) -> None:
-    """Its refusal, because work may run there, also prevents a reboot by the provider."""
+    """An agent's refusal, because work may run there, also prevents a reboot by the provider."""
     provider = fake()
     made = await launched(bus, provider)
     await Agent(bus, "reboot", ActionResult(ok=False, refused="not cordoned")).listen()
@@ -210,7 +210,7 @@ async def test_a_reboot_waits_until_a_lost_record_is_there_again(
 
 
 async def test_a_reboot_waits_where_nodes_has_lost_the_node_as_well(bus: NatsBus) -> None:
-    """Whether it was launched is known once it is recorded again."""
+    """A reboot waits for the node's record, which says whether the node was launched."""
     with pytest.raises(Retry, match="web-1"):
         await steps(bus, fake(), HASTY).actions["reboot"](reboot())
 
@@ -247,7 +247,7 @@ async def test_a_boot_that_has_ended_is_not_ended_again(bus: NatsBus) -> None:
 
 
 async def test_a_provider_that_cannot_reboot_fails_the_step(bus: NatsBus) -> None:
-    """With what a person can do."""
+    """The failure says what a person can do."""
     made = await launched(bus, fake(reboots=False))
     failed = await failure(made.actions["reboot"], reboot())
     assert ("no-agent", True) == (failed.error, "cannot reboot" in failed.reason)
@@ -256,7 +256,7 @@ async def test_a_provider_that_cannot_reboot_fails_the_step(bus: NatsBus) -> Non
 
 @pytest.mark.parametrize("kind", ["AUTH", "THROTTLE"])
 async def test_a_provider_that_does_not_do_it_fails_the_step(bus: NatsBus, kind: str) -> None:
-    """At once where waiting is of no use, else after a few tries."""
+    """The step fails at once where waiting is of no use, else after a few tries."""
     provider = fake(faults=(FakeFault(call="reboot", kind=kind, times=100),))
     made = await launched(bus, provider)
     failed = await failure(made.actions["reboot"], reboot())
@@ -276,11 +276,11 @@ class WithControllers(FakeProvider):
         self._refuses = refuses
 
     def can_restart_cold(self, instance: Instance) -> bool:
-        """All of them."""
+        """Return that every instance has a controller."""
         return bool(instance.provider_id)
 
     async def restart_cold(self, instance: Instance) -> None:
-        """Count it."""
+        """Count the restart, and refuse the first ones as the test has set."""
         assert instance.provider_id
         self.restarts += 1
         if self.restarts <= self._refuses:
@@ -288,11 +288,11 @@ class WithControllers(FakeProvider):
 
 
 class MadeByOthers(WithControllers):
-    """Its machines are made, and named, by others."""
+    """Has machines that others make and name."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """It adopts."""
+        """Return the capabilities of a provider that adopts."""
         return replace(super().capabilities, adopts=True)
 
 
@@ -334,7 +334,7 @@ async def test_where_no_controller_obeys_the_agent_reboots(bus: NatsBus) -> None
 
 
 async def test_a_machine_that_nothing_else_reboots_is_switched_off_and_on(bus: NatsBus) -> None:
-    """Its agent is gone, and it does not answer its provider."""
+    """A machine without an agent that does not answer its provider is switched off and on."""
     provider = WithControllers(faults=(FakeFault(call="reboot", kind="NETWORK"),))
     made = await launched(bus, provider)
     outputs = await made.actions["reboot"](reboot())
@@ -396,7 +396,7 @@ async def test_what_was_reported_since_speaks_against_a_node(
 async def test_a_node_that_has_become_worse_is_not_given_work(
     bus: NatsBus, health: HealthStatus, action: Action, worse: bool
 ) -> None:
-    """What a reset was begun for is not all any more: the next rung is for that."""
+    """A reset was begun for less than the node's fault now: the next rung is for that."""
     record = NodeRecord(pool="web", node="web-1", health=health, health_action=action)
     await bus.put(NODES, "web.web-1", encode(record))
     await Agent(bus, "diagnose", Diagnosis(ok=True)).listen()

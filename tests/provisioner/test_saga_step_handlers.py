@@ -1,4 +1,4 @@
-"""The provisioner's steps: errors, zones, leaks, and the service on the real bus."""
+"""The provisioner's steps are tested: errors, zones, leaks, and the service on the real bus."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -121,7 +121,7 @@ async def test_an_unknown_instance_is_gone_already(bus: NatsBus) -> None:
 
 
 async def test_an_instance_whose_record_is_lost_is_terminated(bus: NatsBus) -> None:
-    """It is looked for at every provider: that it has no record does not prove that it is gone."""
+    """A missing record does not prove that an instance is gone: each provider is searched."""
     await record_fleet(bus)
     provider = fake()
     made = await steps(bus, provider).provision(provision("web-1"))
@@ -211,7 +211,7 @@ async def test_the_undo_of_a_launch_whose_node_was_admitted_leaves_an_orphan(
 
 
 async def test_the_undo_of_a_launch_from_before_the_restore_leaves_an_orphan(bus: NatsBus) -> None:
-    """Its agent may be away; what its log says is as old as the backup."""
+    """The log of such a launch is as old as the backup, and its agent may be away."""
     provider = fake()
     await steps(bus, provider).provision(provision("web-1"))
     fleet = FleetRecord(id=FLEET, restored_at=datetime.now(UTC))
@@ -222,7 +222,7 @@ async def test_the_undo_of_a_launch_from_before_the_restore_leaves_an_orphan(bus
 
 
 async def test_what_cannot_be_terminated_is_a_leak_published_once(bus: NatsBus) -> None:
-    """It is recorded as leaked and published once; the removal goes on until it succeeds."""
+    """A leak is recorded and published once; the removal goes on until it succeeds."""
     provider = fake(dollars_per_hour=2.5)
     await steps(bus, provider).provision(provision("web-1"))
     provider.inject_fault(FakeFault(call="terminate", kind="TRANSIENT", times=1000))

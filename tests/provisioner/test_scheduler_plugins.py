@@ -1,4 +1,4 @@
-"""Schedulers: the built-in strategies, a plugin, and the effect of a defective one."""
+"""Schedulers are tested: the built-in strategies, a plugin, and the effect of a defective one."""
 
 import asyncio
 import dataclasses
@@ -24,7 +24,7 @@ class Green:
     """A plugin: some regions are greener than others."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """Grams of carbon dioxide per kilowatt hour."""
+        """Give each region's grams of carbon dioxide per kilowatt hour."""
 
         grams: dict[str, float]
 
@@ -33,7 +33,7 @@ class Green:
         self._grams = options.grams
 
     async def score(self, option: LaunchOption) -> float:
-        """The fewer the better."""
+        """Return a higher score for fewer grams."""
         await asyncio.sleep(0)
         return -self._grams.get(option.region, 1000.0)
 
@@ -42,7 +42,7 @@ class Broken:
     """Raises, never answers, or says what is no number."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """How."""
+        """Name the way in which the scheduler breaks."""
 
         how: str = "raise"
 
@@ -51,7 +51,7 @@ class Broken:
         self._how = options.how
 
     async def score(self, option: LaunchOption) -> float:
-        """Break."""
+        """Break in the way that the options name."""
         del option
         if self._how == "raise":
             raise RuntimeError("no score today")
@@ -94,7 +94,7 @@ def chosen(strategy: str, options: dict[str, Any]) -> Scheduler:
 
 
 def pool_with(strategy: str, options: dict[str, Any]) -> PoolSpec:
-    """A pool with this strategy."""
+    """Return a pool with this strategy."""
     named = PluginSettings(type=strategy, options=options)
     return PoolSpec(provider="aws", instance_type="t", min_nodes=0, max_nodes=1, strategy=named)
 
@@ -103,7 +103,7 @@ def pool_with(strategy: str, options: dict[str, Any]) -> PoolSpec:
 async def test_a_scheduler_says_the_same_of_the_same(
     strategy: str, options: dict[str, Any]
 ) -> None:
-    """What authors of a plugin must keep: a number, the same each time, whatever is not known."""
+    """A plugin must score with a number, the same each time, whatever is not known."""
     scheduler = chosen(strategy, options)
     bare = LaunchOption(pool="web", provider="x", instance_type="t")
     full = option(3, price_age_seconds=4.0, reported_available=False, failures=7, instances=2)
@@ -188,7 +188,7 @@ ERRORS = {
 def test_what_is_wrong_with_a_strategy_is_said_at_the_start(
     tmp_path: Path, text: str, expected: str
 ) -> None:
-    """With file, line and key, before anything is launched by it."""
+    """A wrong strategy is named with file, line and key, before anything is launched by it."""
     file = tmp_path / "navarch.yaml"
     head = "providers: {aws: {type: aws}}\npools:\n  a:\n    provider: aws\n"
     body = "    instance_type: x\n    max_nodes: 2\n"

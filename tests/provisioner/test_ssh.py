@@ -1,4 +1,4 @@
-"""Machines of one's own, over SSH servers in this process, with real shells and real files."""
+"""SSH servers in this process are the machines, with real shells and real files."""
 
 import asyncio
 import os
@@ -39,7 +39,10 @@ def make(make_ssh: Make) -> Make:
 
 
 async def test_an_instance_is_a_machine_with_its_claim(owned: Machines, make: Make) -> None:
-    """Its id names machine and launch, its address the port; the inventory's labels are tags."""
+    """An instance's id names machine and launch, its address the port.
+
+    The inventory's labels are tags.
+    """
     inventory = owned.inventory(zone="rack-7", labels={"rack": "7"}, gpu_count=8)
     made = await make(machines=inventory).provision(request(labels={"team": "vision"}, gpu_count=8))
     box = owned.boxes[made.host]
@@ -66,7 +69,7 @@ async def test_an_instance_is_a_machine_with_its_claim(owned: Machines, make: Ma
     ],
 )
 def test_a_machine_fits_or_does_not(place: Any, asked: Any, fits: bool) -> None:
-    """By type, place and number of GPUs; what is not said is no condition."""
+    """A machine fits by type, place and number of GPUs; an unset value is no condition."""
     machine = InventoryMachine(**({"host": "gpu-7", "type": "h100"} | place))
     assert fits == machine.fits(request(**({"gpu_count": 0} | asked)))
 
@@ -121,7 +124,7 @@ class Halting(SshProvider):
 async def test_two_that_launch_one_token_make_one_instance(
     owned: Machines, make: Make, *, elsewhere: bool
 ) -> None:
-    """Wherever the slower one is superseded; also where the quicker one had to go elsewhere."""
+    """The slower launch is superseded anywhere, even where the quicker one went elsewhere."""
     for at in range(1, ORDERS_MAX):
         asked = request(f"web-{at}", gpu_count=0)
         slow, quick = Halting(make(), at), make()
@@ -157,7 +160,7 @@ async def test_two_that_launch_one_token_make_one_instance(
 
 
 def preference(machine: InventoryMachine, token: str) -> str:
-    """In which order a launch tries machines."""
+    """Return the key by which a launch orders machines."""
     return ssh._preference(ssh.MachineReport(machine, ClaimReport(state="free")), token)[1]
 
 
@@ -166,7 +169,7 @@ def preference(machine: InventoryMachine, token: str) -> str:
 async def test_a_machine_that_falls_silent_in_the_middle_is_claimed_once(
     bus: NatsBus, owned: Machines, make: Make, how: str
 ) -> None:
-    """Whichever order has run and was not answered: one instance, and no claim beside it."""
+    """There is one instance and no claim beside it, whichever order ran without an answer."""
     for number in range(1, 5):
         node = f"web-{number}"
         for box in owned.boxes.values():
@@ -181,7 +184,7 @@ async def test_a_machine_that_falls_silent_in_the_middle_is_claimed_once(
 
 
 async def test_what_was_given_back_comes_last(owned: Machines, make: Make) -> None:
-    """It may have been given back because it is broken."""
+    """A machine that was given back may be broken, so it comes last."""
     provider = make(machines=owned.inventory()[:4])
     first = await provider.provision(request(gpu_count=0))
     await provider.terminate(first.provider_id)
@@ -203,7 +206,7 @@ async def test_a_late_removal_does_not_touch_the_next_claim(owned: Machines, mak
 
 
 async def test_a_claim_that_cannot_be_read_keeps_its_machine(owned: Machines, make: Make) -> None:
-    """It is claimed, and no fleet may touch it."""
+    """A machine with an unreadable claim is claimed, and no fleet may touch it."""
     folder = owned[0].home / "claim"
     folder.mkdir()
     (folder / "held").write_text("token %%%\n")
@@ -212,7 +215,7 @@ async def test_a_claim_that_cannot_be_read_keeps_its_machine(owned: Machines, ma
 
 
 async def test_a_reboot_runs_the_command_on_the_machine(owned: Machines, make: Make) -> None:
-    """After the answer, so that it comes through."""
+    """The command runs after the answer, so that the answer comes through."""
     made = await make().provision(request(gpu_count=0))
     await make().reboot(made)
     file = owned.boxes[made.host].home / "rebooted"
@@ -229,7 +232,7 @@ async def test_a_reboot_runs_the_command_on_the_machine(owned: Machines, make: M
 
 
 async def test_a_machine_is_free_when_it_is_wiped(owned: Machines, make: Make) -> None:
-    """However long that takes, it stays listed, and asking again does not begin it again."""
+    """A machine is listed while it is wiped; another request does not begin the wipe again."""
     inventory = owned.inventory()[:1]
     home = owned[0].home
     wipe = 'echo begun >> "$HOME/log"; read -r _ < "$HOME/fifo"; echo done >> "$HOME/log"'

@@ -1,4 +1,4 @@
-"""What goes wrong with machines of one's own, and with the list of them, and what is said of it."""
+"""Faults of SSH machines and of their inventory have clear errors."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +45,7 @@ def make(make_ssh: Make) -> Make:
     ],
 )
 def test_everything_that_a_connection_raises_has_its_kind(raised: Exception, kind: str) -> None:
-    """One row each, with the machine's name."""
+    """Each exception of a connection has one row, with the machine's name."""
     error = ssh_errors.of_exception("gpu-7", raised)
     assert (kind, True) == (error.kind, error.message.startswith("gpu-7 "))
     assert "not known here" not in error.message
@@ -71,7 +71,7 @@ def test_every_way_in_which_a_script_ends_has_its_kind(
 
 
 def test_what_is_raised_and_not_known_is_transient() -> None:
-    """And says so."""
+    """An unknown exception is transient, and the error says that it is unknown."""
     error = ssh_errors.of_exception("gpu-7", ZeroDivisionError("x"))
     assert ("TRANSIENT", True) == (error.kind, "unknown error" in error.message)
     assert "ZeroDivisionError" == error.unknown
@@ -80,7 +80,7 @@ def test_what_is_raised_and_not_known_is_transient() -> None:
 async def test_a_private_key_that_cannot_be_used_is_said(
     owned: Machines, make: Make, tmp_path: Path
 ) -> None:
-    """Missing, no key at all, or one with a passphrase."""
+    """A private key that is missing, no key at all, or one with a passphrase is named."""
     asyncssh.generate_private_key("ssh-ed25519").write_private_key(
         str(tmp_path / "locked"), "pkcs8-pem", passphrase="secret"
     )
@@ -96,7 +96,7 @@ async def test_a_private_key_that_cannot_be_used_is_said(
 
 
 async def test_claims_are_made_as_root(owned: Machines, make: Make) -> None:
-    """Where the user is another; a user without the right is shown what to change."""
+    """Another user claims with sudo; a user without the right is shown what to change."""
     for box in owned.boxes.values():
         sudo = box.home / "bin" / "sudo"
         sudo.parent.mkdir()
@@ -157,7 +157,7 @@ def test_output_of_other_programs_is_overlooked() -> None:
 def test_what_is_wrong_in_an_inventory_is_said_with_its_place(
     tmp_path: Path, text: str, says: str
 ) -> None:
-    """File, line and key."""
+    """The error names file, line and key."""
     file = tmp_path / "machines.yaml"
     file.write_text(text)
     with pytest.raises(ConfigurationError) as refused:
@@ -181,7 +181,7 @@ def test_what_is_wrong_in_an_inventory_is_said_with_its_place(
 def test_machines_are_named_in_one_place(
     machines: tuple[InventoryMachine, ...], file: str, says: str
 ) -> None:
-    """And once."""
+    """A machine that is named twice, or in two places, is refused."""
     with pytest.raises(ConfigurationError, match=says):
         SshInventory("racks", machines, file)
 
@@ -189,7 +189,7 @@ def test_machines_are_named_in_one_place(
 async def test_an_inventory_that_is_broken_later_is_an_error_and_no_shorter_list(
     owned: Machines, make: Make, tmp_path: Path
 ) -> None:
-    """Until it is repaired, nothing is concluded."""
+    """A broken inventory lets nothing be concluded until it is repaired."""
     file = tmp_path / "machines.yaml"
     file.write_text(written(owned.inventory()))
     provider = make(inventory=str(file))
@@ -203,6 +203,6 @@ async def test_an_inventory_that_is_broken_later_is_an_error_and_no_shorter_list
 
 
 def test_a_machine_without_a_key_is_refused(make: Make) -> None:
-    """At the start, with the option to set."""
+    """The refusal comes at the start, with the option to set."""
     with pytest.raises(ConfigurationError, match=r"providers\.fake\.key_file: no private key for"):
         make(key_file="")

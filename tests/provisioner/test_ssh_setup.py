@@ -1,4 +1,4 @@
-"""Setting nodes up over SSH: a real SSH server in the test, real shells, real files."""
+"""Nodes are set up over a real SSH server in the test, with real shells and real files."""
 
 import asyncio
 import logging
@@ -82,7 +82,7 @@ class Node:
         process.exit(ran.returncode or 0)
 
     def log(self) -> list[str]:
-        """What the commands wrote to the file `log` of the node."""
+        """Return the words that the commands wrote to the file `log` of the node."""
         file = self.home / "log"
         return file.read_text().split() if file.exists() else []
 
@@ -141,7 +141,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 @dataclass
 class World:
-    """A running instance, and the setup of it."""
+    """Holds a running instance, and the setup of it."""
 
     bus: NatsBus
     store: InstanceStore
@@ -149,7 +149,7 @@ class World:
     provider: FakeProvider
 
     async def record(self) -> InstanceRecord:
-        """Its record now."""
+        """Return the instance's record now."""
         found = await self.store.get("web.web-1")
         assert found is not None
         return found
@@ -159,14 +159,14 @@ class World:
         await self.setup.run(await self.record(), spec, SAGA)
 
     async def published(self) -> list[SetupRan]:
-        """What was published about it."""
+        """Return the setup events that were published about the instance."""
         stored = await self.bus.read(EVENTS.name, "navarch.v1.node.web.web-1.event.setup-ran")
         return [node_codec.decode(each.data) for each in stored]
 
 
 @pytest.fixture
 async def world(bus: NatsBus, node: Node) -> World:
-    """An instance on loopback."""
+    """Return an instance on loopback."""
     store, provider = InstanceStore(bus), fake()
     launch = LaunchSpec(fleet=FLEET, provider="fake", instance_type="h100", region="here")
     clock = SystemClock()
@@ -186,7 +186,7 @@ async def world(bus: NatsBus, node: Node) -> World:
 
 
 def spec_of(node: Node, *commands: str, **changes: Any) -> SetupSpec:
-    """What to run, and how to get in."""
+    """Return a setup with these commands and the login of the node."""
     plain = SetupSpec(
         commands=commands,
         user="ubuntu",
@@ -219,7 +219,7 @@ async def test_commands_run_in_order_with_their_variables(world: World, node: No
 async def test_a_command_that_fails_fails_the_step_with_the_end_of_its_output(
     world: World, node: Node
 ) -> None:
-    """What came before stays done, what comes after is not run."""
+    """Commands before the failed one stay done, and those after it are not run."""
     spec = spec_of(node, WRITE("one"), "seq 1 10000; echo no such package >&2; exit 7", WRITE("3"))
     with pytest.raises(StepFailure, match=r"setup command 2 of 3 .* ended with 7; .* no such pack"):
         await world.run(spec)
@@ -281,7 +281,7 @@ async def test_another_machine_at_the_same_address_is_refused(
 
 
 def replace_port(node: Node) -> Node:
-    """The same home behind another port."""
+    """Return the same home behind another port."""
     return Node(home=node.home, key=node.key)
 
 
@@ -313,7 +313,7 @@ async def test_an_instance_without_an_address_is_waited_for(world: World, node: 
 async def test_credentials_reach_only_the_node(
     world: World, node: Node, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are in no event, error or log, and not left on the node's disk."""
+    """Credentials are in no event, error or log, and not left on the node's disk."""
     quiet = logging.getLogger("asyncssh").level
     root, before = logging.getLogger(), logging.getLogger().handlers[:]
     set_up_logs("provisioner")

@@ -36,7 +36,10 @@ def make(make_ssh: Make) -> Make:
 async def test_one_dead_machine_does_not_blind_the_fleet(
     bus: NatsBus, owned: Machines, make: Make
 ) -> None:
-    """Its own instance is not taken for gone; others come and go; it is healed when it is back."""
+    """A dead machine's instance is not taken for gone, while others come and go.
+
+    The machine is healed when it is back.
+    """
     provider = make(connect_timeout=0.5)
     for node in ("web-1", "web-2"):
         await steps(bus, provider).provision(provision(node))
@@ -65,7 +68,7 @@ async def test_one_dead_machine_does_not_blind_the_fleet(
 async def test_a_machine_that_never_comes_back_is_taken_out_of_the_inventory(
     bus: NatsBus, owned: Machines, make: Make, tmp_path: Path
 ) -> None:
-    """That says that it is gone; put back, its old claim is seen again, and can be removed."""
+    """A machine outside the inventory is gone; put back, its old claim can be removed."""
     file = tmp_path / "machines.yaml"
     file.write_text(written(owned.inventory()))
     provider = make(inventory=str(file), connect_timeout=0.5)
@@ -95,7 +98,7 @@ async def test_when_no_machine_answers_the_list_is_an_error(owned: Machines, mak
 
 
 async def test_a_dead_machine_costs_its_time_out_once(owned: Machines, make: Make) -> None:
-    """Who looks at all of them leaves it alone for a while; who wants that very one does not."""
+    """A list leaves a dead machine alone for a while; a call that needs that very one does not."""
     provider = make(rest=60)
     made = await provider.provision(request(gpu_count=0))
     box = owned.boxes[made.host]
@@ -130,7 +133,7 @@ async def test_a_broken_connection_is_opened_again(owned: Machines, make: Make) 
 async def test_another_host_key_than_the_first_one_is_refused(
     owned: Machines, make: Make, tmp_path: Path
 ) -> None:
-    """By every provisioner that shares the file; taking the line out allows the new one."""
+    """Each provisioner that shares the file refuses another key; removing the line allows it."""
     assert [] == await make().list()
     box = owned[3]
     await box.off()
@@ -146,7 +149,7 @@ async def test_another_host_key_than_the_first_one_is_refused(
 
 
 async def test_the_inventorys_host_key_counts(owned: Machines, make: Make, tmp_path: Path) -> None:
-    """From the first connection on, and no other is kept."""
+    """The inventory's host key counts from the first connection on, and no other is kept."""
     right = [
         replace(each, host_key=(owned.boxes[each.name].home / "host-key.pub").read_text())
         for each in owned.inventory()

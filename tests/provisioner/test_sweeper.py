@@ -51,7 +51,7 @@ async def fleet(bus: NatsBus) -> NatsBus:
 
 
 def sweeper(bus: NatsBus, provider: FakeProvider) -> Sweeper:
-    """One replica's sweep."""
+    """Return one replica's sweep."""
     parts = steps(bus, provider)
     store = InstanceStore(bus)
     return Sweeper(bus, SystemClock(), store, providers(provider), parts.remover, QUICK)
@@ -83,12 +83,12 @@ class Failing:
 
 
 async def names(provider: FakeProvider) -> list[str]:
-    """The instances at the provider."""
+    """Return the names of the instances at the provider."""
     return sorted(each.name for each in await provider.list())
 
 
 async def test_a_sweep_removes_what_no_record_knows_and_spares_other_fleets(fleet: NatsBus) -> None:
-    """Of three instances, the one of our fleet without a record goes; it leaves a record."""
+    """The instance of our fleet without a record goes, of three; it leaves a record."""
     provider = fake()
     await steps(fleet, provider).provision(provision("web-1"))
     await provider.provision(request("web-2"))
@@ -197,7 +197,7 @@ async def test_the_instance_of_a_node_that_is_gone_is_an_orphan(
 
 
 async def test_nodes_of_running_instances_are_read_at_an_interval(fleet: NatsBus) -> None:
-    """It is a read of NODES whole; on request each sweep makes it."""
+    """All of NODES is read at an interval; on request each sweep reads it."""
     provider = fake()
     parts, store = steps(fleet, provider), InstanceStore(fleet)
     clock = LaterClock()
@@ -252,7 +252,7 @@ async def test_of_two_replicas_one_sweeps(fleet: NatsBus) -> None:
 async def test_a_bus_that_fails_in_a_sweep_ends_neither_the_sweep_nor_the_service(
     fleet: NatsBus,
 ) -> None:
-    """What could not be recorded is left for the next sweep, which does it."""
+    """A change that could not be recorded is left for the next sweep, which makes it."""
     provider = fake()
     await provider.provision(request("web-1"))
     failing = Failing(fleet)
@@ -267,7 +267,7 @@ async def test_a_bus_that_fails_in_a_sweep_ends_neither_the_sweep_nor_the_servic
 async def test_an_unreadable_fleet_record_stops_the_sweep_and_not_the_service(
     fleet: NatsBus,
 ) -> None:
-    """Without the fleet's ID no instance can be judged: nothing is removed."""
+    """No instance can be judged without the fleet's ID, so nothing is removed."""
     provider = fake()
     await provider.provision(request("web-1"))
     await fleet.put(POOLS, FLEET_KEY, b"garbage")
@@ -281,7 +281,7 @@ async def test_an_unreadable_fleet_record_stops_the_sweep_and_not_the_service(
 
 
 async def test_an_instance_with_an_unreadable_record_is_left_alone(fleet: NatsBus) -> None:
-    """Until an operator repairs the record, its instance is neither unexpected nor gone."""
+    """An instance is neither unexpected nor gone until an operator repairs its record."""
     provider = fake()
     await provider.provision(request("web-1"))
     await provider.provision(request("web-2"))
@@ -312,7 +312,7 @@ async def test_in_observe_mode_nothing_is_removed_and_one_event_is_published(
 async def test_an_instance_that_does_not_run_is_recorded_as_down_until_it_does(
     fleet: NatsBus,
 ) -> None:
-    """Since when, and what its provider reports; the pool-manager asks for that."""
+    """The record has the time and the provider's status, which the pool-manager needs."""
     provider = fake()
     await steps(fleet, provider).provision(provision("web-1"))
     listed = await provider.list()

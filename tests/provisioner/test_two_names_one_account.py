@@ -38,7 +38,7 @@ def listed(provider_id: str) -> Instance:
 
 
 def swept(under: str, instance: Instance) -> tuple[object, ...]:
-    """What a sweep does that finds the instance under another name too."""
+    """Return the actions of a sweep that finds the instance under another name too."""
     seen = SweepInput(
         fleet="acme",
         now=NOW,
@@ -52,7 +52,7 @@ def swept(under: str, instance: Instance) -> tuple[object, ...]:
 
 
 def test_a_running_node_is_not_removed_because_another_name_shows_it_too():
-    """It is the record's own instance, whichever provider lists it."""
+    """The instance is the record's own, whichever provider lists it."""
     assert swept("aws-too", listed("i-1")) == ()
 
 

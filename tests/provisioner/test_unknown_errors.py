@@ -30,19 +30,19 @@ ErrorOf = Callable[[int, str], ProviderError]
 
 
 def aws(status: int, code: str) -> ProviderError:
-    """As EC2 words it."""
+    """Return an error as EC2 words it."""
     answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
     return aws_errors.error_of(answer)
 
 
 def gcp(status: int, code: str) -> ProviderError:
-    """As Compute Engine words it."""
+    """Return an error as Compute Engine words it."""
     errors = [{"reason": code}] if code else []
     return gcp_errors.error_of(status, {"error": {"errors": errors}})
 
 
 def gcp_operation(status: int, code: str) -> ProviderError:
-    """As a finished operation words it."""
+    """Return an error as a finished operation of Compute Engine words it."""
     del status
     found = gcp_errors.operation_error({"error": {"errors": [{"code": code}]}})
     assert found is not None
@@ -50,12 +50,12 @@ def gcp_operation(status: int, code: str) -> ProviderError:
 
 
 def azure(status: int, code: str) -> ProviderError:
-    """As Azure words it."""
+    """Return an error as Azure words it."""
     return azure_errors.error_of(status, {"error": {"code": code, "message": "m"}}, "on-demand")
 
 
 def lambda_cloud(status: int, code: str) -> ProviderError:
-    """As Lambda words it."""
+    """Return an error as Lambda words it."""
     body = json.dumps({"error": {"code": code, "message": "m", "suggestion": ""}})
     return lambda_errors.error_of(status, body.encode())
 
@@ -94,7 +94,10 @@ def docker(status: int, code: str) -> ProviderError:
     ],
 )
 def test_what_has_no_row_is_named(error_of: ErrorOf, status: int, code: str, unknown: str) -> None:
-    """By its code, or by its status where there is none; a server that just fails is no news."""
+    """An unknown error is named by its code, or else by its status.
+
+    A server that just fails is no news.
+    """
     assert unknown == error_of(status, code).unknown
 
 
@@ -114,7 +117,7 @@ def test_every_row_is_known(error_of: ErrorOf, codes: dict[str, str], status: in
 
 
 async def reports(bus: NatsBus) -> list[tuple[str, str, str]]:
-    """Provider, code and call of each report."""
+    """Return provider, code and call of each report."""
     stored = await bus.read(EVENTS.name, subjects.fleet_event(FACTS[UnknownError]))
     events = [fleet_codec.decode(each.data) for each in stored]
     return [(e.provider, e.code, e.call) for e in events if isinstance(e, UnknownError)]

@@ -39,7 +39,7 @@ async def test_a_name_given_again_by_a_restored_store_is_not_launched_again(
 
 
 async def test_each_connection_costs_one_list(bus: NatsBus) -> None:
-    """However many instances are launched over it."""
+    """A connection costs one list, however many instances are launched over it."""
     counted, provider = Reconnected(bus), fake()
     replica = steps(counted, provider)
     for number in range(1, 4):
@@ -52,7 +52,7 @@ async def test_each_connection_costs_one_list(bus: NatsBus) -> None:
 
 
 async def test_nothing_is_launched_while_the_provider_cannot_be_listed(bus: NatsBus) -> None:
-    """It is tried again within the step, as any call is."""
+    """A failed list is tried again within the step, as any call is."""
     provider = fake()
     provider.inject_fault(FakeFault(call="list", times=2))
     await steps(bus, provider).provision(provision("web-1"))

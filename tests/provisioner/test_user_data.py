@@ -1,4 +1,4 @@
-"""What new nodes are handed at birth: the same words each time, no secret where people look."""
+"""New nodes get the same user data each time, with no secret where people look."""
 
 import subprocess
 from pathlib import Path
@@ -36,12 +36,12 @@ TEMPLATES = frozenset({"own.yaml", "none.yaml", "~/own.yaml"})
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The agents' signing key."""
+    """Return the agents' signing key."""
     return nats_config(tmp_path_factory.mktemp("keys")) / SIGNING_FILE
 
 
 def templates(directory: Path, keys: Path | None = None, **agent: Any) -> BootstrapTemplates:
-    """What a provisioner hands over, with the signing key or on an open bus."""
+    """Return a provisioner's templates, with the signing key or on an open bus."""
     nats = NatsSettings(url="nats://bus:4222", agent_signing_file=str(keys or ""))
     return BootstrapTemplates(nats, AgentSettings(**agent), directory, TEMPLATES)
 
@@ -65,7 +65,7 @@ def test_the_same_launch_has_the_same_user_data(tmp_path: Path, keys: Path) -> N
 def test_user_data_is_cloud_config_with_everything_an_agent_needs(
     tmp_path: Path, keys: Path
 ) -> None:
-    """Its settings, credentials that end soon, its unit, and the command that starts it."""
+    """User data has the agent's settings, short-lived credentials, its unit, and its start."""
     user_data = templates(tmp_path, keys, package="https://example.com/navarch.whl").user_data(
         record()
     )
@@ -92,14 +92,14 @@ def test_user_data_is_cloud_config_with_everything_an_agent_needs(
 def test_a_node_connects_to_the_server_of_its_region(
     tmp_path: Path, urls: dict[str, str], url: str
 ) -> None:
-    """Where the region has one; else to the fleet's own."""
+    """A node connects to its region's server where there is one, else to the fleet's own."""
     made = templates(tmp_path, bus_url="tls://bus:4222", region_bus_urls=urls)
 
     assert f"NAVARCH_NATS_URL={url}\n" in made.user_data(record())
 
 
 def test_no_package_is_taken_by_a_name_that_no_operator_wrote(tmp_path: Path) -> None:
-    """Without `agent.package` a machine whose image has no agent installs none, and says so."""
+    """A machine without an agent installs none without `agent.package`, and says so."""
     user_data = templates(tmp_path).user_data(record())
     command = yaml.safe_load(user_data)["runcmd"][0]
 
@@ -144,7 +144,7 @@ def test_a_template_in_the_home_directory_is_found(
 def test_user_data_that_cannot_be_made_fails_the_launch(
     tmp_path: Path, template: str | None, says: str
 ) -> None:
-    """As INVALID, for an operator to correct; no machine is launched."""
+    """The launch fails as INVALID, for an operator to correct; no machine is launched."""
     if template is not None:
         (tmp_path / "own.yaml").write_text(template)
     with pytest.raises(UserDataError, match=says):
@@ -152,7 +152,7 @@ def test_user_data_that_cannot_be_made_fails_the_launch(
 
 
 def test_a_bus_that_asks_for_credentials_needs_the_signing_key(tmp_path: Path, keys: Path) -> None:
-    """Without it, or with one of an older release, the error says what to do."""
+    """A missing signing key, or one of an older release, is an error that says what to do."""
     nats = NatsSettings(creds_file="provisioner.creds")
     with pytest.raises(SetupError, match=r"nats\.agent_signing_file is not set"):
         BootstrapTemplates(nats, AgentSettings(), tmp_path).credentials(record())
@@ -184,7 +184,7 @@ def test_long_values_are_indented_as_their_placeholder_is() -> None:
 async def test_a_launch_hands_over_what_its_record_says(
     bus: NatsBus, tmp_path: Path, keys: Path
 ) -> None:
-    """For the chosen place; no record contains the secret."""
+    """User data is that of the chosen place, and no record contains the secret."""
     provider, store = fake(), InstanceStore(bus)
     asked: list[ProvisionRequest] = []
     ask = provider.provision
@@ -209,7 +209,7 @@ async def test_a_launch_hands_over_what_its_record_says(
 async def test_a_launch_that_cannot_hand_over_asks_no_provider(
     bus: NatsBus, tmp_path: Path
 ) -> None:
-    """It fails with the reason, and holds nothing against the provider."""
+    """The launch fails with the reason, and holds nothing against the provider."""
     provider = fake()
     made = steps(bus, provider, templates=templates(tmp_path))
     with pytest.raises(StepFailure, match=r"user_data of pool web: .*none\.yaml") as failed:

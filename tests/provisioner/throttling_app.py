@@ -25,7 +25,7 @@ App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Bucket:
-    """Tokens of one action."""
+    """Counts the tokens of one action."""
 
     def __init__(self, burst: float, per_second: float) -> None:
         self.burst, self.per_second = burst, per_second

@@ -1,4 +1,4 @@
-"""A real browser for the dashboard's tests: Debian's Chromium, and Playwright; and axe-core."""
+"""The dashboard's tests use a real browser: Debian's Chromium with Playwright and axe-core."""
 
 import asyncio
 import shutil
@@ -25,7 +25,7 @@ def require_browser() -> None:
 
 @asynccontextmanager
 async def browser() -> AsyncIterator[Any]:
-    """Chromium without a window."""
+    """Run Chromium without a window."""
     from playwright.async_api import async_playwright  # noqa: PLC0415 - it may be missing
 
     async with async_playwright() as playwright:
@@ -112,7 +112,7 @@ async def axe_script(place: Path) -> str:
 
 
 async def serious_findings(page: Any, axe: str) -> list[str]:
-    """What axe-core finds that is serious or critical, by rule and element."""
+    """Return what axe-core finds that is serious or critical, by rule and element."""
     await page.evaluate(axe)
     found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [

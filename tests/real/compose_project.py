@@ -63,7 +63,7 @@ def build(image: str, *arguments: str, dockerfile: str = "") -> None:
 
 
 def works(*command: str, seconds: float = 30.0) -> bool:
-    """Whether a command exists and succeeds."""
+    """Return whether a command exists and succeeds."""
     if shutil.which(command[0]) is None:
         return False
     try:
@@ -74,7 +74,7 @@ def works(*command: str, seconds: float = 30.0) -> bool:
 
 
 def compose_command() -> tuple[str, ...]:
-    """The plugin, or the program before it."""
+    """Return the command of the plugin, or of the older program."""
     plugin = works("docker", "compose", "version")
     return ("docker", "compose") if plugin else ("docker-compose",)
 
@@ -88,7 +88,7 @@ def build_navarch(image: str = IMAGE, root: Path = ROOT) -> None:
 
 
 def missing() -> str:
-    """Why these tests cannot run here; empty if they can."""
+    """Return why these tests cannot run here, or nothing if they can."""
     if not works("docker", "info"):
         return "no Docker engine answers here: apt-get install docker.io, and start dockerd"
     if not works(*compose_command(), "version"):
@@ -123,21 +123,21 @@ class Compose:
         self(*WATCHED, "down", "-v", "-t", "1")
 
     def containers(self, service: str) -> list[str]:
-        """Those of a service."""
+        """Return the IDs of a service's containers."""
         return self("ps", "-q", service).split()
 
     def container(self, service: str) -> str:
-        """A service's first container."""
+        """Return the ID of a service's first container."""
         return self.containers(service)[0]
 
     def inspect(self, service: str) -> dict[str, Any]:
-        """What the engine knows of it."""
+        """Return the engine's description of a service's first container."""
         found = json.loads(run("docker", "inspect", self.container(service)))[0]
         assert isinstance(found, dict)
         return found
 
     def url(self, service: str, port: int) -> str:
-        """Where the host publishes a container's port."""
+        """Return the URL at which the host publishes a container's port."""
         [found, *_] = self.inspect(service)["NetworkSettings"]["Ports"][f"{port}/tcp"]
         return f"http://127.0.0.1:{found['HostPort']}"
 
@@ -146,7 +146,7 @@ class Compose:
         return run("docker", "exec", self.container(service), *command)
 
     def listed(self) -> str:
-        """What an operator lists, as JSON."""
+        """Return the nodes that an operator lists, as JSON."""
         return self("run", "--rm", "-T", "navarch", "list", "-o", "json")
 
     async def healthy(self, *services: str) -> None:
@@ -174,7 +174,7 @@ def project(files: Sequence[str] = FILES, **variables: str) -> Iterator[Compose]
 
 
 def nodes(text: str) -> list[str]:
-    """Names of healthy nodes in service, out of `navarch list -o json`."""
+    """Return the names of healthy nodes in service, out of `navarch list -o json`."""
     return [
         each["id"]
         for each in json.loads(text)
@@ -196,6 +196,6 @@ async def two_nodes(look: Any, *, without: str = "") -> list[str]:
 
 
 def break_gpu(compose: Compose, node: str) -> None:
-    """An XID 79 in a simulated node's kernel log."""
+    """Write an XID 79 into a simulated node's kernel log."""
     kmsg = f"/var/lib/navarch/local/{node}/kmsg"
     compose.inside("provisioner", "sh", "-c", f"echo '{XID_79}' >> {kmsg}")

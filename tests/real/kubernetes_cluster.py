@@ -42,7 +42,7 @@ START_SECONDS_MAX: Final = 90.0
 
 
 def parts_folder() -> Path | None:
-    """Where tests/real/kubernetes/install.sh has put the programs; None: nowhere."""
+    """Return the folder of the programs that tests/real/kubernetes/install.sh installs, if any."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     named = os.environ.get("NAVARCH_KUBERNETES_PARTS")
     folder = Path(named or Path(cache) / "navarch" / "kubernetes-1.37.2")
@@ -59,7 +59,7 @@ def needs_kubernetes(*programs: str) -> pytest.MarkDecorator:
 
 
 class Cluster:
-    """The running programs and a client with every right."""
+    """Runs the programs of a cluster, with a client that has every right."""
 
     def __init__(self, parts: Path, folder: Path) -> None:
         """Keep everything in `folder`."""
@@ -72,7 +72,7 @@ class Cluster:
 
     @property
     def api(self) -> httpx.AsyncClient:
-        """A client with every right."""
+        """Return a client with every right."""
         assert self._api is not None
         return self._api
 
@@ -161,7 +161,7 @@ class Cluster:
         await process.wait()
 
     async def stop(self) -> None:
-        """End everything."""
+        """End the client and all programs."""
         if self._api is not None:
             await self._api.aclose()
         for name in list(self._processes):
@@ -255,7 +255,7 @@ def collection(manifest: dict[str, Any]) -> str:
 
 @asynccontextmanager
 async def real_cluster(folder: Path) -> AsyncIterator[Cluster]:
-    """A cluster for the duration of a test."""
+    """Run a cluster for the duration of a test."""
     parts = parts_folder()
     assert parts is not None
     cluster = Cluster(parts, folder)

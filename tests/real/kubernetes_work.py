@@ -24,7 +24,7 @@ TOLERATE_ALL = [{"operator": "Exists"}]
 async def notifier(
     cluster: Cluster, user: str = "notifier", port: int = 0, **options: Any
 ) -> AsyncIterator[KubernetesNotifier]:
-    """A notifier with the rights of deploy/kubernetes/notifier-rbac.yaml."""
+    """Yield a notifier with the rights of deploy/kubernetes/notifier-rbac.yaml."""
     made = KubernetesNotifier(
         options=KubernetesNotifier.Options(
             kubeconfig=str(cluster.kubeconfig(user, port)), **options
@@ -43,7 +43,7 @@ def reference(name: str, **known: str) -> NodeReference:
 
 
 def order(name: str, step: str = "cordon", reason: str = "XID 79 on GPU 3") -> WorkloadOrder:
-    """An order about a node."""
+    """Return an order about a node."""
     deadline = datetime.now(UTC) + timedelta(hours=1)
     return WorkloadOrder(
         node=reference(name), reason=reason, key=f"replace-{name}/{step}", deadline=deadline
@@ -51,7 +51,7 @@ def order(name: str, step: str = "cordon", reason: str = "XID 79 on GPU 3") -> W
 
 
 async def add_nodes(cluster: Cluster, pool: str, count: int) -> list[str]:
-    """Nodes with the label `pool`, ready and schedulable."""
+    """Add nodes with the label `pool`, ready and schedulable, and return their names."""
     names = [f"{pool}-{each}" for each in range(count)]
     slots = asyncio.Semaphore(16)
 
@@ -75,7 +75,7 @@ async def add_nodes(cluster: Cluster, pool: str, count: int) -> list[str]:
 
 
 def pod_spec(pool: str, **spec: Any) -> dict[str, Any]:
-    """A pod for the nodes of a pool."""
+    """Return the spec of a pod for the nodes of a pool."""
     container = {"name": "main", "image": "none"}
     return {
         "nodeSelector": {"pool": pool},
@@ -88,7 +88,7 @@ def pod_spec(pool: str, **spec: Any) -> dict[str, Any]:
 async def add_replicas(
     cluster: Cluster, pool: str, count: int, annotations: dict[str, str] | None = None, **spec: Any
 ) -> None:
-    """A ReplicaSet of the pool's name, running."""
+    """Add a ReplicaSet of the pool's name and wait until it runs."""
     about = {"labels": {"app": pool}, "annotations": annotations or {}}
     await cluster.create(
         {
@@ -158,7 +158,7 @@ async def add_budget(cluster: Cluster, pool: str, at_least: int) -> None:
 
 
 async def pods(cluster: Cluster, pool: str, node: str = "") -> list[dict[str, Any]]:
-    """The running or terminating pods of a pool, of one node or all."""
+    """Return the running or terminating pods of a pool, of one node or all."""
     found = (await cluster.get(f"/api/v1/pods?labelSelector=app={pool}"))["items"]
     alive = [each for each in found if each["status"]["phase"] == "Running"]
     return [each for each in alive if not node or each["spec"]["nodeName"] == node]
@@ -175,7 +175,7 @@ async def running(cluster: Cluster, pool: str, count: int) -> None:
 
 
 async def workload(asked: KubernetesNotifier, name: str) -> NodeWorkload:
-    """What the notifier says of a node."""
+    """Return the workload of a node that the notifier reports."""
     answer = (await asked.workloads([reference(name)]))[f"gpu-{name}"]
     assert isinstance(answer, NodeWorkload)
     return answer
@@ -203,19 +203,19 @@ async def until_said(asked: KubernetesNotifier, name: str, text: str) -> NodeWor
 
 
 async def node_of(cluster: Cluster, name: str) -> dict[str, Any]:
-    """A node as stored."""
+    """Return a node as stored."""
     return await cluster.get(f"/api/v1/nodes/{name}")
 
 
 def cordoned(node: dict[str, Any]) -> tuple[bool, bool]:
-    """Whether a node is unschedulable, and whether it has Navarch's taint."""
+    """Return whether a node is unschedulable, and whether it has Navarch's taint."""
     spec = node["spec"]
     tainted = any(each["key"] == CORDONED for each in spec.get("taints", []))
     return bool(spec.get("unschedulable")), tainted
 
 
 async def events_of(cluster: Cluster, name: str) -> list[str]:
-    """Reasons of Navarch's events about a node."""
+    """Return the reasons of Navarch's events about a node."""
     found = await cluster.get(
         f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={name}"
     )

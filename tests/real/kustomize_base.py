@@ -17,14 +17,17 @@ HEAD: Final = "# Rendered from deploy/helm by `python -m tests.real.kustomize_ba
 
 
 def tool(name: str) -> str:
-    """Where tests/real/kubernetes/install-tools.sh or the system has a program; empty: nowhere."""
+    """Return the path of a program, or nothing where there is none.
+
+    The script tests/real/kubernetes/install-tools.sh or the system has installed it.
+    """
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = os.environ.get("NAVARCH_DEPLOY_TOOLS") or Path(cache) / "navarch" / "deploy-tools"
     return shutil.which(name, path=str(folder)) or shutil.which(name) or ""
 
 
 def run(program: str, *arguments: str) -> str:
-    """What a program prints; CalledProcessError with its errors where it fails."""
+    """Return a program's output; its failure raises CalledProcessError with its errors."""
     done = subprocess.run(
         (tool(program), *arguments), check=True, capture_output=True, text=True, timeout=120
     )
@@ -32,7 +35,7 @@ def run(program: str, *arguments: str) -> str:
 
 
 def rendered(*more: str, values: Path | None = EXAMPLE) -> str:
-    """The chart's manifests; `more`: options of helm."""
+    """Return the chart's manifests; `more` has options of helm."""
     given = ("-f", str(values)) if values else ()
     fixed = ("--namespace", "navarch", "--kube-version", KUBERNETES)
     return run("helm", "template", "navarch", str(CHART), *fixed, *given, *more)
@@ -51,7 +54,7 @@ def files() -> dict[str, str]:
 
 
 def main() -> None:
-    """Write them."""
+    """Write the files of the base."""
     for name, text in files().items():
         (BASE / name).write_text(text)
 

@@ -54,7 +54,7 @@ def ray_program() -> str | None:
 
 
 def missing() -> str:
-    """Why no Ray runs here; empty: it does."""
+    """Return why no Ray runs here, or nothing if it does."""
     if ray_program() is None:
         return "no ray here: python3 -m venv .venv/ray; .venv/ray/bin/pip install 'ray[default]'"
     return ""
@@ -112,7 +112,7 @@ class RayCluster:
         _kill(f"{self.folder}/{name}")
 
     def nodes(self) -> list[dict[str, Any]]:
-        """What Ray lists."""
+        """Return the nodes that Ray lists."""
         answer = self._http.get("/api/v0/nodes", params={"limit": 1000, "detail": 1})
         return list(answer.raise_for_status().json()["data"]["result"]["result"])
 
@@ -140,7 +140,7 @@ class RayCluster:
         return stay
 
     def actors(self) -> dict[str, str]:
-        """Submission -> name of the node of its living actor."""
+        """Return the name of the node of each submission's living actor."""
         answer = self._http.get("/api/v0/actors", params={"limit": 1000}).json()
         jobs = {
             each["job_id"]: each["submission_id"] for each in self._http.get("/api/jobs/").json()
@@ -153,7 +153,7 @@ class RayCluster:
         }
 
     def close(self) -> None:
-        """Kill everything."""
+        """Kill every process of the cluster."""
         self._http.close()
         _kill(str(self.folder))
         for each in self._started:

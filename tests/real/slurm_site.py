@@ -1,4 +1,4 @@
-"""A real Slurm in a folder: munge, slurmctld, and one slurmd for each node.
+"""A real Slurm runs in a folder: munge, slurmctld, and one slurmd for each node.
 
 Each node has eight simulated GPUs: device nodes of which Slurm counts the names. One more node may
 register itself, as a replacement does (`slurmd -Z`); of those each needs an address space of its
@@ -74,7 +74,7 @@ GRES: Final = "Name=gpu Type=h100 File={folder}/dev/nvidia[0-7]\n"
 
 
 def missing() -> str:
-    """Why no Slurm runs here; empty: it does."""
+    """Return why no Slurm runs here, or nothing if it does."""
     if absent := [each for each in PROGRAMS if not _program(each)]:
         return f"no {absent[0]} here: apt-get install slurmctld slurmd slurm-client munge"
     return "" if os.geteuid() == 0 else "slurmd and its device nodes need root"
@@ -124,7 +124,7 @@ class SlurmSite:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What every Slurm command here needs."""
+        """Return the environment that every Slurm command here needs."""
         return {**os.environ, "SLURM_CONF": str(self.conf)}
 
     def run(self, *command: str) -> str:
@@ -141,16 +141,16 @@ class SlurmSite:
         return done.stdout.strip()
 
     def state(self, node: str) -> str:
-        """The state with its flags, as `allocated+drain`."""
+        """Return a node's state with its flags, as `allocated+drain`."""
         shown = self.run("sinfo", "-hNn", node, "-O", "StateComplete:100")
         return shown.partition("\n")[0].strip()  # a line for each of its partitions
 
     def flags(self, node: str) -> set[str]:
-        """The parts of its state."""
+        """Return the parts of a node's state."""
         return set(self.state(node).split("+"))
 
     def reason(self, node: str) -> str:
-        """As `sinfo -R` shows it."""
+        """Return a node's reason as `sinfo -R` shows it."""
         return self.run("sinfo", "-hNn", node, "-o", "%E").partition("\n")[0]
 
     def job_state(self, job: str) -> str:
@@ -158,7 +158,7 @@ class SlurmSite:
         return self.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T")
 
     def job_nodes(self, job: str) -> str:
-        """Where it runs."""
+        """Return the nodes on which a job runs, as Slurm abbreviates them."""
         return self.run("squeue", "-h", "-j", job, "-o", "%N")
 
     async def submit(self, *options: str, script: str = "sleep 300") -> str:
@@ -168,7 +168,7 @@ class SlurmSite:
         return job
 
     def job_hosts(self, job: str) -> set[str]:
-        """The same, one by one."""
+        """Return the nodes on which a job runs, one by one."""
         return set(self.run("scontrol", "show", "hostnames", self.job_nodes(job)).split())
 
     async def until_job(
@@ -307,7 +307,7 @@ async def slurm_site(
 
 @contextmanager
 def munge(folder: Path) -> Iterator[None]:
-    """A munged of our own, as the user munge, with a key of its own."""
+    """Run a munged of our own, as the user munge, with a key of its own."""
     private, run = folder / "private", folder / "run"
     folder.parent.chmod(0o755)
     for each, mode in ((folder, 0o755), (private, 0o700), (run, 0o755)):

@@ -1,4 +1,4 @@
-"""A real sshd on loopback with its own home directory, for the duration of a test."""
+"""A real sshd runs on loopback with its own home directory, for the duration of a test."""
 
 import asyncio
 import os

@@ -23,7 +23,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("secured", [True, False])
 def test_user_data_is_valid_for_cloud_init(tmp_path: Path, secured: bool) -> None:
-    """With credentials, and on an open bus."""
+    """The user data is valid with credentials, and on an open bus."""
     place = nats_config(tmp_path / "bus")
     signing = str(place / SIGNING_FILE) if secured else ""
     templates = BootstrapTemplates(

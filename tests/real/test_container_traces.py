@@ -56,7 +56,7 @@ def compose() -> Iterator[Compose]:
 
 
 async def test_spans_pass_the_collector(compose: Compose) -> None:
-    """Of both services that take part in the replacement of a node."""
+    """The collector passes spans of both services that take part in a node's replacement."""
     old, _ = await two_nodes(compose.listed)
     break_gpu(compose, old)
     await two_nodes(compose.listed, without=old)

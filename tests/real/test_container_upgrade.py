@@ -30,7 +30,7 @@ NODES_END_WITH_IT: Final = "provisioner"
 
 
 def build_next(directory: Path) -> None:
-    """The image of a release with a setting, a field, a bucket and a filter more."""
+    """Build the image of a release with a setting, a field, a bucket and a filter more."""
     bare = ("docker", "run", "--rm", IMAGE)
     package = run(*bare, "python", "-c", "import navarch; print(navarch.__path__[0])").strip()
     for file in CHANGED:

@@ -73,7 +73,7 @@ async def test_fleet_starts_and_replaces_a_node(compose: Compose) -> None:
 
 
 def test_callers_need_credentials(compose: Compose) -> None:
-    """Without a token the gateway refuses, and without credentials the bus does."""
+    """The gateway refuses a caller without a token, and the bus one without credentials."""
     token = compose.inside("gateway", "cat", "/run/navarch/gateway.token").strip()
     url = f"{compose.url('gateway', 8080)}/api/v1/nodes"
     with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -87,7 +87,7 @@ def test_callers_need_credentials(compose: Compose) -> None:
 
 
 async def test_killed_container_is_restarted(compose: Compose) -> None:
-    """After `kill -9` from outside the engine restarts it, and it is healthy."""
+    """The engine restarts a container after `kill -9` from outside, and it is healthy."""
     pid = compose.inspect("notifier")["State"]["Pid"]
     run("kill", "-9", str(pid))
 
@@ -99,7 +99,7 @@ async def test_killed_container_is_restarted(compose: Compose) -> None:
 
 
 async def test_scale_adds_a_second_replica(compose: Compose) -> None:
-    """With `--scale` both replicas are healthy, and the fleet is unchanged."""
+    """Both replicas of `--scale` are healthy, and the fleet is unchanged."""
     compose("up", "-d", "--no-build", "--no-recreate", "--scale", "pool-manager=2")
     await compose.healthy("pool-manager")
 
@@ -108,7 +108,7 @@ async def test_scale_adds_a_second_replica(compose: Compose) -> None:
 
 
 async def test_prometheus_watches_every_service(compose: Compose) -> None:
-    """With `--profile observability` each target answers, and the rules are evaluated."""
+    """Each target of `--profile observability` answers, and the rules are evaluated."""
     build("navarch-prometheus:test", "-", dockerfile=PROMETHEUS_IMAGE)
     compose.variables["NAVARCH_PROMETHEUS_IMAGE"] = "navarch-prometheus:test"
     compose(*WATCHED, "up", "-d", "--no-build", "--no-deps", "prometheus")
@@ -155,7 +155,7 @@ def test_the_demo_runs_in_a_container(compose: Compose) -> None:
 
 
 async def test_open_fleet(compose: Compose) -> None:
-    """As the header of open.yaml says: without credentials, on a store of its own."""
+    """A fleet of open.yaml needs no credentials and has a store of its own, as its header says."""
     compose("down", "-t", "1")
     compose.files.insert(1, "compose/open.yaml")
     compose("up", "-d", "--no-build")

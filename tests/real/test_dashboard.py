@@ -73,7 +73,7 @@ WATCH: Final = """name => {
 
 @pytest.fixture
 async def fleet(tmp_path: Path) -> AsyncIterator[Served]:
-    """Three nodes in service."""
+    """Serve a fleet with three nodes in service."""
     async with served(tmp_path / "fleet", CONFIG) as found:
         await found.says(READY)
         yield found
@@ -108,7 +108,7 @@ async def names(page: Any) -> list[str]:
 async def test_a_node_fails_and_is_replaced_before_the_viewers_eyes(
     fleet: Served, pages: Pages, record_property: Any
 ) -> None:
-    """Its cell changes at once with the event, its saga appears, and then its replacement."""
+    """A failed node's cell changes at once with the event; its saga and its replacement appear."""
     page = await pages.open(VIEWER_TOKEN)
     await until(page, IN_SERVICE)
     before = await names(page)
@@ -164,7 +164,7 @@ async def test_an_operator_drains_a_node_and_a_viewer_cannot(pages: Pages) -> No
 
 
 async def test_the_page_goes_on_after_its_gateway_was_killed(fleet: Served, pages: Pages) -> None:
-    """What happened meanwhile is shown, each event once; the page is not loaded again."""
+    """Events of the meantime are shown, each once; the page is not loaded again."""
     page = await pages.open(OPERATOR_TOKEN)
     await until(page, IN_SERVICE)
     node = (await names(page))[0]
@@ -206,9 +206,10 @@ async def test_the_grid_is_used_without_a_mouse(pages: Pages) -> None:
 
 
 async def test_axe_finds_nothing_serious(pages: Pages, tmp_path: Path) -> None:
-    """Sign-in, overview, table, panels and dialog; light, dark, and as wide as a phone.
+    """No serious finding is in sign-in, overview, table, panels and dialog, in any look.
 
-    Without motion: while a panel fades in, its colours are not yet the ones that stay.
+    The looks are light, dark, and as wide as a phone, without motion: while a panel fades in, its
+    colours are not yet the ones that stay.
     """
     axe = await axe_script(tmp_path)
     found: list[str] = []
@@ -244,7 +245,10 @@ async def test_axe_finds_nothing_serious(pages: Pages, tmp_path: Path) -> None:
 async def test_panels_show_what_was_measured_what_it_cost_and_the_evidence(
     fleet: Served, pages: Pages
 ) -> None:
-    """Plots of a node's samples and of its pool's instances; kernel lines of the failed node."""
+    """Panels plot a node's samples and its pool's instances.
+
+    Kernel lines of the failed node are shown.
+    """
     page = await pages.open(VIEWER_TOKEN)
     await until(page, IN_SERVICE)
     failing, other = (await names(page))[:2]

@@ -57,7 +57,7 @@ class Debian:
         return run(*apart, *inside, fails=fails)
 
     def has(self, path: str) -> bool:
-        """Whether a file is there."""
+        """Return whether a file is there."""
         return (self.root / path.lstrip("/")).exists()
 
 
@@ -91,7 +91,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def debian(base: Path, tmp_path: Path) -> Iterator[Debian]:
-    """A clean one."""
+    """Yield a clean Debian."""
     [wheel] = base.glob("navarch-*.whl")
     root = tmp_path / "root"
     run("cp", "-a", base / "root", root)
@@ -100,12 +100,15 @@ def debian(base: Path, tmp_path: Path) -> Iterator[Debian]:
 
 
 def installer(debian: Debian) -> tuple[str, ...]:
-    """The command, but for the node's settings."""
+    """Return the installer's command, but for the node's settings."""
     return ("sh", "/navarch/deploy/install-agent.sh", "--package", f"/navarch/{debian.wheel.name}")
 
 
 def unit_problems(debian: Debian) -> str:
-    """What systemd says of the unit as it is in this root, which has no systemd of its own."""
+    """Return systemd's words about the unit as it is in this root.
+
+    The root has no systemd of its own.
+    """
     if shutil.which("systemd-analyze") is None:
         return ""
     for each in Path("/lib/systemd/system").glob("*.target"):
@@ -115,7 +118,10 @@ def unit_problems(debian: Debian) -> str:
 
 
 def test_the_package_installs_runs_and_leaves(debian: Debian) -> None:
-    """Without a network: the agent runs, an upgrade keeps settings, a purge leaves nothing."""
+    """The package needs no network: the agent runs, an upgrade keeps settings.
+
+    A purge leaves nothing.
+    """
     out = debian.root / "navarch"
     run(ROOT / "deploy/deb/build.sh", debian.wheel, out)
     [package] = out.glob("*.deb")

@@ -1,4 +1,4 @@
-"""The provider `docker` on a real engine: containers with SSH, and failures.
+"""The provider `docker` runs on a real engine: containers with SSH, and failures.
 
 The image is built from deploy/docker-node on debian:bookworm-slim, or on what NAVARCH_NODE_BASE
 names; a base with an SSH server is used as it is, so that no mirror is needed.
@@ -103,17 +103,20 @@ async def make(image: str, tmp_path: Path) -> AsyncIterator[Make]:
 
 
 def wanted(name: str, **changes: Any) -> Any:
-    """A launch of this run's own fleet."""
+    """Return a launch of this run's own fleet."""
     return request(name, fleet=FLEET, gpu_count=0, **changes)
 
 
 async def names(provider: DockerProvider) -> list[str]:
-    """Names of this run's containers."""
+    """Return the names of this run's containers."""
     return sorted(each.name for each in await provider.list() if each.fleet == FLEET)
 
 
 async def test_container_accepts_ssh(make: Make, key: str, tmp_path: Path) -> None:
-    """At its published port and its own address; its user data ran, and its limits hold."""
+    """A container is reached at its published port and at its own address.
+
+    Its user data ran, and its limits hold.
+    """
     for publish in ("127.0.0.1", ""):
         provider = make(publish_address=publish, memory_mib=256, pids_max=77)
         script = "#!/bin/sh\nhostname > /hostname\n"
@@ -144,7 +147,7 @@ async def test_container_accepts_ssh(make: Make, key: str, tmp_path: Path) -> No
 
 
 class TestContract(ProviderConformance):
-    """The conformance suite on the real engine."""
+    """Runs the conformance suite on the real engine."""
 
     gone_seconds_max = 20.0
 
@@ -158,7 +161,7 @@ class TestContract(ProviderConformance):
 
 
 async def test_stopped_container_is_listed_and_restarted(make: Make) -> None:
-    """It keeps its place until removed, and the same launch continues with it."""
+    """A stopped container keeps its place until removed, and the same launch continues with it."""
     made = await make().provision(wanted("web-1"))
     docker("stop", "-t", "0", made.provider_id)
     [instance] = [each for each in await make().list() if each.fleet == FLEET]
@@ -181,7 +184,7 @@ async def test_stopped_container_is_listed_and_restarted(make: Make) -> None:
 async def test_engine_refusals_are_classified(
     make: Make, changes: Any, asked: Any, kind: str
 ) -> None:
-    """With the engine's own words, and nothing is left behind."""
+    """A refusal has the engine's own words, and nothing is left behind."""
     if "gpus" in changes and shutil.which("nvidia-container-cli"):
         pytest.skip("this host can give GPUs to containers")
     with pytest.raises(ProviderError) as refused:

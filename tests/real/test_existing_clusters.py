@@ -33,20 +33,20 @@ pytestmark = [
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """A control plane without anything of Navarch."""
+    """Run a control plane without anything of Navarch."""
     async with real_cluster(tmp_path) as made:
         yield made
 
 
 def manifest(kind: str) -> Any:
-    """The object of a kind."""
+    """Return the manifest's object of a kind."""
     found = yaml.safe_load_all(MANIFEST.read_text())
     return next(each for each in found if each["kind"] == kind)
 
 
 @asynccontextmanager
 async def process(*command: str, log: Path, **variables: str) -> AsyncIterator[None]:
-    """A program with these variables and those of the test without Navarch's."""
+    """Run a program with these variables and those of the test without Navarch's."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("NAVARCH_")}
     with log.open("wb") as out:
         started = await asyncio.create_subprocess_exec(
@@ -60,9 +60,9 @@ async def process(*command: str, log: Path, **variables: str) -> AsyncIterator[N
 
 
 async def configuration(cluster: Cluster, port: int, **acts: Any) -> tuple[Path, Path]:
-    """The ConfigMap's files, for programs outside of the cluster.
+    """Write the ConfigMap's files for programs outside of the cluster, and return their paths.
 
-    `acts`: how nodes are removed; without, it observes.
+    The options `acts` say how nodes are removed; without them Navarch observes.
     """
     folder = cluster.folder
     data = manifest("ConfigMap")["data"]
@@ -109,12 +109,12 @@ def agent_variables(port: int, node: str, kmsg: Path) -> dict[str, str]:
 
 
 def without_heartbeat(node: dict[str, Any]) -> Any:
-    """What Navarch could have changed in a node."""
+    """Return the parts of a node that Navarch could have changed."""
     return node["spec"], node["metadata"].get("annotations"), node["metadata"]["labels"]
 
 
 async def test_it_observes_and_changes_nothing(cluster: Cluster) -> None:
-    """From the page's commands to `why`: the node is adopted, and stays as it was."""
+    """The node is adopted and stays as it was, from the page's commands to `why`."""
     label, apply, rights, _, remove = blocks_of(PAGE, "bash")
     (name,) = await add_nodes(cluster, "gpu.example", 1)
     await cluster.patch(

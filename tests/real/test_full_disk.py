@@ -34,7 +34,7 @@ LARGE = b"x" * 500_000
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Path:
-    """A directory on a disk of its own."""
+    """Return a directory on a disk of its own."""
     place = tmp_path / "disk"
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "navarch-test", str(place)]
@@ -89,7 +89,7 @@ async def test_a_stream_that_a_full_disk_stopped_is_known_until_the_server_resta
 
 
 async def test_a_small_disk_is_enough_for_a_demo(small_disk: Path) -> None:
-    """As a /tmp in memory: its limits of streams are larger than what is free there."""
+    """A store in a small /tmp in memory works, though its streams' limits exceed what is free."""
     server = EmbeddedServer(small_disk, sync=False)
     try:
         await server.start()

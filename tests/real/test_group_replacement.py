@@ -36,7 +36,7 @@ XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=python, GPU has fallen off th
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """A control plane without anything of Navarch."""
+    """Run a control plane without anything of Navarch."""
     async with real_cluster(tmp_path) as made:
         yield made
 
@@ -51,7 +51,7 @@ def moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 class Fleet:
-    """The cluster, the bus, the services, and an agent on each node."""
+    """Runs the bus, the services, and an agent on each node of the cluster."""
 
     def __init__(self, cluster: Cluster, started: AsyncExitStack) -> None:
         self.cluster = cluster
@@ -121,7 +121,7 @@ class Fleet:
 
 
 def known(name: str) -> str:
-    """A node's name in Navarch."""
+    """Return a node's name in Navarch."""
     return name.replace(".", "-")
 
 

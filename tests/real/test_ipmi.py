@@ -1,4 +1,4 @@
-"""Power control by the real ipmitool, at OpenIPMI's simulator of a controller."""
+"""The real ipmitool switches power at OpenIPMI's simulator of a controller."""
 
 import asyncio
 import shutil
@@ -91,7 +91,7 @@ async def controller(tmp_path: Path) -> AsyncIterator[IpmiPower]:
 async def test_a_machine_is_switched_off_and_on(
     controller: IpmiPower, tmp_path: Path, hung: bool
 ) -> None:
-    """It is shut down, or cut where its operating system does not obey."""
+    """A machine is shut down, or cut where its operating system does not obey."""
     if hung:
         (tmp_path / "hung").touch()
 

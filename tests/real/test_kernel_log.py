@@ -24,7 +24,7 @@ CODES = (13, 31, 32, 38, 43, 45, 48, 56, 61, 62, 63, 64, 69, 74, 79, 92, 94, 95,
 
 
 def missing() -> str:
-    """Why the kernel log is not available here; empty if it is."""
+    """Return why the kernel log is not available here, or nothing if it is."""
     try:
         os.close(os.open(KMSG, os.O_RDWR | os.O_NONBLOCK))
     except OSError as error:
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.real, pytest.mark.skipif(bool(missing()), reason=missi
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
-    """The stand-in for libnvidia-ml.so.1."""
+    """Build the stand-in for libnvidia-ml.so.1 and return its path."""
     return build_library(tmp_path / "nvml")
 
 

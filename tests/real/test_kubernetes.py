@@ -1,4 +1,4 @@
-"""The Kubernetes notifier against a real control plane: budgets, jobs, cuts, restarts, crashes."""
+"""The Kubernetes notifier works with a real control plane, through cuts, restarts and crashes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -80,7 +80,7 @@ async def test_a_cordon_is_visible_and_undone(cluster: Cluster) -> None:
 
 
 async def test_what_an_administrator_cordoned_stays_cordoned(cluster: Cluster) -> None:
-    """Also through Navarch's own cordon and uncordon; the instance's ID finds the node."""
+    """An administrator's cordon survives Navarch's own; the instance's ID finds the node."""
     (name,) = await add_nodes(cluster, "admin", 1)
     await cluster.patch(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": True}})
     by_id = order(name)
@@ -117,7 +117,7 @@ async def test_a_drain_waits_for_the_disruption_budget(cluster: Cluster) -> None
 
 
 async def test_a_job_runs_until_the_deadline(cluster: Cluster) -> None:
-    """Its pods are not evicted; nodes of one job are known; at the deadline they are deleted."""
+    """The pods of a job are not evicted; nodes of one job are known; the deadline deletes them."""
     first, second = await add_nodes(cluster, "job", 2)
     await add_job(cluster, "job", 2)
     async with notifier(cluster) as made:
@@ -137,7 +137,7 @@ async def test_a_job_runs_until_the_deadline(cluster: Cluster) -> None:
 
 
 async def test_the_pods_of_a_job_are_asked_for_a_checkpoint_once(cluster: Cluster) -> None:
-    """Those whose owner says so, on all its nodes, after the right for it was granted."""
+    """Pods are asked on all nodes of a job whose owner says so, once the right was granted."""
     first, second = await add_nodes(cluster, "checkpoint", 2)
     [page] = [each for each in blocks("yaml") if "downwardAPI" in each]
     template = yaml.safe_load(page)
@@ -164,12 +164,12 @@ async def test_the_pods_of_a_job_are_asked_for_a_checkpoint_once(cluster: Cluste
 
 
 def versions(found: list[dict[str, Any]]) -> list[str]:
-    """They differ if any of these objects has changed."""
+    """Return the versions of objects, which differ if any of them has changed."""
     return sorted(each["metadata"]["resourceVersion"] for each in found)
 
 
 async def test_a_job_that_finishes_ends_the_drain(cluster: Cluster) -> None:
-    """It is pushed: the drain ends long before the next poll."""
+    """The end of a job is pushed: the drain ends long before the next poll."""
     (name,) = await add_nodes(cluster, "finish", 1)
     await add_job(cluster, "finish", 1)
     async with notifier(cluster) as made:
@@ -213,7 +213,7 @@ async def test_pods_that_refuse_leave_late_or_come_back(cluster: Cluster) -> Non
 
 
 async def test_a_cut_watch_is_resumed(cluster: Cluster) -> None:
-    """What happened during the cut is known after it; a held connection changes nothing."""
+    """Events during the cut are known after it; a held connection changes nothing."""
     first, second = await add_nodes(cluster, "cut", 2)
     await add_job(cluster, "cut", 2)
     proxy = Proxy(cluster.port)
@@ -256,7 +256,7 @@ async def test_the_api_server_is_killed_during_a_drain(cluster: Cluster) -> None
 
 
 async def test_the_pods_of_a_machine_that_is_gone_are_recreated(cluster: Cluster) -> None:
-    """Its kubelet confirms nothing; the drain ends, and the pod runs on another node."""
+    """The drain ends though no kubelet confirms anything, and the pod runs on another node."""
     first, second = await add_nodes(cluster, "gone", 2)
     await add_replicas(cluster, "gone", 1, annotations={"test/refuse": "1"})
     (pod,) = await pods(cluster, "gone")
@@ -280,7 +280,10 @@ async def test_the_pods_of_a_machine_that_is_gone_are_recreated(cluster: Cluster
 
 
 async def test_a_node_that_kubernetes_does_not_know_is_refused(cluster: Cluster) -> None:
-    """It may be there under another name, unless it is lost; a new one is waited for."""
+    """An unknown node may be there under another name, unless it is lost.
+
+    A new node is waited for.
+    """
     unknown = order("nowhere")
     async with notifier(cluster) as made:
         for call in (made.cordon, made.drain):
@@ -326,7 +329,7 @@ def kill_at(made: KubernetesNotifier, number: int, *, after: bool) -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 async def test_a_notifier_that_is_killed_at_any_call(cluster: Cluster, after: bool) -> None:
-    """Its successor completes the order: one cordon, one drain, no pod ended too early."""
+    """The successor completes the order: one cordon, one drain, no pod ended too early."""
     pool = f"kill-{after}".lower()
     (name,) = await add_nodes(cluster, pool, 1)
     await add_job(cluster, pool, 1)
@@ -378,7 +381,7 @@ async def test_a_thousand_nodes(cluster: Cluster) -> None:
 async def test_every_right_of_the_manifest_is_needed_and_named(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without any one right, an error or the log names it; the manifest has no other."""
+    """An error or the log names each missing right; the manifest has no other."""
     path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/navarch-notifier"
     rules = (await cluster.get(path))["rules"]
     granted = [

@@ -1,4 +1,4 @@
-"""What a real API server says of nodes: not ready, cordoned by kubectl, failed pods."""
+"""A real API server has nodes that are not ready or cordoned by kubectl, and failed pods."""
 
 import asyncio
 import os
@@ -34,14 +34,14 @@ STATUS = {"Content-Type": "application/strategic-merge-patch+json"}
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """A control plane."""
+    """Run a control plane with the notifier's rights."""
     async with real_cluster(tmp_path) as made:
         await made.apply(RBAC)
         yield made
 
 
 async def kubectl(cluster: Cluster, *arguments: str) -> None:
-    """What an administrator types."""
+    """Run a command that an administrator types."""
     process = await asyncio.create_subprocess_exec(
         *(str(KUBECTL), *arguments),
         env=os.environ | {"KUBECONFIG": str(cluster.kubeconfig("admin"))},

@@ -40,7 +40,7 @@ pytestmark = [
 
 
 def blocks_of(page: Path, language: str) -> list[str]:
-    """A page's blocks of a language, in order."""
+    """Return a page's blocks of a language, in order."""
     found = re.findall(
         rf"^ *```{language}\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE
     )
@@ -48,13 +48,13 @@ def blocks_of(page: Path, language: str) -> list[str]:
 
 
 def blocks(language: str) -> list[str]:
-    """The same of docs/kubernetes.md."""
+    """Return the blocks of a language in docs/kubernetes.md, in order."""
     return blocks_of(PAGE, language)
 
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """A control plane without anything of Navarch."""
+    """Run a control plane without anything of Navarch."""
     async with real_cluster(tmp_path) as made:
         yield made
 

@@ -28,7 +28,7 @@ def gpus(count: int, pool: str = "gpu", **spec: Any) -> dict[str, Any]:
 
 
 def pod(name: str, spec: dict[str, Any], labels: dict[str, str] | None = None) -> dict[str, Any]:
-    """The manifest."""
+    """Return the manifest of a pod."""
     about = {"name": name, "labels": labels or {}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
 
@@ -87,7 +87,10 @@ async def test_pods_count_by_what_they_wait_for(tmp_path: Path) -> None:
 
 
 async def test_workloads_of_kueue_count_before_they_have_pods(tmp_path: Path) -> None:
-    """As the API server keeps them, in both versions; without the right the source is silent."""
+    """Workloads count as the API server keeps them, in both versions.
+
+    A source without the right is silent.
+    """
     async with real_cluster(tmp_path) as cluster:
         await cluster.apply(RBAC)
         await cluster.apply(RBAC.with_name("pool-manager-rbac.yaml"))

@@ -1,4 +1,4 @@
-"""What the locks name is installable on each Python and processor: the index is asked."""
+"""The index has what the locks name, installable on each Python and processor."""
 
 import subprocess
 from pathlib import Path
@@ -30,7 +30,7 @@ def resolver() -> str:
 def test_a_lock_has_a_wheel_of_each(
     resolver: str, tmp_path: Path, lock: str, python: str, system: str
 ) -> None:
-    """With a hash that the lock has; nothing has to be compiled."""
+    """A wheel of each package has a hash that the lock has; nothing has to be compiled."""
     command = (
         *(resolver, "pip", "install", "--dry-run", "--no-deps", "--require-hashes"),
         *("--target", str(tmp_path), "--python-version", python, "--python-platform", system),

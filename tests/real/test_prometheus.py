@@ -188,7 +188,7 @@ async def sample(bus: NatsBus) -> None:
 
 
 def panels() -> dict[str, str]:
-    """`dashboard: title` -> the query, for every pool and node."""
+    """Return the query of each panel, named `dashboard: title`, for every pool and node."""
     found: dict[str, str] = {}
     for path in sorted(DASHBOARDS.glob("*.json")):
         for panel in json.loads(path.read_text("utf-8"))["panels"]:
@@ -242,7 +242,7 @@ async def test_prometheus_scrapes_the_documented_names(
 async def test_prometheus_answers_every_query_of_the_dashboards(
     server: EmbeddedServer, bus: NatsBus, tmp_path: Path
 ) -> None:
-    """With at least one number each, where something has happened to the fleet."""
+    """Each query has at least one number once something has happened to the fleet."""
     asked = panels()
     assert len(asked) >= 38
     async with metrics_process(server.url, tmp_path) as http:

@@ -33,7 +33,7 @@ def cluster() -> Iterator[RayCluster]:
 
 @pytest.fixture
 async def ray(cluster: RayCluster) -> AsyncIterator[RayNotifier]:
-    """The notifier of this cluster."""
+    """Yield the notifier of this cluster."""
     options = RayNotifier.Options(
         dashboard=cluster.url, node_name="{node}", python=cluster.python, poll=0.5
     )
@@ -48,7 +48,7 @@ def node(name: str) -> NodeReference:
 
 
 def order(name: str, step: str = "drain", *, seconds: float = 3600) -> WorkloadOrder:
-    """One step of a replacement."""
+    """Return the order of one step of a replacement."""
     deadline = datetime.now(UTC) + timedelta(seconds=seconds)
     return WorkloadOrder(
         node=node(name), reason="xid-79 on GPU 3", key=f"replace-1/{step}", deadline=deadline
@@ -56,7 +56,7 @@ def order(name: str, step: str = "drain", *, seconds: float = 3600) -> WorkloadO
 
 
 async def workload(ray: RayNotifier, name: str) -> NodeWorkload:
-    """What runs on a node."""
+    """Return the work that runs on a node."""
     answer = (await ray.workloads([node(name)]))[name]
     assert isinstance(answer, NodeWorkload), answer
     return answer
@@ -69,7 +69,10 @@ async def drained(ray: RayNotifier, name: str) -> NodeWorkload:
 
 
 async def test_actor_leaves_and_the_node_ends(cluster: RayCluster, ray: RayNotifier) -> None:
-    """Its job is reported and runs on; nothing new comes; the idle raylet ends, and counts."""
+    """The actor's job is reported and runs on; nothing new comes.
+
+    The idle raylet ends, and counts.
+    """
     cluster.add("a")
     stay = cluster.work("train-1", "a")
     await ray.cordon(order("a", "cordon"))
@@ -102,7 +105,7 @@ async def test_actor_leaves_and_the_node_ends(cluster: RayCluster, ray: RayNotif
 async def test_actor_that_refuses_to_leave_restarts_elsewhere(
     cluster: RayCluster, ray: RayNotifier
 ) -> None:
-    """It runs until the deadline; then its raylet is removed, and Ray restarts it."""
+    """The actor runs until the deadline; then its raylet is removed, and Ray restarts it."""
     cluster.add("b", "c")
     stay = cluster.work("train-3", "b", free=True)
     assert cluster.actors()["train-3"] == "b"

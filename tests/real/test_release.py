@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run make."""
+    """Run make in the repository and return its result."""
     command = ("make", "--no-print-directory", *arguments)
     return subprocess.run(
         command, capture_output=True, check=False, cwd=ROOT, text=True, timeout=1200
@@ -53,7 +53,7 @@ def test_everything_is_there_and_has_its_checksum(released: Path, tmp_path: Path
 
 
 def test_the_sbom_lists_what_the_lock_has(released: Path) -> None:
-    """Navarch with its licence, and every package at its version, with its hashes."""
+    """The SBOM has Navarch with its licence, and every package at its version, with its hashes."""
     bom: dict[str, Any] = json.loads((released / "navarch.cdx.json").read_text())
 
     locked = pinned((ROOT / "requirements-lock.txt").read_text())

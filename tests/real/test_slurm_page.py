@@ -51,7 +51,7 @@ def slurm_here() -> None:
 
 
 def blocks(language: str) -> list[str]:
-    """The page's blocks of a language, in order; of text alone: the empty language."""
+    """Return the page's blocks of a language, in order; plain text has the empty language."""
     found = re.findall(r"^( *)```(\w*)\n(.*?)^ *```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     return [textwrap.dedent(text) for _, of, text in found if of == language]
 
@@ -94,7 +94,7 @@ def lines(words: str) -> str:
 
 
 def test_the_configurations_are_accepted() -> None:
-    """With what a pool needs besides."""
+    """A configuration of the page is accepted with what a pool needs besides."""
     for text in blocks("yaml"):
         whole = yaml.safe_load(text)
         whole["providers"] = {"simulated": {"type": "local"}}
@@ -106,7 +106,7 @@ def test_the_configurations_are_accepted() -> None:
 
 
 def test_the_agent_says_what_the_page_shows(tmp_path: Path) -> None:
-    """From the copy of the node's record."""
+    """The agent reads the copy of the node's record, and prints what the page shows."""
     found = {"health": "unhealthy", "reason": "XID 79: the GPU fell off the bus (GPU 3)"}
     (tmp_path / "health.json").write_text(json.dumps(found | {"read_at": time.time()}))
     shown = block("", "unhealthy: XID 79")
@@ -118,7 +118,7 @@ def test_the_agent_says_what_the_page_shows(tmp_path: Path) -> None:
 
 
 async def test_names_are_resumed_and_suspended_by_hand(tmp_path: Path) -> None:
-    """As Slurm's programs do."""
+    """Commands resume and suspend names as Slurm's programs do."""
     pool = {"workload_names": "training-[001-003]", "max_nodes": 3}
     async with Rig(tmp_path, Shape(nodes=0, pool=pool)) as rig:
         script = f'PYTHONPATH={ROOT} exec {sys.executable} -m services.cli "$@"'
@@ -174,7 +174,7 @@ async def register(site: SlurmSite, folder: Path) -> None:
 
 
 async def drain(site: SlurmSite, node: str) -> None:
-    """With the page's options: what the check says, and the reason that Slurm shows."""
+    """Drain a node with the page's options, and compare the check and Slurm's reason."""
     options: dict[str, Any] = yaml.safe_load(block("yaml", "unknown_nodes"))["notifier"]["slurm"]
     settings = PluginSettings(type="slurm", options=options | {"conf": str(site.conf)})
     built_in = {"slurm": SlurmNotifier}

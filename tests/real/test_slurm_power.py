@@ -56,7 +56,7 @@ def shape(folder: Path) -> Shape:
 
 
 def power_saving(folder: Path, rig: Rig) -> str:
-    """What slurm.conf needs, with the programs of deploy/slurm as Slurm runs them."""
+    """Return the lines that slurm.conf needs, with the programs of deploy/slurm."""
     navarch = folder / "navarch"
     navarch.write_text(
         f"#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m services.cli "
@@ -169,7 +169,7 @@ def fail_a_launch(rig: Rig) -> None:
 
 
 async def navarch(folder: Path, *arguments: str) -> str:
-    """Both outputs of a command."""
+    """Return the exit code and both outputs of a command."""
     process = await asyncio.create_subprocess_exec(
         str(folder / "navarch"),
         *arguments,
@@ -229,7 +229,7 @@ async def test_nodes_come_and_go_as_slurm_says(public_folder: Path, tmp_path: Pa
 
 
 async def test_failed_launch_gives_the_job_back(public_folder: Path, tmp_path: Path) -> None:
-    """Its node is set DOWN with the reason and powered down; the job waits for another."""
+    """The node is set DOWN with the reason and powered down; the job waits for another."""
     async with cluster(public_folder, tmp_path) as (rig, site, _):
         fail_a_launch(rig)
         job = submit(site, "-w", NAMES[0])

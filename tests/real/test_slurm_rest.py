@@ -47,7 +47,7 @@ def slurmrestd_here() -> None:
 
 @dataclass
 class RestSite:
-    """A cluster with a slurmrestd."""
+    """Holds a cluster with a slurmrestd."""
 
     slurm: SlurmSite
     url: str

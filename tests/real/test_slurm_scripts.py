@@ -43,7 +43,7 @@ def install(folder: Path, script: str) -> Path:
 
 
 def judge(folder: Path, node: str, health: str) -> None:
-    """What the agent of a node has read of its record."""
+    """Write the record that a node's agent has read."""
     (folder / node).mkdir(exist_ok=True)
     found = {"health": health, "reason": "xid-79 on GPU 3", "read_at": time.time()}
     (folder / node / "health.json").write_text(json.dumps(found))

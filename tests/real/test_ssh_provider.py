@@ -31,14 +31,14 @@ Make = Callable[..., SshProvider]
 
 @dataclass(frozen=True)
 class Racks:
-    """All machines: their folders by name, and their inventory."""
+    """Holds all machines: their folders by name, and their inventory."""
 
     folders: dict[str, Path]
     inventory: tuple[InventoryMachine, ...]
     key: Path
 
     def claims(self) -> list[str]:
-        """Which machines are claimed."""
+        """Return the names of the machines that are claimed."""
         return sorted(
             name for name, each in self.folders.items() if (each / "home/claim/held").exists()
         )
@@ -46,7 +46,7 @@ class Racks:
 
 @pytest.fixture
 async def racks(tmp_path: Path) -> AsyncIterator[Racks]:
-    """Eight sshds."""
+    """Run eight sshds."""
     key = tmp_path / "key"
     new_key(key)
     async with AsyncExitStack() as stack:
@@ -86,7 +86,7 @@ async def make(racks: Racks, tmp_path: Path) -> AsyncIterator[Make]:
 
 
 class TestContract(ProviderConformance):
-    """The conformance suite."""
+    """Runs the conformance suite on the sshds."""
 
     @pytest.fixture
     def make(self, make: Make) -> Make:
@@ -114,7 +114,7 @@ def children(pid: int) -> list[int]:
 
 
 async def test_wipe_continues_without_a_connection(racks: Racks, make: Make) -> None:
-    """It was started in a session that has ended, and frees the machine by itself."""
+    """A wipe outlives the session that started it, and frees the machine by itself."""
     wipe = 'read -r _ < "$HOME/fifo" && echo "$PWD" > "$HOME/wiped"'
     provider = make(machines=racks.inventory[:1], wipe_command=wipe)
     home = racks.folders["gpu-0"] / "home"

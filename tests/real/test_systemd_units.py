@@ -1,4 +1,4 @@
-"""The units of the control plane and of the agent, in systemd's own judgement."""
+"""systemd judges the units of the control plane and of the agent."""
 
 import re
 import shutil
@@ -22,7 +22,7 @@ analyze = pytest.mark.skipif(
 
 
 def output_of(*command: str) -> str:
-    """Both outputs of a command."""
+    """Return both outputs of a command."""
     done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=60)
     return done.stdout + done.stderr
 
@@ -31,7 +31,7 @@ def output_of(*command: str) -> str:
 @analyze
 @pytest.mark.parametrize("unit", EXPOSURE_MAX, ids=lambda unit: unit.name)
 def test_systemd_finds_no_mistake_in_a_unit(unit: Path, tmp_path: Path) -> None:
-    """With a program that exists in place of Navarch's, `verify` prints nothing of the unit."""
+    """`verify` prints nothing of a unit with an existing program in place of Navarch's."""
     copy = tmp_path / unit.name
     copy.write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", unit.read_text()))
 
@@ -44,7 +44,7 @@ def test_systemd_finds_no_mistake_in_a_unit(unit: Path, tmp_path: Path) -> None:
 @analyze
 @pytest.mark.parametrize("unit", EXPOSURE_MAX, ids=lambda unit: unit.name)
 def test_units_are_shut_in(unit: Path) -> None:
-    """What systemd calls the unit's exposure stays within its bound."""
+    """The exposure that systemd gives the unit stays within its bound."""
     shown = output_of("systemd-analyze", "security", "--offline=true", "--no-pager", str(unit))
     found = re.search(r"Overall exposure level for \S+: ([\d.]+)", shown)
 

@@ -156,7 +156,7 @@ def test_the_demo_runs(installed: Installed) -> None:
     ["pool_manager", "health_monitor", "provisioner", "notifier", "metrics", "gateway"],
 )
 def test_each_service_is_a_module(installed: Installed, service: str) -> None:
-    """As units, containers and pods start it."""
+    """A service is a module, which units, containers and pods start."""
     module = f"navarch.services.{service}"
     assert f"python -m {module}" in installed.python("-m", module, "--help")
 

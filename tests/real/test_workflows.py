@@ -1,4 +1,4 @@
-"""The workflows of .github, in the judgement of actionlint."""
+"""actionlint judges the workflows of .github."""
 
 import shutil
 import subprocess
@@ -21,7 +21,7 @@ pytestmark = [
 
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
-    """What it says of the workflows of a folder."""
+    """Return actionlint's result for the workflows of a folder."""
     files = sorted(folder.glob("*.yaml"))
     assert files
     command = (str(PROGRAM), "-no-color", *map(str, files))
@@ -29,7 +29,7 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_workflows_have_no_mistake(tmp_path: Path) -> None:
-    """It finds none in ours, and finds one that is put in."""
+    """The program finds no mistake in ours, and finds one that is put in."""
     folder = ROOT / ".github" / "workflows"
     done = lint(folder)
     assert (done.returncode, done.stdout) == (0, "")
