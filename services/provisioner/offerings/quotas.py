@@ -18,7 +18,7 @@ REMEDY: Final = "request an increase"
 
 
 def covers(region: str, offering: Offering) -> bool:
-    """Whether an offering is in a region; one without a region is in that of its zone."""
+    """Return whether an offering is in a region; one without a region is in that of its zone."""
     if offering.region or not region:
         return region in ("", offering.region)
     return is_zone_of(offering.zone, region)
@@ -62,7 +62,7 @@ def describe(quota: OfferingQuota) -> str:
 
 
 def was_freed(block: BlockRecord, records: Iterable[InstanceRecord]) -> bool:
-    """Whether an instance of the provider has gone, or was to go, since the quota was read.
+    """Return whether the provider's instance has gone, or was to go, since the quota was read.
 
     A launch that failed has left a record, and no room.
     """
