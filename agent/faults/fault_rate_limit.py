@@ -30,7 +30,7 @@ class _Window:
 
 
 class FaultRateLimit:
-    """The rate limit of one agent's faults."""
+    """Limits how many faults one agent sends."""
 
     def __init__(self) -> None:
         self._windows: dict[Key, _Window] = {}

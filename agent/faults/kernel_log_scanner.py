@@ -52,7 +52,7 @@ class ExceptionLines:
 
     @property
     def next_due(self) -> float | None:
-        """When the first of the held lines is due; None: none is held."""
+        """Return when the first of the held lines is due; None: none is held."""
         return min((each.until for each in self._held.values()), default=None)
 
     def take(

@@ -1,4 +1,4 @@
-"""What the registers of an NVLink fault (XID 74, 144 to 150) mean, by NVIDIA's tables. Pure.
+"""Decodes the registers of an NVLink fault (XID 74, 144 to 150), by NVIDIA's tables. Pure.
 
 The line names a link and gives seven registers, of which the first, third, fourth and fifth are
 defined on Hopper and earlier. Each defined bit belongs to one class; the gravest class decides.
@@ -31,7 +31,7 @@ _FABRIC_RESET_BIT: Final = 18
 
 @dataclass(frozen=True, slots=True)
 class DecodedRegisters:
-    """One row of the table."""
+    """Holds one row of the table."""
 
     resolution: str
     """NVIDIA's immediate action: IGNORE, RESET_GPU, or XID_154_EVAL (an XID 154 will say it)."""
@@ -176,6 +176,6 @@ def classify(registers: Sequence[int]) -> NvlinkClass | None:
 
 
 def needs_fabric_reset(registers: Sequence[int]) -> bool:
-    """Whether the fourth register demands a reset of the fabric."""
+    """Return whether the fourth register demands a reset of the fabric."""
     index = 3
     return index < len(registers) and bool(registers[index] >> _FABRIC_RESET_BIT & 1)

@@ -77,7 +77,7 @@ _DEVICE_LINE = re.compile(
 
 
 def mentions_gpu(text: str) -> bool:
-    """Whether a line may be about a GPU; a cheap filter, since almost no line is."""
+    """Return whether a line may be about a GPU; a cheap filter, since almost no line is."""
     return "NVRM" in text or "nvidia" in text or "Xid" in text
 
 

@@ -1,4 +1,4 @@
-"""`python -m services.provisioner`."""
+"""Runs the provisioner: `python -m services.provisioner`."""
 
 import services.runtime.import_trim  # noqa: F401 - before whatever loads more than is used
 from services.provisioner.service import build, check

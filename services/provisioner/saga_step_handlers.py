@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class SagaStepHandlers:
-    """What the participant calls."""
+    """Handles the saga steps that the participant calls."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLimits:
-    """Every limit, in seconds."""
+    """Holds every limit, in seconds."""
 
     call_timeout_seconds: float = 60.0
     retry_first_seconds: float = 0.1

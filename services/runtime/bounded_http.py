@@ -50,7 +50,10 @@ def bounded_client(*, bytes_max: int = ANSWER_BYTES_MAX, **options: Any) -> http
 
 
 def failure_text(error: Exception) -> str:
-    """Why there is no answer; not the library's text where that repeats what the server sent."""
+    """Return why there is no answer.
+
+    The library's text is left out where it repeats what the server sent.
+    """
     if isinstance(error, httpx.RemoteProtocolError | httpx.InvalidURL):
         return type(error).__name__
     return redacted(str(error)) or type(error).__name__

@@ -43,7 +43,7 @@ REMEDY: Final = (
 
 
 class ConfigurationReload:
-    """What the signals and the configuration's file request of one process."""
+    """Decides what the signals and the configuration's file request of one process."""
 
     def __init__(self, read: Callable[[], Settings], file: Path | None) -> None:
         """`read` raises NavarchError where the configuration is invalid."""
@@ -61,7 +61,7 @@ class ConfigurationReload:
 
     @property
     def restarts(self) -> bool:
-        """Whether the process is to be started again once it has ended its work."""
+        """Return whether the process is to be started again once it has ended its work."""
         return self._accepted and not self._requests.ended
 
     @asynccontextmanager

@@ -38,7 +38,7 @@ Entry = tuple[Path, str]
 
 
 class ConfigurationWatch:
-    """The files of one configuration."""
+    """Watches the files of one configuration."""
 
     def __init__(self, files: Sequence[Path], changed: Callable[[], None]) -> None:
         """Call `changed` when a file's content is another than when this was made."""
@@ -90,7 +90,7 @@ class ConfigurationWatch:
 
 
 def digest_of(files: Sequence[Path]) -> str:
-    """Of all that is in the files; empty: one cannot be read, as while it is replaced."""
+    """Return a digest of all files; empty: one cannot be read, as while it is replaced."""
     try:
         return content_digest(*(file.read_bytes() for file in files))
     except OSError:
@@ -98,7 +98,7 @@ def digest_of(files: Sequence[Path]) -> str:
 
 
 def content_digest(*contents: bytes) -> str:
-    """Of the contents of some files."""
+    """Return a digest of the contents of some files."""
     whole = hashlib.sha256()
     for each in contents:
         whole.update(hashlib.sha256(each).digest())
@@ -106,7 +106,7 @@ def content_digest(*contents: bytes) -> str:
 
 
 def matters(event: FileEvent, entries: Collection[Entry]) -> bool:
-    """Whether one of the files may be another now."""
+    """Return whether an event may have changed one of the files."""
     if not event.name:
         return True
     if (event.watched, event.name) not in entries:
@@ -116,7 +116,7 @@ def matters(event: FileEvent, entries: Collection[Entry]) -> bool:
 
 
 def entries_of(file: Path) -> Iterator[Entry]:
-    """The entry of the file, and those of the links on the way to it."""
+    """Yield the entry of the file, and those of the links on the way to it."""
     parts, at = deque(file.absolute().parts[1:]), Path("/")
     links = 0
     while parts:

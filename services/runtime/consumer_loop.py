@@ -72,7 +72,7 @@ Handle = Callable[[Received[Any]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
-    """What a service does with one durable."""
+    """Says what a service does with one durable."""
 
     durable: DurableSpec
     decode: Decode

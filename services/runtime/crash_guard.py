@@ -66,7 +66,7 @@ class Suspect:
 
     @property
     def fatal(self) -> bool:
-        """Whether it is to be set aside."""
+        """Return whether the message is to be set aside."""
         return self.deaths >= DEATHS_MAX
 
 
@@ -93,7 +93,7 @@ class Turns:
 
 
 class CrashGuard:
-    """The suspects of one process, over all its consumers."""
+    """Keeps the suspects of one process, over all its consumers."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class CrashGuard:
         self._release(suspect)
 
     def end(self, suspect: Suspect) -> None:
-        """Its handling ended with an answer, whichever it was."""
+        """Forget a suspect whose handling ended with an answer, whichever it was."""
         if suspect.lasting is not None:
             suspect.lasting.cancel()
             suspect.lasting = None

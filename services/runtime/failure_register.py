@@ -1,7 +1,7 @@
-"""What of this process fails now, until it is over: in its log, its metrics, EVENTS and `status`.
+"""Keeps what fails in this process until it is over.
 
-A node, pool, saga or record that cannot be processed is reported here and skipped, so that
-everything else goes on.
+A failure is seen in the process's log, its metrics, EVENTS and `status`. A node, pool, saga or
+record that cannot be processed is reported here and skipped, so that everything else goes on.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ Key = tuple[FailureKind, str]
 
 
 class FailureRegister:
-    """The failures of one process."""
+    """Holds the failures of one process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gauge = Gauge(*FAILURES.declared, registry=registry)
@@ -64,7 +64,7 @@ class FailureRegister:
 
     @property
     def current(self) -> tuple[CurrentFailure, ...]:
-        """What fails now, oldest first."""
+        """Return what fails now, oldest first."""
         return tuple(self._now.values())
 
     def report(self, failure: CurrentFailure) -> None:
@@ -138,7 +138,7 @@ class FailureRegister:
         )
 
     def retry_seconds(self, about: str) -> float:
-        """How long to wait before the next try; doubled with each call until it works."""
+        """Return the seconds to wait before the next try; doubled with each call until it works."""
         key: Key = ("decision-failed", about)
         self._tries[key] = self._tries.get(key, -1) + 1
         return min(RETRY_FIRST_SECONDS * 2.0 ** min(self._tries[key], 10), RETRY_MAX_SECONDS)

@@ -1,6 +1,7 @@
-"""Gauges of a fleet of 10,000 nodes: 350,000 series, without an object for each. Pure.
+"""Holds the gauges of a fleet without an object for each. Pure.
 
-The library would make one of each and take ten seconds for their text.
+10,000 nodes have 350,000 series. The library would make one object of each and take ten seconds for
+their text.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ class GaugeTable(Metric):
 
     @property
     def samples(self) -> list[Sample]:
-        """All of them at once."""
+        """Return all samples at once."""
         return list(self.each())
 
     @samples.setter

@@ -145,10 +145,10 @@ def check_url(name: str, value: str) -> None:
 
 
 def place(setting: str, request: httpx.Request) -> str:
-    """What was called, without what may be secret."""
+    """Return what was called, without what may be secret."""
     return f"{request.method} {setting} ({public_url(str(request.url))})"
 
 
 def size(response: httpx.Response) -> str:
-    """How long the answer is; its text is in the other server's own log."""
+    """Say how long the answer is; its text is in the other server's own log."""
     return f"{len(response.content)} bytes, not shown: see the log of that server"

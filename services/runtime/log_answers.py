@@ -50,7 +50,7 @@ class KeptLine(NamedTuple):
 
 
 class LogMemory:
-    """The newest lines of one origin. Any thread may add some."""
+    """Keeps the newest lines of one origin. Any thread may add some."""
 
     def __init__(self, lines_max: int, chars_max: int, since: float) -> None:
         """Keep so many lines and characters; `since`: the time, in seconds since 1970."""
@@ -124,7 +124,7 @@ async def answer_logs(bus: Bus, subject: str, answer: Endpoint) -> None:
 
 
 class LogAnswers:
-    """Answers of one process."""
+    """Answers queries of one process's log."""
 
     def __init__(
         self,

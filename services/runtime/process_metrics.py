@@ -1,4 +1,4 @@
-"""Counters and gauges of a process itself: consumers, dead letters, liveness of its loop."""
+"""Counts what a process itself does: consumers, dead letters, liveness of its loop."""
 
 from collections.abc import Mapping
 from importlib import metadata
@@ -37,7 +37,7 @@ class Meters:
 
 
 class Instruments:
-    """What every service measures about its own work."""
+    """Holds what every service measures about its own work."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         """Register in `registry`, a fresh one where none is given."""
@@ -62,5 +62,5 @@ class Instruments:
         )
 
     def of(self, durable: str) -> Meters:
-        """One durable's."""
+        """Return the instruments of one durable."""
         return Meters(self, durable)

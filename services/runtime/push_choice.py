@@ -1,4 +1,4 @@
-"""Whether a process sends its metrics; what sends them is loaded only then."""
+"""Decides whether a process sends its metrics; what sends them is loaded only then."""
 
 import os
 from typing import TYPE_CHECKING, Final
@@ -16,7 +16,10 @@ VARIABLES: Final = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_E
 def metric_push(
     endpoint: str, service: str, replica: str, registry: CollectorRegistry, clock: Clock
 ) -> "MetricPush | None":
-    """What sends them; None where no collector is configured, here or in the environment."""
+    """Return what sends metrics.
+
+    None where no collector is configured, here or in the environment.
+    """
     if not (endpoint or any(map(os.environ.get, VARIABLES))):
         return None
     from services.runtime.metric_push import MetricPush  # noqa: PLC0415

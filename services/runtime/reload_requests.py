@@ -27,7 +27,10 @@ HANGUP_SECONDS: Final = 2.0
 
 
 class ReloadRequests:
-    """What the signals of this process request; SIGHUP is taken from the construction on."""
+    """Reads what the signals of this process request.
+
+    SIGHUP is taken from the construction on.
+    """
 
     def __init__(self) -> None:
         """In the main thread."""
@@ -94,7 +97,7 @@ class ReloadRequests:
 
 
 def has_terminal() -> bool:
-    """Whether this process has a controlling terminal."""
+    """Return whether this process has a controlling terminal."""
     try:
         os.close(os.open(TERMINAL, os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:

@@ -1,4 +1,4 @@
-"""How many messages and dead letters of one sender are processed. Pure.
+"""Limits how many messages and dead letters of one sender are processed. Pure.
 
 Within a window a number of equal messages of each sender passes, and a number of all its messages.
 Beyond these a message passes only if it is more serious than every other that did; the rest is
@@ -37,7 +37,7 @@ class WithheldLetters:
 
 @dataclass(slots=True)
 class DeadLetterQuota:
-    """The letters of one durable."""
+    """Limits the dead letters of one durable."""
 
     _began: float = 0.0
     _letters: dict[str, int] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class DeadLetterQuota:
     _withheld: dict[str, WithheldLetters] = field(default_factory=dict)
 
     def admit(self, sender: str, stored: Stored, reason: str, now: float) -> bool:
-        """Whether this message gets a letter of its own; otherwise it is counted."""
+        """Return whether this message gets a letter of its own; otherwise it is counted."""
         if now - self._began >= LETTERS_SECONDS:
             self._began, self._written = now, 0
             self._letters.clear()
@@ -64,7 +64,7 @@ class DeadLetterQuota:
         return False
 
     def take_withheld(self) -> list[WithheldLetters]:
-        """What is to be summarised; it is no longer kept here."""
+        """Return what is to be summarised; it is no longer kept here."""
         found = list(self._withheld.values())
         self._withheld = {}
         return found
@@ -78,7 +78,7 @@ class DeadLetterQuota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderLimit:
-    """What the quota needs to know of a consumer's messages."""
+    """Says what the quota needs to know of a consumer's messages."""
 
     signature: Callable[[Any], Hashable]
     """What equal messages have in common. None: not the sender's own message; it always passes, and
@@ -97,7 +97,7 @@ class _Sender:
 
 @dataclass(slots=True)
 class SenderQuota:
-    """The senders of one durable."""
+    """Limits what the senders of one durable have processed."""
 
     limit: SenderLimit
     began: float
@@ -108,7 +108,7 @@ class SenderQuota:
     """Of the window before this one."""
 
     def admit(self, sender: str, message: object) -> bool:
-        """Whether a message is to be processed; otherwise it is counted."""
+        """Return whether a message is to be processed; otherwise it is counted."""
         signature = self.limit.signature(message)
         if signature is None:
             self._senders.pop(sender, None)
@@ -126,7 +126,7 @@ class SenderQuota:
         return False
 
     def flooders(self, now: float) -> Mapping[str, int]:
-        """How many messages of which senders were withheld in this window and the last.
+        """Return how many messages of which senders were withheld in this window and the last.
 
         Begins the next window when this one is over.
         """

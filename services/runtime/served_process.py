@@ -1,4 +1,4 @@
-"""What `navarch serve` and its processes agree on about the configuration.
+"""Defines what `navarch serve` and its processes agree on about the configuration.
 
 Serve watches and checks the file, and sends SIGHUP. A process then ends with RELOAD_STATUS and is
 started again, with what serve has checked and in an environment that it has computed again.
@@ -25,7 +25,7 @@ DIGITS: Final = 16
 
 
 class ReloadState(msgspec.Struct, frozen=True, kw_only=True):
-    """What serve has done about changes of the configuration's file."""
+    """Says what serve has done about changes of the configuration's file."""
 
     finished: int = 0
     """Reloads since its start."""
@@ -44,7 +44,10 @@ class _Serve(msgspec.Struct):
 
 
 def process_facts(file: Path | None) -> dict[str, str]:
-    """What a process says of itself on the bus: where it runs, and with which configuration."""
+    """Return what a process says of itself on the bus.
+
+    This is where it runs, and with which configuration.
+    """
     text = read_text(file) if file is not None else ""
     return {
         "host": socket.gethostname(),
@@ -54,7 +57,7 @@ def process_facts(file: Path | None) -> dict[str, str]:
 
 
 def is_served() -> bool:
-    """Whether this process is one of `navarch serve`."""
+    """Return whether this process is one of `navarch serve`."""
     return bool(os.environ.get(SERVED_VARIABLE))
 
 

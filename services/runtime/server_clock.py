@@ -43,7 +43,7 @@ class ServerClock:
         self._reported = False
 
     def now(self) -> datetime:
-        """The moment at the server, in UTC."""
+        """Return the moment at the server, in UTC."""
         return self._epoch + timedelta(seconds=self._own.monotonic())
 
     def monotonic(self) -> float:
@@ -51,7 +51,7 @@ class ServerClock:
         return self._own.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait so many seconds, by the own clock."""
         await self._own.sleep(seconds)
 
     async def known(self) -> None:

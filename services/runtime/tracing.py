@@ -113,12 +113,15 @@ def trace_labels(headers: Headers) -> dict[str, str]:
 
 
 def traceparent() -> str:
-    """The current span's traceparent; empty outside of one."""
+    """Return the current span's traceparent; empty outside of one."""
     return current_headers().get(TRACEPARENT, "")
 
 
 def otlp_processor(endpoint: str) -> SpanProcessor | None:
-    """The exporter for an endpoint, or for the one of OpenTelemetry's variables; None without."""
+    """Return the exporter for an endpoint; None where there is none.
+
+    Where none is given, OpenTelemetry's variables may name one.
+    """
     if not (endpoint or any(map(os.environ.get, VARIABLES))):
         return None
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415

@@ -45,7 +45,7 @@ async def collect(stream: AsyncIterator[Any], count: int) -> list[Any]:
 
 @pytest.fixture
 async def memory_server() -> AsyncIterator[MemoryServer]:
-    """The in-memory server in real time."""
+    """Yield the in-memory server in real time."""
     server = MemoryServer(SystemClock())
     yield server
     server.close()
@@ -151,13 +151,13 @@ class Handler:
         return [each.message.id for each in self.done]
 
     def count(self, durable: str, outcome: str) -> float:
-        """How many messages were settled with an outcome."""
+        """Return how many messages were settled with an outcome."""
         return self.instruments.handled.labels(durable, outcome)._value.get()
 
 
 @pytest.fixture
 def handler() -> Handler:
-    """What the loop calls."""
+    """Return the handler that the loop calls."""
     return Handler()
 
 
@@ -203,7 +203,7 @@ def looping():
 
 @pytest.fixture
 async def source(server: EmbeddedServer) -> AsyncIterator[ArchiveBus]:
-    """An administrator's connection to a server with the topology."""
+    """Yield an administrator's connection to a server with the topology."""
     connected = await archive_connected(server)
     await set_up(connected, SystemClock(), replicas=1)
     yield connected
@@ -212,7 +212,7 @@ async def source(server: EmbeddedServer) -> AsyncIterator[ArchiveBus]:
 
 @pytest.fixture
 async def target_server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
-    """A server without a stream."""
+    """Yield a server without a stream."""
     empty = EmbeddedServer(tmp_path / "empty", sync=False)
     await empty.start()
     yield empty
@@ -221,7 +221,7 @@ async def target_server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
 
 @pytest.fixture
 async def target(target_server: EmbeddedServer) -> AsyncIterator[ArchiveBus]:
-    """An administrator's connection to an empty server."""
+    """Yield an administrator's connection to an empty server."""
     connected = await archive_connected(target_server)
     yield connected
     await connected.close()
@@ -236,7 +236,7 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 
 @pytest.fixture
 async def cuttable_nats(server: EmbeddedServer, bus: NatsBus) -> AsyncIterator[Cuttable]:
-    """A connection to the real server through a proxy."""
+    """Yield a connection to the real server through a proxy."""
     proxy = Proxy(int(server.url.rsplit(":", 1)[1]))
     await proxy.restore()
     options = ConnectOptions(settings=NatsSettings(url=f"nats://127.0.0.1:{proxy.port}"), name="c")

@@ -20,7 +20,7 @@ def record(node: str, *, cordoned: bool = False) -> bytes:
 
 
 async def test_a_view_that_caught_up_holds_what_was_written_before(any_bus):
-    """Whatever was stored before the call is there after it: written, changed and removed."""
+    """The view has all that was stored before the call: written, changed and removed."""
     view = BucketView(any_bus, NODES, NodeRecord)
     running = asyncio.create_task(view.run())
     async with asyncio.timeout(60):
@@ -37,7 +37,7 @@ async def test_a_view_that_caught_up_holds_what_was_written_before(any_bus):
 
 
 async def test_a_view_catches_up_where_the_newest_entry_is_gone(any_bus):
-    """What vanished without a marker is not waited for."""
+    """The view does not wait for an entry that vanished without a marker."""
     await any_bus.put(NODES, "training.n-1", record("n-1"))
     await any_bus.put(NODES, "training.n-2", record("n-2"))
     await any_bus.purge(f"KV_{NODES.name}", f"$KV.{NODES.name}.training.n-2")
@@ -63,7 +63,10 @@ async def test_an_unreadable_record_is_left_out_and_harms_nothing(any_bus):
 
 
 async def test_what_a_process_wrote_itself_is_not_waited_for(any_bus):
-    """As long as no other process wrote in between: that has to be brought by the watch."""
+    """The view waits for nothing as long as no other process wrote in between.
+
+    The watch has to bring what another process wrote.
+    """
     view = BucketView(any_bus, NODES, NodeRecord)
     for number in (1, 2):
         name = f"n-{number}"
@@ -87,7 +90,7 @@ async def test_what_a_process_wrote_itself_is_not_waited_for(any_bus):
 
 
 async def test_a_view_follows_a_bucket_that_was_rolled_back(any_bus):
-    """Without a restart it holds what the server holds: lost entries go, new ones come."""
+    """The view holds what the server holds without a restart: lost entries go, new ones come."""
     stream = f"KV_{NODES.name}"
     for number in range(4):
         await any_bus.put(NODES, f"training.n-{number}", record(f"n-{number}"))

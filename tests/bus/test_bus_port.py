@@ -1,4 +1,4 @@
-"""What every bus does, whichever it is: storing, guarding, buckets."""
+"""Every bus stores, guards and keeps buckets in the same way."""
 
 import asyncio
 from contextlib import aclosing
@@ -26,14 +26,14 @@ async def test_a_repeated_publish_stores_once(any_bus):
 
 
 async def test_message_ids_are_the_streams_and_not_the_subjects(any_bus):
-    """So ids must contain pool, node and fact; this is why."""
+    """An id must therefore contain pool, node and fact."""
     await any_bus.publish(FAULT, b"1", msg_id="a")
     await any_bus.publish(OTHER, b"2", msg_id="a")
     assert await any_bus.read(EVENTS.name, OTHER) == []
 
 
 async def test_what_is_stored_is_read_as_it_was_written(any_bus):
-    """Subject, bytes, headers, and the server's own time."""
+    """Subject, bytes and headers are read unchanged, with the server's own time."""
     before = datetime.now(UTC)
     sequence = await any_bus.publish(FAULT, b"\x00\xff{}", headers={"traceparent": "00-a-b-01"})
     (stored,) = await any_bus.read(EVENTS.name, FAULT)
@@ -56,7 +56,7 @@ async def test_of_two_writers_of_a_log_one_is_refused(any_bus):
 
 
 async def test_of_many_writers_at_once_exactly_one_wins(any_bus):
-    """However they race."""
+    """One append succeeds, however the writers race."""
 
     async def write(number: int) -> bool:
         subject = subjects.saga_entry("replace-1", f"step-{number}", "started")
@@ -70,7 +70,7 @@ async def test_of_many_writers_at_once_exactly_one_wins(any_bus):
 
 
 async def test_the_last_entry_under_a_tree_is_its_newest(any_bus):
-    """Not the oldest of the last ones of each subject."""
+    """The newest is not the oldest of the last ones of each subject."""
     expected = 0
     for step in ("saga", "cordon", "drain", "cordon"):
         subject = subjects.saga_entry("replace-1", step, "started")
@@ -104,7 +104,7 @@ async def test_reading_spans_pages(any_bus):
 
 
 async def test_a_batch_begins_after_a_sequence_or_at_a_time(any_bus):
-    """At most `count` messages under the filter, in order."""
+    """A batch has at most `count` messages under the filter, in order."""
     before = datetime.now(UTC) - timedelta(seconds=1)
     sequences = [await any_bus.publish(FAULT, b"%d" % number) for number in range(4)]
     await any_bus.publish(OTHER, b"other")
@@ -146,7 +146,7 @@ async def test_a_key_is_created_once(any_bus):
 
 
 async def test_a_key_is_updated_from_its_last_revision_only(any_bus):
-    """Of two who read the same, the second to write is refused; so is a removal."""
+    """When two have read the same, the second to write is refused; so is a removal."""
     first = await any_bus.create(NODES, "training.n", b"1")
     second = await any_bus.update(NODES, "training.n", b"2", first)
     with pytest.raises(Conflict):
@@ -161,7 +161,7 @@ async def test_a_key_is_updated_from_its_last_revision_only(any_bus):
 
 
 async def test_entries_are_those_that_have_a_value(any_bus):
-    """By filter, without what was removed."""
+    """Entries are found by filter, without what was removed."""
     for key in ("a.1", "a.2", "b.1"):
         await any_bus.put(NODES, key, key.encode())
     await any_bus.delete(NODES, "a.1")
@@ -230,7 +230,7 @@ async def test_what_cannot_be_stored_is_said_at_once(any_bus, subject, size, err
 
 
 async def test_a_purge_removes_what_it_names(any_bus):
-    """And nothing else."""
+    """The purge removes nothing else."""
     await any_bus.publish(FAULT, b"1")
     await any_bus.publish(OTHER, b"2")
     await any_bus.purge(EVENTS.name, FAULT)

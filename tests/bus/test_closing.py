@@ -28,7 +28,7 @@ async def test_a_client_that_never_closes_is_left(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_an_attempt_that_swallows_cancellations_is_given_up() -> None:
-    """As the client does between two attempts that a server refuses."""
+    """The client swallows cancellations between two attempts that a server refuses."""
     swallowed = 0
 
     async def connect() -> None:
@@ -64,7 +64,7 @@ async def test_a_swallowed_cancellation_ends_the_next_attempt() -> None:
 
 
 async def test_what_connects_in_time_says_how() -> None:
-    """Its error is raised, and no limit is none."""
+    """The attempt's error is raised, and without a limit it has all the time it needs."""
 
     async def connect(error: Exception | None) -> None:
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What every bus does, whichever it is: timers, deliveries, following, requests."""
+"""Every bus fires timers, delivers, follows and answers requests in the same way."""
 
 import asyncio
 from contextlib import aclosing
@@ -22,7 +22,7 @@ CLOCKS_APART = timedelta(milliseconds=2)
 
 
 async def test_a_timer_fires_once_and_not_before_its_time(any_bus):
-    """What was scheduled arrives under the owner's due subject, with its headers."""
+    """A scheduled message arrives under the owner's due subject, with its headers."""
     at = datetime.now(UTC) + timedelta(seconds=0.4)
     trace = {"traceparent": "00-a-b-01"}
     await any_bus.schedule("pool-manager", "replace-1", at, b"due", headers=trace)
@@ -45,7 +45,10 @@ async def test_a_timer_of_the_same_key_takes_the_earlier_ones_place(any_bus):
 
 
 async def test_what_is_not_acknowledged_comes_again(any_bus, durable):
-    """After the acknowledgement wait, counting its deliveries; what is acknowledged does not."""
+    """A message comes again after the acknowledgement wait, with its deliveries counted.
+
+    A message that is acknowledged does not.
+    """
     spec = await durable(FAULT, ack_wait_seconds=0.3)
     await any_bus.publish(FAULT, b"1")
     await any_bus.publish(FAULT, b"2")
@@ -80,7 +83,7 @@ async def test_progress_keeps_a_message_from_coming_again(any_bus, durable):
 
 
 async def test_a_nak_brings_a_message_back_after_its_delay(any_bus, durable):
-    """And not before; zero brings it back at once."""
+    """The message does not come before its delay; zero brings it back at once."""
     spec = await durable(FAULT, ack_wait_seconds=30)
     await any_bus.publish(FAULT, b"1")
     deliveries = any_bus.consume(spec)
@@ -137,7 +140,10 @@ async def test_no_more_is_held_than_the_durable_allows(any_bus, durable):
 
 
 async def test_following_begins_at_the_given_position(any_bus):
-    """From the beginning, from now, or after a sequence; a filter leaves out the rest."""
+    """A follower begins at the beginning, now, or after a sequence.
+
+    A filter leaves out the rest.
+    """
     first = await any_bus.publish(FAULT, b"1")
     await any_bus.publish(OTHER, b"other")
     await any_bus.publish(FAULT, b"2")
@@ -159,7 +165,10 @@ async def test_following_begins_at_the_given_position(any_bus):
 
 
 async def test_requests_are_answered_or_fail_in_words(any_bus):
-    """By plain subscribers and by services; where nothing answers that is Unavailable, at once."""
+    """Plain subscribers and services answer.
+
+    Where nothing answers, that is Unavailable, at once.
+    """
 
     async def echo(data: bytes, headers: object) -> bytes:
         del headers

@@ -41,7 +41,7 @@ async def test_what_is_beyond_the_limit_finds_no_responder(bus: NatsBus) -> None
 
 
 async def test_it_answers_again_after_the_time(bus: NatsBus) -> None:
-    """As often as it is used up."""
+    """The responder answers again as often as its limit is used up."""
     responder = Responder()
     await bus.answer_some(SUBJECT, responder.answer, most=MOST, seconds=0)
 
@@ -56,7 +56,7 @@ async def test_it_answers_again_after_the_time(bus: NatsBus) -> None:
 
 
 async def test_the_limit_holds_over_a_lost_connection(server: EmbeddedServer, bus: NatsBus) -> None:
-    """What was left of it is left."""
+    """The part of the limit that was left is still left."""
     responder = Responder()
     await bus.answer_some(SUBJECT, responder.answer, most=MOST, seconds=HOUR_SECONDS)
     await bus.request(SUBJECT, b"x", timeout_seconds=60)

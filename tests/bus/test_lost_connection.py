@@ -1,4 +1,4 @@
-"""What a lost connection costs and what it does not, whichever server it leads to."""
+"""A lost connection costs the same with every server that it leads to."""
 
 import asyncio
 from contextlib import aclosing, suppress
@@ -88,7 +88,7 @@ async def test_what_was_settled_meanwhile_is_settled_when_it_is_back(cuttable):
 
 
 async def test_what_a_process_leaves_with_is_handed_back_when_it_can(cuttable):
-    """Also where it stopped taking messages while the connection was lost."""
+    """Messages are handed back also where the process stopped while the connection was lost."""
     spec = await make_durable(cuttable.onlooker)
     for number in range(3):
         await cuttable.onlooker.publish(FAULT, b"%d" % number)
@@ -113,7 +113,7 @@ def assert_two_were_lost(found: dict[bytes, int]) -> None:
 
 
 async def test_what_was_lost_on_its_way_takes_up_no_room(cuttable):
-    """It comes again after its acknowledgement wait, however little a process may hold."""
+    """The message comes again after its acknowledgement wait, however little a process may hold."""
     spec = await make_durable(cuttable.onlooker, ack_wait_seconds=1.5, in_flight_max=2)
     deliveries = cuttable.bus.consume(spec)
     async with aclosing(deliveries):
@@ -167,7 +167,7 @@ async def test_a_consumer_goes_on_with_the_room_it_had(cuttable):
 
 @pytest.mark.parametrize("begun", [True, False], ids=["after a first one", "before any"])
 async def test_a_follower_misses_nothing_and_repeats_nothing(cuttable, begun):
-    """What was stored meanwhile, and what was on its way, comes once and in order."""
+    """A message stored meanwhile, or on its way, comes once and in order."""
     following = cuttable.bus.follow(EVENTS.name, [FAULT], "all")
     found = []
     moved = asyncio.Condition()
@@ -220,7 +220,7 @@ async def test_a_watcher_learns_what_became_of_each_key(cuttable):
 
 
 async def test_who_cannot_be_reached_is_not_asked_until_it_is_back(cuttable):
-    """Its endpoints need not be announced again."""
+    """The endpoints of a service that is back need not be announced again."""
 
     async def echo(data: bytes, headers: object) -> bytes:
         del headers
@@ -242,7 +242,7 @@ async def test_who_cannot_be_reached_is_not_asked_until_it_is_back(cuttable):
 
 
 async def test_an_answer_that_cannot_be_sent_is_lost_and_the_requester_times_out(cuttable):
-    """What was asked is done all the same; the asker learns nothing of it."""
+    """The request is carried out all the same; the requester learns nothing of it."""
     asked, hold, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def slow(*_: object) -> bytes:

@@ -18,7 +18,10 @@ async def put(bus, data: bytes, revision: int = 0, name: str = NAME) -> int:
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES, 2 * CHUNK_BYTES + 1])
 async def test_an_object_is_read_as_it_was_written(any_bus, size):
-    """Of any size, with what was said of it; a list names it without its content."""
+    """An object of any size keeps its content and its metadata.
+
+    A list names it without its content.
+    """
     data = bytes(number % 251 for number in range(size))
     revision = await put(any_bus, data)
     found = await any_bus.get_object(EVIDENCE, NAME)
@@ -30,7 +33,7 @@ async def test_an_object_is_read_as_it_was_written(any_bus, size):
 
 
 async def test_a_new_content_takes_the_place_of_the_old(any_bus):
-    """And the old one's chunks are gone."""
+    """The chunks of the old content are gone."""
     first = await put(any_bus, b"one")
     second = await put(any_bus, b"two", first)
     found = await any_bus.get_object(EVIDENCE, NAME)
@@ -39,7 +42,7 @@ async def test_a_new_content_takes_the_place_of_the_old(any_bus):
 
 
 async def test_of_many_writers_at_once_exactly_one_wins(any_bus):
-    """The others leave nothing behind."""
+    """The writers that lose leave nothing behind."""
 
     async def write(number: int) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Who may say what, tried on a real server that was started with what `nats-config` writes."""
+"""A real server, started with what `nats-config` writes, permits each role what it may do."""
 
 import asyncio
 from datetime import timedelta
@@ -290,7 +290,7 @@ async def test_a_refusal_is_reported(secured: Secured) -> None:
 
 
 async def test_without_credentials_no_client_is_let_in(secured: Secured) -> None:
-    """Nor with those of another fleet."""
+    """A client with the credentials of another fleet is not let in, either."""
     client = Client()
     with pytest.raises(nats.errors.Error, match=r"(?i)authorization"):
         await client.connect(secured.url, allow_reconnect=False, max_reconnect_attempts=0)
@@ -298,7 +298,7 @@ async def test_without_credentials_no_client_is_let_in(secured: Secured) -> None
 
 
 async def test_a_refused_login_is_reported_as_one(secured: Secured) -> None:
-    """And an address where nothing answers as that: the remedies differ."""
+    """An address where nothing answers is reported as that: the remedies differ."""
     for url, problem in (
         (secured.url, "refuses the login .*Authorization Violation.*NAVARCH_NATS_CREDS_FILE"),
         ("nats://127.0.0.1:1", "no nats-server answers at nats://127.0.0.1:1 .*URL right"),
@@ -323,7 +323,7 @@ def test_writing_again_keeps_every_key_and_credential(tmp_path: Path) -> None:
 def test_a_nodes_credentials_are_written_by_hand_where_no_provider_makes_them(
     nats_config_directory: Path,
 ) -> None:
-    """They name the node, and are for their owner's eyes; a name that is none is refused."""
+    """The credentials name the node, for their owner's eyes; a name that is none is refused."""
     day = timedelta(days=1)
     file = write_agent(nats_config_directory, "training", "n7", NOW, day)
     first = claims_of(file.read_text())
@@ -343,7 +343,7 @@ def test_a_nodes_credentials_are_written_by_hand_where_no_provider_makes_them(
 
 
 def test_every_durable_belongs_to_a_service() -> None:
-    """Its description says so first; permissions follow from it."""
+    """A durable's description begins with its service; permissions follow from it."""
     assert set() == {permissions.owner(each) for each in DURABLES} - set(SERVICES)
     assert SAGAS.name in {each.stream for each in DURABLES}
 
@@ -357,7 +357,7 @@ def test_every_durable_belongs_to_a_service() -> None:
     ],
 )
 def test_a_file_that_is_not_there_is_named(settings: dict[str, str], problem: str) -> None:
-    """With the setting, and for the service that needs it."""
+    """The error names the file with its setting, and the service that needs it."""
     with pytest.raises(ConfigurationError, match=problem):
         credentials(ConnectOptions(settings=NatsSettings(**settings), name="notifier"))  # type: ignore[arg-type]
 
@@ -365,7 +365,7 @@ def test_a_file_that_is_not_there_is_named(settings: dict[str, str], problem: st
 async def test_only_an_open_bus_believes_who_a_request_says_it_is_by(
     secured: Secured, tmp_path: Path
 ) -> None:
-    """With a user and a password it was believed; the server checks names for neither."""
+    """A bus with a user and a password once believed it; the server checks names for neither."""
     password = EmbeddedServer(tmp_path / "password", arguments=("--user", "u", "--pass", "secret"))
     is_open = EmbeddedServer(tmp_path / "open")
     found = []

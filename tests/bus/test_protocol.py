@@ -1,4 +1,4 @@
-"""What the server does by itself, whichever it is: limits, ages, timers, redelivery, giving up."""
+"""Every server limits, ages out, fires timers, redelivers and gives up in the same way."""
 
 import asyncio
 from contextlib import aclosing
@@ -81,7 +81,7 @@ async def test_a_message_id_is_forgotten_after_the_window(any_bus):
 
 
 async def test_a_subject_keeps_its_newest_messages(any_bus):
-    """As many as the stream says, and those of other subjects are not counted."""
+    """A subject keeps as many as the stream says; those of other subjects are not counted."""
     one, other = subjects.telemetry("training", "n-1"), subjects.telemetry("training", "n-2")
     await any_bus.publish(other, b"other")
     for number in range(TELEMETRY.messages_per_subject_max + 5):
@@ -92,7 +92,7 @@ async def test_a_subject_keeps_its_newest_messages(any_bus):
 
 
 async def test_messages_age_out(any_bus):
-    """After the stream's age, without anybody asking."""
+    """A message goes after the stream's age, without any request."""
     await small_stream(any_bus, max_age=int(0.3 * SECOND_NS), duplicate_window=int(0.1 * SECOND_NS))
     await any_bus.publish("s.1", b"1")
     await until_gone(any_bus, "S", "s.>")
@@ -100,7 +100,7 @@ async def test_messages_age_out(any_bus):
 
 @pytest.mark.parametrize(("discard", "refused"), [("new", True), ("old", False)])
 async def test_a_full_stream_refuses_or_forgets(any_bus, discard, refused):
-    """What is worth keeping refuses what is new; of the rest the oldest goes."""
+    """A stream worth keeping refuses what is new; from others the oldest goes."""
     await small_stream(any_bus, max_bytes=4_000, discard=discard)
     for number in range(3):
         await any_bus.publish("s.1", b"%d" % number * 1_000)
@@ -166,7 +166,7 @@ async def test_what_was_delivered_too_often_is_reported_and_left(any_bus, durabl
 
 
 async def test_a_message_handed_back_comes_after_its_delay(any_bus, durable):
-    """And what else there is comes meanwhile."""
+    """The other messages come meanwhile."""
     spec = await durable(FAULT, ack_wait_seconds=30)
     await any_bus.publish(FAULT, b"1")
     deliveries = any_bus.consume(spec)
@@ -201,7 +201,7 @@ async def test_what_a_dead_process_held_comes_to_another(any_bus, durable):
 
 
 async def test_every_durable_gets_everything(any_bus, durable):
-    """Those of one name share; those of two do not."""
+    """Pullers of one durable share its messages; those of two do not."""
     one = await durable(FAULT, name="one")
     two = await durable(FAULT, name="two")
     await any_bus.publish(FAULT, b"1")
@@ -212,7 +212,7 @@ async def test_every_durable_gets_everything(any_bus, durable):
 
 
 async def test_what_was_purged_is_not_delivered(any_bus, durable):
-    """And nothing waits for it."""
+    """The consumer does not wait for a purged message, either."""
     spec = await durable(FAULT)
     await any_bus.publish(FAULT, b"purged")
     await any_bus.purge(EVENTS.name, FAULT)
@@ -241,7 +241,7 @@ async def test_a_timer_that_is_late_fires_at_once_and_leaves_nothing(any_bus):
 
 
 async def test_following_begins_at_a_moment(any_bus):
-    """What was stored at it or later; what was stored before is left out."""
+    """A follower gets what was stored at the moment or later; what was before is left out."""
     await any_bus.publish(FAULT, b"before")
     (before,) = await any_bus.read(EVENTS.name, FAULT)
     while datetime.now(UTC) <= before.time + timedelta(milliseconds=2):
@@ -253,7 +253,7 @@ async def test_following_begins_at_a_moment(any_bus):
 
 
 async def test_following_the_last_of_each_subject(any_bus):
-    """In the order of storing, then whatever comes."""
+    """The last messages come in the order of storing, then whatever is published."""
     for data in (b"1", b"2"):
         await any_bus.publish(FAULT, data)
     await any_bus.publish(OTHER, b"3")
@@ -280,7 +280,7 @@ async def test_an_expired_key_is_created_again_and_its_marker_outlasts_nothing(a
 
 
 async def test_a_removed_key_is_shown_to_later_watchers(any_bus):
-    """Its removal takes the value's place."""
+    """The removal of a key takes its value's place."""
     await any_bus.put(NODES, "a", b"1")
     await any_bus.delete(NODES, "a")
     (entry,) = await collect(any_bus.watch(NODES), 1)

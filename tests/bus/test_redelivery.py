@@ -1,4 +1,4 @@
-"""Who is given what, in which order, and what is owed for it, whichever server it is."""
+"""Every server gives the same messages, in the same order, and counts alike what is unsettled."""
 
 import asyncio
 from contextlib import aclosing, suppress
@@ -30,7 +30,7 @@ async def fill(bus, *subjects: str) -> None:
 
 
 async def some(deliveries, count: int) -> list:
-    """The next deliveries."""
+    """Return the next deliveries."""
     async with asyncio.timeout(60):
         return [await anext(deliveries) for _ in range(count)]
 
@@ -75,7 +75,10 @@ async def test_what_is_handed_back_at_once_comes_back_in_the_order_of_storing(an
 
 
 async def test_what_was_given_before_goes_ahead_of_what_was_not(any_bus):
-    """Also where no more may be owed; what is new waits until something is settled."""
+    """Redeliveries go first also where no more messages may be unsettled.
+
+    A new message waits until something is settled.
+    """
     await make(any_bus)
     await fill(any_bus, *4 * ["s.1"])
     deliveries = any_bus.consume(await durable(any_bus, ack_pending_max=2))
@@ -132,7 +135,7 @@ async def test_an_overdue_message_may_still_be_settled_by_its_holder(any_bus):
 
 
 async def test_what_was_given_up_stays_until_it_is_settled(any_bus):
-    """In a work queue a late acknowledgement lets go of it; handing it back does nothing."""
+    """A late acknowledgement removes it from a work queue; handing it back does nothing."""
     await make(any_bus, retention="workqueue")
     await fill(any_bus, "s.1", "s.1", "s.1")
     spec = await durable(any_bus, ack_wait_seconds=0.1, give_up_after=1)
@@ -209,7 +212,10 @@ async def test_what_was_not_taken_is_handed_back(any_bus):
 
 
 async def test_what_is_on_its_way_as_a_puller_stops_is_handed_back(cuttable_nats):
-    """It has left the server, and has not arrived: another gets it at once all the same."""
+    """A message has left the server, and has not arrived.
+
+    Another puller gets it at once all the same.
+    """
     here, there = cuttable_nats.bus, cuttable_nats.onlooker
     await make(there)
     spec = await durable(there)
@@ -230,7 +236,7 @@ async def test_what_is_on_its_way_as_a_puller_stops_is_handed_back(cuttable_nats
 
 
 async def test_a_durable_that_is_made_again_is_taken_from_again(any_bus):
-    """Its pullers wait for it, before it is created and after it was removed."""
+    """The pullers wait until the durable is there, before its creation and after its removal."""
     await make(any_bus)
     await fill(any_bus, "s.1")
     spec = DurableSpec(stream="S", name="d", description="", filters=("s.>",), ack_wait_seconds=30)
@@ -248,7 +254,10 @@ async def test_a_durable_that_is_made_again_is_taken_from_again(any_bus):
 
 
 async def test_other_filters_count_for_what_comes_next(any_bus):
-    """What was passed over stays passed over; what does not match any more is not given."""
+    """A message that was passed over stays passed over.
+
+    A message that does not match any more is not given.
+    """
     await make(any_bus)
     await fill(any_bus, "s.a", "s.b", "s.a", "s.b")
     spec = await durable(any_bus, "s.a", in_flight_max=1)
@@ -284,7 +293,7 @@ async def test_other_bounds_count_at_once(any_bus):
 
 
 async def test_a_follower_waits_for_a_stream_that_is_not_there(any_bus):
-    """As a consumer waits for its durable; nothing ends because something came up late."""
+    """A follower waits as a consumer does for its durable, so a late start ends nothing."""
     following = any_bus.follow("S", ["s.>"], "all")
     async with aclosing(following), asyncio.timeout(60):
         waiting = asyncio.create_task(anext(following))
@@ -311,7 +320,7 @@ async def test_a_follower_sees_what_is_stored_under_sequences_that_were_lost(any
 
 
 async def test_nothing_is_acknowledged_over_a_bus_that_is_closed(any_bus, another_bus):
-    """What a process holds when it leaves is delivered again."""
+    """A message that a process holds when it leaves is delivered again."""
     await make(any_bus)
     await fill(any_bus, "s.1", "s.1")
     spec = await durable(any_bus)

@@ -32,7 +32,7 @@ class Line:
         self._arrived: Any = None
 
     def new_inbox(self) -> str:
-        """The only one."""
+        """Return the only inbox."""
         return "_INBOX.one"
 
     async def subscribe(self, subject: str, *, cb: Any, **_: int) -> None:
@@ -66,7 +66,7 @@ async def listening() -> tuple[Line, RequestMux]:
 
 
 async def test_each_question_has_its_own_answer() -> None:
-    """Whatever order they come in; unexpected and late replies are ignored."""
+    """The order of answers does not matter; unexpected and late replies are ignored."""
     line, mux = await listening()
     asked = [asyncio.create_task(mux.ask("q", b"", None, 5)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -80,7 +80,7 @@ async def test_each_question_has_its_own_answer() -> None:
 
 
 async def test_many_answers_end_with_the_one_that_says_so() -> None:
-    """And with an error where that is what it says."""
+    """The answers end with an error where the last one says so."""
     line, mux = await listening()
 
     def ends(message: ClientMessage) -> bool:
@@ -144,7 +144,7 @@ async def test_a_question_that_cannot_be_answered_ends_at_once() -> None:
     ],
 )
 def test_headers_are_read_as_the_client_reads_them(raw: bytes) -> None:
-    """Line by line instead of letter by letter, and with the same result."""
+    """Headers are read line by line instead of letter by letter, with the same result."""
     assert Client._parse_header_lines(raw) == QuickClient._parse_header_lines(raw)
 
 

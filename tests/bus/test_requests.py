@@ -77,7 +77,10 @@ async def test_who_never_answers_is_waited_for_no_longer_than_the_silence(any_bu
 
 
 async def test_a_service_learns_on_which_subject_it_was_asked(any_bus):
-    """Also where it answers a whole tree of them; who is asking may be read there alone."""
+    """The service learns it also where it answers a whole tree of subjects.
+
+    The requester's name may be read there alone.
+    """
     asked = []
 
     async def note(data: bytes, headers: dict) -> bytes:
@@ -122,7 +125,7 @@ async def test_of_a_services_replicas_one_is_asked_and_of_plain_answerers_each(
 
 
 async def test_an_error_is_one_line_in_the_header_and_whole_in_the_answer(any_bus):
-    """What a handler raises may be of several lines; a header is of one."""
+    """A handler may raise an error of several lines; a header is of one."""
 
     async def broken(*_: object) -> bytes:
         raise ValueError("first\nsecond: é\r\nthird")

@@ -54,7 +54,7 @@ async def test_a_consumer_outlives_the_broker(bus, server, handler, looping):
 
 
 async def test_what_was_held_when_the_broker_died_is_handled_once(bus, server, handler, looping):
-    """What is acknowledged while the broker is away is settled when it is back."""
+    """A message acknowledged while the broker is away is settled when it is back."""
     event = Lost(
         id="held", time=datetime(2026, 1, 1, tzinfo=UTC), pool="training", node="training-1"
     )
@@ -106,7 +106,7 @@ async def test_a_watch_outlives_the_broker(bus, server):
 
 
 async def test_a_follower_misses_nothing_while_the_broker_is_away(bus, server):
-    """Also where it had not seen a first message yet: its beginning was fixed when it began."""
+    """A follower without a first message misses nothing either: its beginning was fixed at once."""
     before = await bus.publish(FAULT, b"before")
     following = asyncio.create_task(first(bus.follow(EVENTS.name, [FAULT], "new")))
     durables = sum(each.stream == EVENTS.name for each in DURABLES)
@@ -236,7 +236,7 @@ async def test_a_request_made_before_the_connection_is_reported_stays(
 
 
 async def test_connections_are_counted(bus, server):
-    """What was known of the store before the last one may hold no more."""
+    """The store may hold less than was known of it before the last connection."""
     before = bus.connections
     await server.restart()
     await connected(bus, is_=True)

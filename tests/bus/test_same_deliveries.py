@@ -139,7 +139,7 @@ class Real:
 
 
 class Memory:
-    """The in-memory server's state, with the real time."""
+    """Holds the in-memory server's state, with the real time."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -169,7 +169,7 @@ class Memory:
         self._take_in([each for _, each in effects.delivered])
 
     def end(self) -> list[tuple[int, int]]:
-        """What it was given."""
+        """Return what the puller was given."""
         self.tick()
         consumer, found = self._pulling
         self.state.leave(ConsumerPlace(self.name, consumer), 1)
@@ -199,7 +199,7 @@ def plain(headers: Any) -> Any:
 
 
 async def said(call: Any) -> Any:
-    """What a call comes to: its answer, or the error's kind and code."""
+    """Return what a call comes to: its answer, or the error's kind and code."""
     try:
         return await call
     except Conflict:
@@ -357,7 +357,7 @@ class Series:
 
 @pytest.fixture
 async def client(server) -> AsyncIterator[Client]:
-    """A plain connection to the real server."""
+    """Yield a plain connection to the real server."""
     found = Client()
     await found.connect([server.url])
     yield found
@@ -365,7 +365,10 @@ async def client(server) -> AsyncIterator[Client]:
 
 
 async def test_deliveries_go_as_the_real_servers_do(bus, client):
-    """Who is given what, how often and in which order; and what is owed, refused and kept."""
+    """Both servers give the same messages to the same pullers, as often and in the same order.
+
+    They agree on what is owed, refused and kept.
+    """
     explored = settings().max_examples
     most = STEADY_EXAMPLES if explored <= 100 else explored
     drawn: list[Any] = []

@@ -1,4 +1,4 @@
-"""What a stream takes, refuses and lets go of, to the byte and the code, whichever server it is."""
+"""Every server takes, refuses and removes the same messages, to the byte and the code."""
 
 import asyncio
 from contextlib import aclosing
@@ -29,18 +29,18 @@ def config(name: str = "S", **options: object) -> dict:
 
 
 async def make(bus, name: str = "S", **options: object) -> None:
-    """A stream of the test's own."""
+    """Create a stream of the test's own."""
     await bus.admin(f"STREAM.CREATE.{name}", config(name, **options))
 
 
 async def state(bus, name: str = "S") -> tuple[int, int, int, int]:
-    """How many messages it holds, of how many bytes, from which sequence to which."""
+    """Return how many messages it holds, of how many bytes, from which sequence to which."""
     found = (await bus.admin(f"STREAM.INFO.{name}", {}))["state"]
     return found["messages"], found["bytes"], found["first_seq"], found["last_seq"]
 
 
 async def said(call) -> object:
-    """What a call comes to: its answer, or the error's kind and code."""
+    """Return what a call comes to: its answer, or the error's kind and code."""
     try:
         return await call
     except BusError as error:
@@ -70,7 +70,7 @@ async def test_bytes_are_counted_as_the_file_store_counts(any_bus):
     ],
 )
 async def test_headers_count_where_a_message_may_be_so_large(any_bus, data, headers, taken):
-    """To the byte; what is too large is refused, and its guard is not even looked at."""
+    """The limit is exact to the byte; beyond it, a message is refused before its guard is read."""
     await make(any_bus, max_msg_size=100)
     assert (1 if taken else (Refused, 10054)) == await said(
         any_bus.publish("s.1", b"x" * data, headers=headers)
@@ -129,7 +129,7 @@ HEADERS = {
 
 
 async def test_headers_are_refused_with_their_codes(any_bus):
-    """What a message asks for must be what the server can do; nothing is guessed."""
+    """A message may request only what the server can do; nothing is guessed."""
     await make(any_bus, allow_msg_schedules=True, allow_msg_ttl=True, allow_rollup_hdrs=True)
     await make(any_bus, "O")
     found = {}
@@ -140,7 +140,10 @@ async def test_headers_are_refused_with_their_codes(any_bus):
 
 
 async def test_what_a_stream_does_not_allow_is_reported_in_the_servers_order(any_bus):
-    """Size and life first, then the guard, timers, repetitions, and at last the rollup."""
+    """The server checks size and life first, then the guard.
+
+    Timers, repetitions, and at last the rollup follow.
+    """
     await make(any_bus)
     await any_bus.publish("s.1", b"", msg_id="a")
     wrong, again = {GUARD: "9"}, {h.MSG_ID: "a"}
@@ -158,7 +161,7 @@ async def test_what_a_stream_does_not_allow_is_reported_in_the_servers_order(any
 
 
 async def test_a_rollup_takes_the_place_of_its_subject_or_of_all(any_bus):
-    """And counts on."""
+    """The stream's sequences count on."""
     await make(any_bus, allow_rollup_hdrs=True)
     for subject in ("s.1", "s.1", "s.2"):
         await any_bus.publish(subject, b"")
@@ -169,7 +172,7 @@ async def test_a_rollup_takes_the_place_of_its_subject_or_of_all(any_bus):
 
 
 async def test_narrower_limits_act_at_once(any_bus):
-    """On what is stored already: per subject, in bytes, in age."""
+    """The limits apply to what is stored already: per subject, in bytes, in age."""
     await make(any_bus, duplicate_window=SECOND_NS // 10)
     for number in range(6):
         await any_bus.publish(f"s.{number % 2}", b"%d" % number)
@@ -362,7 +365,7 @@ async def test_what_is_over_soon_after_another_is_over_a_look_later(any_bus):
 
 
 async def test_no_message_ends_before_its_marker_would(any_bus):
-    """Outside of buckets, that is; there each key has its own life, however short."""
+    """The rule holds outside of buckets; there each key has its own life, however short."""
     for name, most in (("S", -1), ("B", 1)):
         await make(
             any_bus,
@@ -389,7 +392,7 @@ async def test_a_tree_is_what_is_under_a_subject_and_not_the_subject(any_bus):
 
 
 async def test_messages_are_counted_by_subject_and_all_but_the_newest_are_removed(any_bus):
-    """By a filter; a subject without messages is not named."""
+    """A filter selects the subjects; a subject without messages is not named."""
     await make(any_bus)
     for number in range(5):
         await any_bus.publish("s.a", b"%d" % number)

@@ -43,7 +43,7 @@ PAUSE_AT_BYTES = 100_000
 
 
 def flipped(file: Path) -> None:
-    """One bit of the file's middle."""
+    """Flip one bit in the file's middle."""
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
@@ -111,7 +111,10 @@ async def test_a_backup_for_others_is_refused(
     changed: dict[str, Any],
     sentence: str,
 ) -> None:
-    """Of a newer server, whose archives this one may not read; of another format."""
+    """A backup of a newer server is refused: its archives this server may not be able to read.
+
+    A backup of another format is refused, too.
+    """
     manifest = await back_up(source, CLOCK, tmp_path / "backup")
     (tmp_path / "backup" / MANIFEST).unlink()
     write_manifest(tmp_path / "backup", msgspec.structs.replace(manifest, **changed))
@@ -151,7 +154,7 @@ async def test_a_store_with_anything_in_it_is_not_restored_into(
 async def test_a_directory_with_files_is_not_written_into(
     source: ArchiveBus, tmp_path: Path
 ) -> None:
-    """What is in it stays."""
+    """The files that are in the directory stay there."""
     (tmp_path / "backup").mkdir()
     (tmp_path / "backup" / "thesis").write_text("")
     with pytest.raises(BackupError, match="is not empty"):
@@ -169,7 +172,7 @@ async def test_a_server_without_a_fleet_is_not_backed_up(
 
 
 class InterruptedRestoreError(Exception):
-    """As Ctrl-C raises."""
+    """Interrupts a restore, as Ctrl-C does."""
 
 
 @pytest.mark.parametrize("stream", [TELEMETRY.name, REQUESTS.name, SAGAS.name, EVENTS.name])
@@ -213,7 +216,7 @@ async def test_an_interrupted_restore_is_seen_and_can_be_repeated(
 
 
 async def test_an_interrupted_backup_leaves_nothing(source: ArchiveBus, tmp_path: Path) -> None:
-    """And the next one, into the same directory, is made."""
+    """The next backup, into the same directory, is made."""
 
     def interrupt(name: str) -> None:
         if name == SAGAS.name:
@@ -228,7 +231,7 @@ async def test_an_interrupted_backup_leaves_nothing(source: ArchiveBus, tmp_path
 async def test_an_older_server_is_refused(
     source: ArchiveBus, target: ArchiveBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its archives do not end at the sequence that it names."""
+    """The archives of an older server do not end at the sequence that it names."""
     manifest = await back_up(source, CLOCK, tmp_path / "backup")
     monkeypatch.setattr(store_backup, "SERVER_MIN", (99, 0))
     with pytest.raises(BackupError, match=r"nats-server is 2\.15; `navarch backup` needs 99\.0"):

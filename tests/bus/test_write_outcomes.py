@@ -1,4 +1,4 @@
-"""Which streams a process knows to take nothing: by its own writes, not by one refusal."""
+"""A process knows by its own writes which streams take nothing, and not by one refusal."""
 
 import pytest
 
@@ -17,7 +17,7 @@ SAGA = f"{subjects.saga_tree('a').removesuffix('>')}drain.started"
 
 
 def refused(*times: float, subject: str = EVENT) -> WriteOutcomes:
-    """Outcomes after refusals at these seconds."""
+    """Return the outcomes after refusals at these seconds."""
     outcomes = WriteOutcomes()
     for at in times:
         outcomes.refused(subject, "no answer in 5 s", at)
@@ -45,7 +45,7 @@ def test_a_stream_is_reported_after_several_refusals_over_some_time(
 
 
 def test_a_stored_message_ends_it_for_its_own_stream_alone() -> None:
-    """Whatever its subject is."""
+    """A stored message of any subject ends the refusals of its stream."""
     outcomes = refused(0.0, 5.0, 20.0)
     for at in (0.0, 5.0, 20.0):
         outcomes.refused(SAGA, "no answer in 5 s", at)

@@ -67,7 +67,7 @@ class RecordingChannel:
 
 @dataclass(slots=True)
 class AlertDesk:
-    """One replica's intake and sender."""
+    """Holds one replica's intake and sender of alerts."""
 
     bus: Bus
     clock: Clock

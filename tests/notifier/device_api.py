@@ -76,7 +76,7 @@ class DeviceApi:
         return set(found)
 
     async def answer(self, request: Request) -> Response:
-        """As an API server does."""
+        """Answer as an API server does."""
         match request.method, request.url.path.split("/")[3:]:
             case _, [version, *_] if version != self.version:
                 return _status(404)

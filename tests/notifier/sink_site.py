@@ -1,4 +1,4 @@
-"""A receiver of CloudEvents over HTTP, and the sinks of one replica on a real or a memory bus."""
+"""Receives CloudEvents over HTTP, and runs one replica's sinks on a real or a memory bus."""
 
 import asyncio
 import json
@@ -117,7 +117,7 @@ async def event_receiver() -> AsyncIterator[EventReceiver]:
 
 @dataclass(slots=True)
 class SinkReplica:
-    """One replica's sinks."""
+    """Runs the sinks of one replica."""
 
     bus: Bus
     clock: Clock

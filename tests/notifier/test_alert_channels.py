@@ -1,4 +1,4 @@
-"""What each channel sends, against local servers that check the vendors' published limits.
+"""Each channel sends to local servers that check the vendors' published limits.
 
 No real vendor is called.
 """
@@ -116,7 +116,7 @@ def check_slack(path: str, body: Any) -> None:
 
 
 def check_pagerduty(path: str, body: Any) -> None:
-    """Events API v2: routing_key, event_action, dedup_key 255; payload with summary 1,024."""
+    """Check Events API v2: routing_key, event_action, dedup_key 255; payload with summary 1,024."""
     assert path == "/v2/enqueue"
     assert body["routing_key"]
     assert len(body["dedup_key"]) <= 255
@@ -149,7 +149,7 @@ def check_opsgenie(path: str, body: Any) -> None:
 
 
 def check_teams(path: str, body: Any) -> None:
-    """A message of 28 KB with Adaptive Cards, each with type, version and body."""
+    """Check a message of 28 KB with Adaptive Cards, each with type, version and body."""
     assert path
     assert len(json.dumps(body).encode()) <= 28 * 1024
     assert body["type"] == "message"
@@ -231,7 +231,7 @@ VENDORS: list[Any] = [
 async def test_every_alert_is_within_the_published_limits(
     make: Callable[[str], AlertChannel], check: Check, answer: Callable[[str], Response]
 ) -> None:
-    """A beginning, one with texts far too long, news, and an end."""
+    """The vendor's check accepts a beginning, one with texts far too long, news, and an end."""
     async with vendor(check, answer) as api:
         channel = make(api.url)
         assert isinstance(channel, AlertChannel)
@@ -289,7 +289,7 @@ async def test_slack_updates_one_message_and_keeps_its_history_in_a_thread() -> 
 
 
 async def test_pagerduty_and_opsgenie_end_what_they_began() -> None:
-    """By the same key."""
+    """Both name the alert by the same key at its end, so the vendor ends the right one."""
     async with vendor(check_pagerduty, accepted) as api:
         channel = pagerduty(api.url)
         for each in (OPENED, ENDED):
@@ -307,7 +307,7 @@ async def test_pagerduty_and_opsgenie_end_what_they_began() -> None:
 
 
 async def test_pagerduty_and_opsgenie_acknowledge_what_they_have() -> None:
-    """Whatever they were not sent before is begun first: what is unknown is not acknowledged."""
+    """An alert that the vendor was not sent before is begun first: it cannot acknowledge that."""
     taken = replace(OPENED, acknowledged_by="ada", event="v-5")
     async with vendor(check_pagerduty, accepted) as api:
         channel = pagerduty(api.url)
@@ -346,7 +346,7 @@ async def test_alertmanager_ends_the_alert_with_the_labels_of_before() -> None:
 
 
 async def test_a_webhook_is_signed_and_has_one_idempotency_key() -> None:
-    """Over the timestamp and the exact body; as a CloudEvent too."""
+    """The signature is over the timestamp and the exact body; as a CloudEvent too."""
     async with vendor(unchecked, accepted) as api:
         plain, cloud = webhook(api.url), webhook(api.url, format="cloudevents")
         for each in (plain, plain, cloud):
@@ -375,7 +375,7 @@ def command(program: str, **more: Any) -> ExecAlertChannel:
 
 
 async def test_a_command_gets_the_alert_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On standard input; of the environment only what is named."""
+    """The alert is on standard input; of the environment only what is named is passed on."""
     monkeypatch.setenv("SLACK_TOKEN", SECRET)
     program = "import sys, os, json; print(json.load(sys.stdin)['key'], len(os.environ) < 6)"
     sent = await command(program).send(OPENED, "")
@@ -402,6 +402,6 @@ async def test_a_command_gets_the_alert_and_no_secret(monkeypatch: pytest.Monkey
     ],
 )
 def test_options_that_can_never_work_are_refused(make: Callable[[], Any], says: str) -> None:
-    """With what to write instead."""
+    """The refusal says what to write instead."""
     with pytest.raises(ValueError, match=says):
         make()

@@ -26,7 +26,7 @@ def alert(
     kind: str = "health",
     severity: Severity = "critical",
 ) -> Alert:
-    """An alert about a node."""
+    """Return an alert about a node."""
     return Alert(
         severity=severity,
         title=f"n{number} is unhealthy",
@@ -117,7 +117,7 @@ def test_alerts_about_no_node_are_limited_too_and_groups_are_bounded() -> None:
 
 
 def test_the_first_unhealthy_node_alerts_at_once_and_the_next_is_held() -> None:
-    """Within a minute, as it may be part of an incident; other kinds are not held."""
+    """The next is held for a minute, as it may be part of an incident; other kinds are not held."""
     first = alert(0)
     state, _ = limit_alert(AlertGroups(), first)
 

@@ -1,4 +1,4 @@
-"""Which events become alerts, and how alerts reach operators."""
+"""Tables say which events become alerts, and how alerts reach operators."""
 
 import asyncio
 import logging
@@ -139,7 +139,10 @@ FAILED = {"saga": REPLACE, "step": "register", "reason": "late", "node": "traini
     ],
 )
 def test_alerts_about_a_node_end_with_it(event: Message, ended: set[str]) -> None:
-    """Or, of one that is being replaced, with its repair; a repair that fails ends them as well."""
+    """Alerts about a node that is being replaced end with its repair.
+
+    A repair that fails ends them as well.
+    """
     assert OF_NODE & set(ended_keys(event)) == ended
 
 
@@ -160,7 +163,7 @@ def test_an_alert_says_what_why_and_what_next():
 
 
 def test_an_alert_that_needs_an_operator_says_what_to_do():
-    """And whether the node is cordoned meanwhile."""
+    """The text says whether the node is cordoned meanwhile."""
     left = OperatorNeeded(
         **POOL,
         node="training-1",
@@ -216,7 +219,7 @@ async def test_the_log_channel_writes_one_structured_line(caplog):
 
 
 async def test_events_on_the_bus_become_lines_in_the_log(bus, notifier, caplog):
-    """From an event to a log line, through the running service."""
+    """The running service writes a line in the log for an event."""
     with caplog.at_level(logging.INFO, LOG_CHANNEL):
         async with notifier():
             await bus.publish(

@@ -1,4 +1,4 @@
-"""What channels are sent: through outages, stalls, rates, quiet hours and changes of replica."""
+"""Channels are sent alerts through outages, stalls, rates, quiet hours and changes of replica."""
 
 import asyncio
 from datetime import timedelta
@@ -38,7 +38,10 @@ def closed(pool: str) -> BreakerClosed:
 
 
 def test_after_an_outage_of_an_hour_each_alert_is_delivered_once() -> None:
-    """What began and lasts once; what ended meanwhile as ended if the channel had it, else not."""
+    """An alert that began and lasts is sent once.
+
+    One that ended meanwhile is sent as ended if the channel had it, and else not at all.
+    """
 
     async def work() -> None:
         good, bad = RecordingChannel(), RecordingChannel()
@@ -102,7 +105,7 @@ def test_a_channel_that_does_not_answer_delays_no_other_and_no_event() -> None:
 
 
 def test_a_channel_that_fails_is_reported_until_it_works() -> None:
-    """With the command that tries it; the channel itself is not sent this."""
+    """The failure names the command that tries the channel; the channel itself is not sent this."""
 
     async def work() -> None:
         bad = RecordingChannel()
@@ -126,7 +129,7 @@ def test_a_channel_that_fails_is_reported_until_it_works() -> None:
 
 
 def test_an_alert_that_is_refused_delays_no_other() -> None:
-    """It is reported, and tried again; when it is over it is forgotten."""
+    """The failure is reported, and the alert tried again; when it is over it is forgotten."""
 
     async def work() -> None:
         channel = RecordingChannel()
@@ -214,7 +217,7 @@ def routed(channel: RecordingChannel, **route: Any) -> RoutedChannel:
 
 
 def test_beyond_the_rate_one_alert_says_how_many_wait() -> None:
-    """They follow as the rate allows, the critical first; those over by then do not."""
+    """The others follow as the rate allows, the critical first; those over by then do not."""
 
     async def work() -> None:
         channel = RecordingChannel()
@@ -241,7 +244,7 @@ async def occur_in(desk: AlertDesk, pools: int) -> None:
 
 
 def test_an_acknowledged_alert_is_news_at_once_and_not_repeated() -> None:
-    """Beyond the rate too; the first operator keeps it, and its end follows as ever."""
+    """The news is sent beyond the rate too; the first operator keeps it, and its end follows."""
 
     async def work() -> None:
         channel = RecordingChannel()
@@ -299,7 +302,7 @@ def test_quiet_hours_hold_what_is_not_critical() -> None:
 
 
 def test_a_channel_that_forgets_is_sent_open_alerts_again() -> None:
-    """At its interval, and not after their end."""
+    """The channel is sent them at its interval, and not after their end."""
 
     async def work() -> None:
         channel = RecordingChannel(repeat_seconds=60)

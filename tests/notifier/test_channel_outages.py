@@ -37,7 +37,7 @@ ENDS = ("resolve", "/close", "breaker closed", "white_check_mark")
 
 
 class Taken(NamedTuple):
-    """What the other side took: its text, and whether it ends an alert."""
+    """Holds what the other side took: its text, and whether it ends an alert."""
 
     text: str
     over: bool
@@ -132,7 +132,10 @@ async def test_after_an_hour_each_alert_is_delivered_as_it_is_then(
     check: Check,
     answer: Callable[[str], Response],
 ) -> None:
-    """What lasts once, what ended as ended, and what began and ended meanwhile not as lasting."""
+    """Each alert is sent as it is when the channel returns.
+
+    What lasts is sent once, what ended as ended, and what began and ended meanwhile not as lasting.
+    """
     async with vendor(check, answer) as api:
         handle, taken = api.check, list[Taken]()
 

@@ -1,4 +1,4 @@
-"""Which channel is sent which alert, and when: tables."""
+"""Tables say which channel is sent which alert, and when."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -85,7 +85,7 @@ DAYS: dict[str, Any] = {"days": ("mon", "tue", "wed", "thu", "fri")}
     ],
 )
 def test_quiet_is_outside_the_hours(hours: dict[str, Any], at: str, quiet: bool) -> None:
-    """In the channel's own time zone."""
+    """The hours are in the channel's own time zone."""
     assert is_quiet(HoursSpec(**hours), datetime.fromisoformat(f"{at}+00:00")) is quiet
 
 
@@ -126,7 +126,7 @@ def test_a_channel_lacks_what_it_has_not_been_sent(found: OpenAlertRecord, lacki
 def test_no_more_than_the_rate_is_sent_and_the_critical_come_first(
     severities: list[Any], allowed: int, sent: int
 ) -> None:
-    """What is beyond is held, and nothing is dropped."""
+    """An alert beyond the rate is held, and nothing is dropped."""
     route = AlertRoute(name="it", rate=RateSpec(alerts=allowed))
     records = [record(alert(n, severity=each)) for n, each in enumerate(severities)]
     found = due(route, records, [NOW] * sent, NOW + timedelta(seconds=60))

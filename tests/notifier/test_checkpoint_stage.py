@@ -35,7 +35,7 @@ JOB = RunningWork(id="job 4711", owner="alice")
 
 @dataclass(eq=False)
 class Checkpointing(Scheduler):
-    """Its job leaves some time after it was asked."""
+    """Simulates a system whose job leaves some time after the request for a checkpoint."""
 
     poll_seconds: float = 1.0
     leaves_after: float | None = None
@@ -85,7 +85,7 @@ class Checkpointing(Scheduler):
 
 
 async def requests(bus: MemoryBus) -> list[CheckpointRequested]:
-    """What was published."""
+    """Return the published requests for checkpoints."""
     subject = subjects.node_event("p", "n", FACTS[CheckpointRequested])
     found = [decode_stored(each) for each in await bus.read(EVENTS.name, subject)]
     return [each for each in found if isinstance(each, CheckpointRequested)]
@@ -140,7 +140,7 @@ async def requests(bus: MemoryBus) -> list[CheckpointRequested]:
 def test_work_is_asked_and_has_a_bounded_time(
     changes: dict[str, Any], checkpoint: float, deadline: float, expected: list[tuple[str, float]]
 ) -> None:
-    """Whatever the workload system answers, the drain follows."""
+    """The drain follows, whatever the workload system answers."""
 
     async def work(bus: MemoryBus) -> None:
         scheduler = Checkpointing(**{"busy": {"n"}, **changes})

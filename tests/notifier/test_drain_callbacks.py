@@ -54,14 +54,14 @@ def callback_only() -> WebhookNotifier:
 
 
 async def store(bus: MemoryBus, entries: list[SagaEntry]) -> None:
-    """The saga's log."""
+    """Append these entries to the saga's log."""
     sequence = 0
     for each in entries:
         sequence = await append(bus, each, sequence, {})
 
 
 async def call_back(bus: MemoryBus, node: str = "n", saga: str = SAGA) -> WorkDoneAccepted:
-    """What `navarch workload done` does, answered by a replica that waits for nothing."""
+    """Do what `navarch workload done` does, answered by a replica that waits for nothing."""
     callbacks = DrainCallbacks(bus, VirtualClock(), [])
     [(wildcard, endpoint)] = callbacks.endpoints.items()
     assert wildcard == subjects.order_wildcard(WORK_DONE)
@@ -101,7 +101,7 @@ def test_a_callback_to_any_replica_ends_the_wait_at_once(saga: str) -> None:
 
 
 def test_a_callback_is_not_believed_against_the_workload_system() -> None:
-    """Of two workload systems one calls back and the other is busy: the node stays."""
+    """The node stays when one of two workload systems calls back and the other is busy."""
 
     async def work(bus: MemoryBus) -> None:
         clock, scheduler = VirtualClock(), Scheduler(busy={"n"}, poll_seconds=5)
@@ -146,7 +146,7 @@ def test_a_callback_that_precedes_the_wait_is_not_lost(replica: str) -> None:
 
 
 def test_without_a_callback_nothing_is_drained() -> None:
-    """Until the deadline."""
+    """The drain waits until its deadline."""
 
     async def work(bus: MemoryBus) -> None:
         drain = steps(bus, callback_only()).drain(command("p", 3_600.0))
@@ -173,7 +173,7 @@ REFUSED: dict[str, tuple[list[SagaEntry], dict[str, Any]]] = {
 def test_a_forged_or_stale_callback_changes_nothing(
     entries: list[SagaEntry], asked: dict[str, Any]
 ) -> None:
-    """It is refused, and nothing is stored."""
+    """The callback is refused, and nothing is stored."""
 
     async def work(bus: MemoryBus) -> None:
         await store(bus, entries)
@@ -186,7 +186,7 @@ def test_a_forged_or_stale_callback_changes_nothing(
 
 @pytest.mark.parametrize("before", [[*CORDON, DRAIN], [*CORDON, *VACATE]], ids=["drain", "vacate"])
 def test_a_repeated_callback_is_accepted_and_stored_once(before: list[SagaEntry]) -> None:
-    """Also when the drain that it ended is over."""
+    """The second is accepted also when the drain that the first ended is over."""
 
     async def work(bus: MemoryBus) -> None:
         await store(bus, [STARTED, *before])

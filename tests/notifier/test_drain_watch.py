@@ -42,16 +42,16 @@ class Scheduler:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def cordon(self, order: WorkloadOrder) -> None:
-        """Nothing."""
+        """Accept the order without effect."""
 
     async def uncordon(self, order: WorkloadOrder) -> None:
-        """Nothing."""
+        """Accept the order without effect."""
 
     async def drain(self, order: WorkloadOrder) -> None:
-        """Nothing."""
+        """Accept the order without effect."""
 
     async def evict(self, order: WorkloadOrder) -> None:
-        """Nothing."""
+        """Accept the order without effect."""
 
     async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
         """Record the question."""
@@ -71,21 +71,21 @@ class Scheduler:
         return NodeWorkload(drained=node not in self.busy, total=int(node in self.busy))
 
     async def wait_for_change(self) -> None:
-        """When a test says so."""
+        """Wait until a test reports a change."""
         await self.changed.wait()
         self.changed.clear()
 
     async def close(self) -> None:
-        """Nothing."""
+        """Do nothing: there is nothing to close."""
 
 
 def reference(node: str) -> NodeReference:
-    """A node of pool p."""
+    """Return a node of pool p."""
     return NodeReference(pool="p", node=node)
 
 
 def test_two_hundred_drains_are_one_question_and_a_change_is_asked_about_at_once() -> None:
-    """Not two hundred questions, and not the interval of a minute."""
+    """The system gets neither two hundred questions nor waits for the interval of a minute."""
 
     async def work() -> None:
         names = [f"n{number}" for number in range(200)]
@@ -142,7 +142,7 @@ def test_a_refusal_ends_one_drain_and_an_outage_none(batches: bool) -> None:
 
 
 def test_a_system_asked_about_one_node_at_a_time_may_hang_for_one() -> None:
-    """The others go on."""
+    """The drains of the other nodes go on."""
 
     async def work() -> None:
         scheduler = Scheduler(batches=False, poll_seconds=0.5, hanging={"a"})
@@ -159,7 +159,7 @@ def test_a_system_asked_about_one_node_at_a_time_may_hang_for_one() -> None:
 
 
 def test_a_thousand_drains_asked_one_by_one_share_a_bounded_rate() -> None:
-    """So cordons get through, and the workload system is not flooded."""
+    """The bound lets cordons through, and keeps the workload system from being flooded."""
 
     async def work() -> None:
         names = {f"n{number}" for number in range(1000)}
@@ -178,7 +178,10 @@ def test_a_thousand_drains_asked_one_by_one_share_a_bounded_rate() -> None:
 
 
 def test_a_node_of_two_systems_is_drained_when_both_say_so() -> None:
-    """What runs in either is reported; a system that confirms nothing leaves nothing confirmed."""
+    """Work that runs in either system is reported.
+
+    A system that confirms nothing leaves nothing confirmed.
+    """
 
     async def work() -> None:
         first, second = Scheduler(), Scheduler(busy={"a"})
@@ -196,7 +199,7 @@ def test_a_node_of_two_systems_is_drained_when_both_say_so() -> None:
 
 
 def test_of_two_systems_the_one_that_answers_is_reported_while_the_other_is_away() -> None:
-    """And the drain waits for both: the one that is away may have work."""
+    """The drain waits for both systems: the one that is away may have work."""
 
     async def work() -> None:
         first, second = Scheduler(busy={"a"}), Scheduler(failures=2, poll_seconds=1.0)

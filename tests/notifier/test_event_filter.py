@@ -1,4 +1,4 @@
-"""Which stored events a sink is sent, and what each is as a CloudEvent."""
+"""Tables say which stored events a sink is sent, and what each is as a CloudEvent."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -59,7 +59,10 @@ def stored(event: Event, **more: Any) -> Stored:
     ],
 )
 def test_a_sink_is_sent_what_all_its_conditions_hold_for(says: Any, sent: list[Event]) -> None:
-    """Those of the server's filter, severity, pool and labels; here every pool has `team: a`."""
+    """A sink gets the events that the server's filter, severity, pool and labels admit.
+
+    Here every pool has `team: a`.
+    """
     spec = msgspec.convert({"type": "subject"} | says, EventSinkSpec)
     delivered = pattern(filters_of(spec))
     found = []

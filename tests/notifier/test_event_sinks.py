@@ -235,7 +235,10 @@ async def test_a_new_sink_begins_with_what_is_new_unless_all_is_wanted(bus: Nats
 async def test_a_sinks_position_is_removed_with_its_configuration(
     bus: NatsBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a while, because a replica with the configuration before may deliver once more."""
+    """The position is kept for a while.
+
+    A replica with the configuration before may deliver once more.
+    """
     async with event_receiver() as receiver:
         async with delivering(bus, audit=http(receiver.url), lake=http(receiver.url)):
             await created(bus, "audit")
@@ -256,7 +259,7 @@ async def durables(bus: NatsBus) -> list[str]:
 async def test_a_durable_that_is_deleted_while_the_sink_is_served_is_created_again(
     bus: NatsBus,
 ) -> None:
-    """From where it was, so that nothing is lost, and reported."""
+    """The new durable continues where the old one was; nothing is lost, and it is reported."""
     clock = FastClock(20)
     async with (
         event_receiver() as receiver,
@@ -305,7 +308,7 @@ async def test_a_subject_is_sent_the_same_and_keeps_it(bus: NatsBus) -> None:
 
 
 async def test_of_two_replicas_one_delivers_and_the_other_continues(bus: NatsBus) -> None:
-    """What the first held when it ended in order is delivered by the second, in order."""
+    """The second delivers what the first held when it ended in order, and in order."""
     receiver: EventReceiver
     async with event_receiver() as receiver:
         receiver.down = True
@@ -323,7 +326,7 @@ async def test_of_two_replicas_one_delivers_and_the_other_continues(bus: NatsBus
 
 @pytest.mark.parametrize("kind", ["sink-undelivered", "sink-refused"])
 def test_what_fails_in_a_sink_is_an_alert_with_an_end(kind: FailureKind) -> None:
-    """As every failure of a service is."""
+    """A sink's failure becomes an alert, as every failure of a service does."""
     begun = ServiceFailure(
         id="f-1",
         time=verdict(1).time,
@@ -341,7 +344,10 @@ def test_what_fails_in_a_sink_is_an_alert_with_an_end(kind: FailureKind) -> None
 
 
 async def test_roles_permit_a_sink_its_work_and_its_reader_that_alone(secured: Secured) -> None:
-    """On a server with accounts: the notifier delivers, a reader hears it and reads it later."""
+    """The notifier delivers on a server with accounts.
+
+    A reader receives the event when it is published, and can read it later.
+    """
     notifier = await NatsBus.connect(secured.options("notifier"))
     monitor = await NatsBus.connect(secured.options("health-monitor"))
     subject = subjects.sink("lake")

@@ -64,7 +64,7 @@ WRONG: Mapping[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("line", WRONG)
 def test_a_mistyped_key_is_refused_with_its_line_and_the_remedy(line: str) -> None:
-    """Of each line alone."""
+    """Each wrong line is refused by itself, among lines that are right."""
     key, remedy = WRONG[line]
     known: dict[str, Any] = {"type": "type: http", "url": "url: http://x"}
     first = line.partition(":")[0]
@@ -89,6 +89,6 @@ def test_a_mistyped_key_is_refused_with_its_line_and_the_remedy(line: str) -> No
     ],
 )
 def test_a_section_of_another_form_is_refused(text: str, says: str) -> None:
-    """So is a name that no subject and no durable may have."""
+    """A name that no subject and no durable may have is refused too."""
     with pytest.raises(ConfigurationError, match=says):
         parse_settings("navarch.yaml", text, {})

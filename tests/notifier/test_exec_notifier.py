@@ -42,7 +42,7 @@ def notifier(folder: Path, script: str, **options: object) -> ExecNotifier:
 
 
 async def test_the_command_gets_the_documented_order(tmp_path: Path) -> None:
-    """On standard input; nothing of it is an argument or goes through a shell."""
+    """The order is on standard input; nothing of it is an argument or goes through a shell."""
     await notifier(tmp_path, f"cat > {tmp_path}/order").drain(ORDER)
     assert json.loads((tmp_path / "order").read_text()) == {
         "version": 1,
@@ -121,14 +121,14 @@ async def test_a_time_without_a_zone_is_no_status(tmp_path: Path) -> None:
 async def test_a_status_that_is_too_long_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is read to its end and dropped, so the command ends and memory is bounded."""
+    """The output is read to its end and dropped, so the command ends and memory is bounded."""
     monkeypatch.setattr(exec_notifier, "OUTPUT_BYTES_MAX", 1000)
     with pytest.raises(UnansweredCommandError, match="more than 1000 bytes"):
         await notifier(tmp_path, "head -c 100000 /dev/zero").workloads([NODE])
 
 
 async def test_a_program_that_is_gone_fails_the_step(tmp_path: Path) -> None:
-    """It was there at the start."""
+    """The step fails although the program was there at the start."""
     made = notifier(tmp_path, "exit 0")
     (tmp_path / "scheduler").unlink()
     with pytest.raises(StepFailure, match="cannot be run: No such file") as failure:
@@ -138,7 +138,7 @@ async def test_a_program_that_is_gone_fails_the_step(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("setsid"), reason="no setsid here: apt-get install util-linux")
 async def test_a_command_that_takes_too_long_is_killed_with_its_children(tmp_path: Path) -> None:
-    """Also where one of them has left its session and keeps the output open."""
+    """The command ends also where a child has left its session and keeps the output open."""
     pids = tmp_path / "pids"
     script = f"sleep 1000 & echo $! > {pids}; setsid sleep 60 & echo $! >> {pids}; wait"
     with pytest.raises(CommandTimeoutError):

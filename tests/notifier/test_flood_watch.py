@@ -1,4 +1,4 @@
-"""What one node holds of EVENTS is bounded, and the bound is in the documentation."""
+"""The share of one node in EVENTS is bounded, and the bound is in the documentation."""
 
 import asyncio
 from pathlib import Path
@@ -74,7 +74,10 @@ N1, N2 = ("a", "n1"), ("a", "n2")
     ],
 )
 def test_only_a_lasting_flood_is_one(stored: list[int], expected: list[bool]) -> None:
-    """By what a node stores within ten seconds each; another node's flow does not change."""
+    """A flood is found by what a node stores within ten seconds each.
+
+    Another node's flow does not change.
+    """
     flows: dict[tuple[str, str], Flow] = {}
     held, found = {N1: 500, N2: 7}, []
     for count in stored:
@@ -89,7 +92,10 @@ def test_only_a_lasting_flood_is_one(stored: list[int], expected: list[bool]) ->
 
 @given(st.lists(st.tuples(st.floats(0.1, 900), st.integers(0, 9)), max_size=40))
 def test_no_agent_of_ours_is_disconnected(looks: list[tuple[float, int]]) -> None:
-    """However late the looks are: it sends what it kept, and all that its limit lets pass."""
+    """No agent's flow is taken for a flood, however late the looks are.
+
+    An agent sends what it kept, and all that its limit lets pass.
+    """
     most = PASSES_MAX * (2 * KEYS_MAX + 1)
     flows: dict[tuple[str, str], Flow] = {}
     at, held, backlog, windows = 0.0, 0, WAITING_MAX, 0
@@ -129,7 +135,7 @@ def test_a_node_is_counted_while_intake_has_no_room_for_it(looks: list[int], exp
 async def test_only_a_filling_stream_loses_facts(
     bus: NatsBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest stay, those of others all."""
+    """The newest facts of the flooding node are kept, and all those of others."""
     monkeypatch.setattr(flood_watch, "FACTS_MAX", 30)
     monkeypatch.setattr(flood_watch, "FACTS_KEPT", 10)
     monkeypatch.setattr(flood_watch, "GROWTH_MIN", 20)
@@ -152,7 +158,7 @@ async def test_only_a_filling_stream_loses_facts(
 
 
 def test_the_documented_bound_is_the_one_of_the_code() -> None:
-    """How many stolen credentials it takes to evict the history of others."""
+    """The page says how many stolen credentials it takes to evict the history of others."""
     mib = (FACTS_MAX * permissions.AGENT_BYTES_MAX) >> 20
     page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 

@@ -34,7 +34,7 @@ async def site(tmp_path: Path) -> AsyncIterator[KubernetesSite]:
 
 
 def notifier(site: KubernetesSite, **options: object) -> KubernetesNotifier:
-    """One with these options."""
+    """Return a notifier with these options."""
     file = site.folder / "kubeconfig"
     file.write_text(kubeconfig(site.url))
     given = KubernetesNotifier.Options(kubeconfig=str(file), timeout=CALL, **options)
@@ -42,7 +42,7 @@ def notifier(site: KubernetesSite, **options: object) -> KubernetesNotifier:
 
 
 def label(site: KubernetesSite) -> tuple[str, str]:
-    """What the node says of its faulty GPUs."""
+    """Return what the node says of its faulty GPUs: its label and its annotation."""
     about = site.objects["nodes"]["n1"]["metadata"]
     return about.get("labels", {}).get(FAULTY, ""), about.get("annotations", {}).get(FAULTY, "")
 
@@ -51,7 +51,10 @@ def label(site: KubernetesSite) -> tuple[str, str]:
 async def test_the_version_that_the_cluster_serves_is_used(
     site: KubernetesSite, version: str
 ) -> None:
-    """From Kubernetes 1.33 on. A GPU's partitions are devices, too; the node owns the rules."""
+    """A cluster serves one of these versions from Kubernetes 1.33 on.
+
+    A GPU's partitions are devices, too; the node owns the rules.
+    """
     site.dra = DeviceApi(version)
     tainting = notifier(site, gpu_cordon="device-taint")
     await tainting.cordon_gpus(PLACE)
@@ -80,7 +83,10 @@ async def test_the_version_that_the_cluster_serves_is_used(
 async def test_what_cannot_be_done_is_refused_and_nothing_is_left(
     site: KubernetesSite, resources: tuple[str, ...], gpu: int, message: str
 ) -> None:
-    """For good, so that the node is cordoned whole at once; and then there is nothing to lift."""
+    """The refusal is final, so that the node is cordoned whole at once.
+
+    There is nothing to lift then.
+    """
     site.dra = DeviceApi(resources=resources)
     tainting = notifier(site, gpu_cordon="device-taint")
     with pytest.raises(StepFailure, match=message) as refused:
@@ -92,7 +98,7 @@ async def test_what_cannot_be_done_is_refused_and_nothing_is_left(
 
 
 async def test_a_label_is_all_that_some_clusters_need(site: KubernetesSite) -> None:
-    """For a device plugin or an admission policy of the owner."""
+    """The label serves a device plugin or an admission policy of the owner."""
     site.dra = DeviceApi(resources=())
     labelling = notifier(site, gpu_cordon="label")
     await labelling.cordon_gpus(order("n1", "cordon_gpus", 3, 5))
@@ -103,7 +109,7 @@ async def test_a_label_is_all_that_some_clusters_need(site: KubernetesSite) -> N
 
 
 async def test_an_unknown_node_is_refused(site: KubernetesSite) -> None:
-    """Its pods may use the GPU under another name."""
+    """The node's pods may use the GPU under another name, so no silent success is reported."""
     labelling = notifier(site, gpu_cordon="label")
     with pytest.raises(StepFailure, match="no node 'elsewhere'"):
         await labelling.cordon_gpus(order("elsewhere", "cordon_gpus", 3))
@@ -128,7 +134,7 @@ async def test_a_notifier_without_its_setting_refuses(site: KubernetesSite) -> N
 
 
 async def test_of_several_notifiers_all_must_be_able(site: KubernetesSite) -> None:
-    """Else one workload system would go on to use the GPU."""
+    """If one of them is not able, its workload system would go on to use the GPU."""
     able = notifier(site, gpu_cordon="label")
     unable = SlurmNotifier(options=SlurmNotifier.Options(), clock=CLOCK)
     both = CombinedNotifier([able, unable])

@@ -1,4 +1,4 @@
-"""Which events about nodes an open incident covers."""
+"""Tables say which events about nodes an open incident covers."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""On which nodes a job runs, as the workload systems of the pools say now."""
+"""A job's nodes are those that the workload systems of the pools name now."""
 
 from collections.abc import AsyncIterator, Mapping
 
@@ -32,7 +32,7 @@ NODES_OF: Mapping[str, Mapping[str, NodeState]] = {
 
 @pytest.fixture
 async def bus() -> AsyncIterator[Bus]:
-    """Three pools."""
+    """Yield the bus of a fleet with three pools."""
     nodes = [
         NodeRecord(pool=pool, node=name, state=state)
         for pool, states in NODES_OF.items()
@@ -43,7 +43,7 @@ async def bus() -> AsyncIterator[Bus]:
 
 
 async def found(bus: Bus, job: str, *pools: str, **systems: Systems) -> JobNodes:
-    """What the notifier answers where these pools have these workload systems."""
+    """Return what the notifier answers where these pools have these workload systems."""
     named: dict[str, Notifier] = dict(systems)  # type: ignore[arg-type]
     specs = {
         pool: PoolSpec(
@@ -61,7 +61,7 @@ async def found(bus: Bus, job: str, *pools: str, **systems: Systems) -> JobNodes
 
 
 def runs(*work: RunningWork, total: int = 0) -> NodeWorkload:
-    """A node with this work."""
+    """Return a node with this work."""
     return NodeWorkload(drained=False, running=work, total=total or len(work))
 
 
@@ -74,13 +74,13 @@ def runs(*work: RunningWork, total: int = 0) -> NodeWorkload:
     ],
 )
 def test_a_job_has_its_id_and_its_names(work: RunningWork, names: tuple[str, ...]) -> None:
-    """As operators copy them from squeue or kubectl; nothing that only begins so."""
+    """Operators copy names from squeue or kubectl; a name that only begins so does not match."""
     assert all(is_called(each, work) for each in names)
     assert not any(is_called(each, work) for each in ("47", "tra", "job", "team", "3", "471"))
 
 
 async def test_a_job_is_found_on_every_node_that_may_have_work(bus: Bus) -> None:
-    """In all pools or in those asked for; one question to each system."""
+    """All pools or those of the query are searched, with one question to each system."""
     training = Systems({"t1": runs(SLURM), "t2": runs(POD, SLURM)})
     serving = Systems({"s1": runs(POD)})
     all_pools = await found(bus, "4711", training=training, serving=serving)

@@ -1,4 +1,4 @@
-"""What Kubernetes says of nodes unasked: readiness, cordons by others, failed pods."""
+"""Kubernetes reports nodes unasked: readiness, cordons by others, failed pods."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def node(*conditions: Any, closed: bool = False, owners: Any = (), **annotations
     ],
 )
 def test_state_of_a_node(given: Any, ready: bool, cordoned: bool, reason: str) -> None:
-    """What Navarch has cordoned itself is not reported as another's cordon."""
+    """A cordon that Navarch has made itself is not reported as another's."""
     state = node_state(given, ())
     assert (state.ready, state.cordoned, state.reason) == (ready, cordoned, reason)
     assert (state.since is not None) == (given.status.conditions == (SILENT_CONDITION,))
@@ -108,7 +108,7 @@ EVICTED = {"type": "DisruptionTarget", "status": "True"}
     ],
 )
 def test_only_work_that_failed_by_itself_counts(given: Any, reason: str | None) -> None:
-    """What was evicted, or is of every node, says nothing about this node."""
+    """A pod that was evicted, or is of every node, says nothing about this node."""
     failed = node_state(node(READY), [given]).failed
     assert [each.reason for each in failed] == ([] if reason is None else [reason])
 

@@ -1,4 +1,4 @@
-"""What follows from Kubernetes' objects: which node, which pods, which changes. Pure."""
+"""Kubernetes' objects give which node, which pods and which changes are meant. Pure."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -45,7 +45,7 @@ def pod(name: str = "p", owner: str = "ReplicaSet/web", **given: Any) -> Kuberne
 
 
 def merged(found: KubernetesNode, patch: Any) -> KubernetesNode:
-    """What the API makes of a merge patch."""
+    """Return what the API makes of a merge patch."""
 
     def merge(into: Any, what: Any) -> Any:
         if not isinstance(what, dict):
@@ -183,7 +183,7 @@ def test_a_machine_that_is_gone_is_out_of_service():
     orders=st.lists(st.sampled_from(["cordon", "drain"]), min_size=1, max_size=4),
 )
 def test_any_orders_are_undone_by_one_uncordon(unschedulable, annotations, orders):
-    """Whatever was ordered, one uncordon leaves what was there before."""
+    """One uncordon leaves what was there before, whatever was ordered."""
     before = node(
         annotations=dict.fromkeys(annotations, "true"), spec={"unschedulable": unschedulable}
     )
@@ -261,7 +261,7 @@ def test_batch_pods_are_evicted_where_that_is_configured():
     ],
 )
 def test_pods_of_one_job_have_one_gang(given, job):
-    """By the label of what owns their controller, else by the controller."""
+    """A gang is named by the label of its controller's owner, else by the controller."""
     assert pods.gang(given) == job
 
 
@@ -305,7 +305,7 @@ def test_what_still_runs_is_reported():
 
 
 def test_a_node_in_service_gets_no_remarks():
-    """Its pods are listed; that they could be evicted is of no interest."""
+    """The node's pods are listed; that they could be evicted is of no interest."""
     found = pods.node_workload(
         [pod()],
         closed=False,
@@ -319,7 +319,7 @@ def test_a_node_in_service_gets_no_remarks():
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_an_empty_node_is_drained_only_if_nothing_will_come(closed):
-    """Without a cordon, pods may still be placed on it."""
+    """A node without a cordon may still get pods, so it is not drained."""
     found = pods.node_workload(
         [pod("c", owner="DaemonSet/logs")],
         closed=closed,

@@ -39,7 +39,7 @@ def make(**options: Any) -> Notifier:
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], problem: str) -> None:
-    """With the setting and what to write instead."""
+    """The refusal names the setting and what to write instead."""
     with pytest.raises(ConfigurationError, match=problem):
         make(**options)
 

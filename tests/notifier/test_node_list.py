@@ -1,4 +1,4 @@
-"""Which events reach workload systems that list nodes, on the in-memory bus."""
+"""The in-memory bus shows which events reach workload systems that list nodes."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -53,7 +53,7 @@ class Listing(Scheduler):
         self._note("gone", node.node)
 
     async def launch_failed(self, node: NodeReference, reason: str, saga: str) -> None:
-        """Note why."""
+        """Note why the launch failed."""
         self._note("failed", f"{node.node}: {reason} ({saga})")
 
     def _note(self, call: str, about: str) -> None:
@@ -69,7 +69,7 @@ def record(node: str = "n", **changes: Any) -> NodeRecord:
 
 
 def event(kind: type[Message], **fields: Any) -> Message:
-    """An event about node `n`, now."""
+    """Return an event about node `n`, now."""
     about = {"node": "n"} if kind is not SagaFailed else {"new_node": "n"}
     if kind is SagaFailed:
         fields = {"saga": SAGA, "reason": "no capacity", "step": "provision", **fields}

@@ -1,4 +1,4 @@
-"""What workload systems say of nodes is published once for each change, by one replica."""
+"""One replica publishes what workload systems say of nodes, once for each change."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -52,7 +52,7 @@ class Reporting(NoopNotifier):
         self.failures = 0
 
     async def node_states(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadNodeState]:
-        """What was set; it fails first as often as it is to."""
+        """Return the states that were set, after as many failures as a test has ordered."""
         self.changed.clear()
         if self.failures:
             self.failures -= 1
@@ -72,7 +72,7 @@ class Reporting(NoopNotifier):
 
 @pytest.fixture
 async def bus() -> AsyncIterator[Bus]:
-    """A bus with the topology and one node in service."""
+    """Yield a bus with the topology and one node in service."""
     async with fleet_of(NodeRecord(pool="training", node="training-7", state="active")) as found:
         yield found
 
@@ -88,7 +88,7 @@ async def publishing(bus: Bus, system: Reporting) -> AsyncIterator[None]:
 
 
 async def stored(bus: Bus, fact: str) -> list[Any]:
-    """The events of a kind."""
+    """Return the stored events of a kind."""
     return [decode_stored(each) for each in await bus.read(EVENTS.name, f"{SUBJECT}.{fact}")]
 
 
@@ -161,7 +161,7 @@ async def test_an_unknown_node_is_published_until_its_system_knows_it(bus: Bus) 
 
 
 async def published(bus: Bus, count: int) -> bool:
-    """Whether so many states were published."""
+    """Return whether so many states were published."""
     return len(await stored(bus, "workload-state")) == count
 
 

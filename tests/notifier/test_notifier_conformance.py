@@ -1,4 +1,4 @@
-"""What every notifier must keep: the suite that authors of plugins run, on ours."""
+"""The suite that authors of plugins run holds for each of our notifiers."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

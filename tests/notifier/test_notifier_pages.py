@@ -35,7 +35,7 @@ CLASSES: Mapping[str, Any] = {"webhook": WebhookNotifier, "exec": ExecNotifier, 
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The page's blocks of a language, in order."""
+    """Return the page's blocks of a language, in order."""
     text = (DOCS / page).read_text(encoding="utf-8")
     found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
     return [re.sub(rf"^{indent}", "", each, flags=re.MULTILINE) for indent, each in found]
@@ -43,7 +43,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 @pytest.mark.parametrize("page", ["webhook.md", "write-a-notifier.md", "ray.md"])
 def test_the_configurations_are_accepted(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With every option that they show."""
+    """A configuration is accepted with every option that it shows."""
     text = blocks(page, "yaml")[0].replace("${SCHEDULER}", "http://scheduler")
     settings = yaml.safe_load(text.replace("${WEBHOOK_SECRET}", SECRET))["notifiers"]["research"]
     kind = settings.pop("type")
@@ -53,7 +53,7 @@ def test_the_configurations_are_accepted(page: str, monkeypatch: pytest.MonkeyPa
 
 @asynccontextmanager
 async def receiver() -> AsyncIterator[str]:
-    """The page's receiver."""
+    """Run the receiver of the page, and yield its URL."""
     (port,) = free_ports(1)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-S", "-c", blocks("webhook.md", "python")[0]),
@@ -75,7 +75,7 @@ async def receiver() -> AsyncIterator[str]:
 
 
 def webhook(url: str, secret: str) -> WebhookNotifier:
-    """A notifier of this receiver."""
+    """Return a notifier of this receiver."""
     options = WebhookNotifier.Options(
         **{f"{each}_url": f"{url}/{each}" for each in ("cordon", "uncordon", "drain")},
         drain_status_url=f"{url}/status",
@@ -85,14 +85,14 @@ def webhook(url: str, secret: str) -> WebhookNotifier:
 
 
 async def drained(notifier: Notifier, node: str) -> bool:
-    """What it says of a node."""
+    """Return whether the notifier says that a node is drained."""
     answer = (await notifier.workloads([reference(node)]))[node]
     assert isinstance(answer, NodeWorkload)
     return answer.drained
 
 
 async def test_the_receiver_of_the_page_works() -> None:
-    """It knows the signature, drains, and refuses what is signed with another secret."""
+    """The receiver knows the signature, drains, and refuses one made with another secret."""
     async with receiver() as url:
         good, bad = webhook(url, SECRET), webhook(url, SECRET[::-1])
         for each in ("training-1", "training-2"):
@@ -127,7 +127,7 @@ def test_the_signature_by_hand_is_the_signature() -> None:
 async def test_the_command_of_the_page_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its answers are those of the contract, also to the documented order."""
+    """The command's answers are those of the contract, also to the documented order."""
     monkeypatch.setenv("STATE", str(tmp_path))
     program = tmp_path / "scheduler"
     program.write_text(blocks("write-a-notifier.md", "python")[0])
@@ -151,7 +151,7 @@ async def test_the_command_of_the_page_works(
 def test_the_plugin_test_of_the_page_is_a_conformance_test(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its imports exist, and it inherits the suite."""
+    """The test's imports exist, and it inherits the suite."""
     acme = types.ModuleType("acme_navarch.testing")
     acme.AcmeSite = ExecSite  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "acme_navarch", types.ModuleType("acme_navarch"))

@@ -156,7 +156,7 @@ def test_the_subjects_of_an_end_are_consumed_and_searched(begin: Event, end: Eve
 
 
 def covers(filter_: str, subject: str) -> bool:
-    """Whether a subject falls under a filter."""
+    """Return whether a subject falls under a filter."""
     wanted, given = filter_.split("."), subject.split(".")
     if wanted[-1] == ">":
         wanted, given = wanted[:-1], given[: len(wanted) - 1]
@@ -169,7 +169,10 @@ def covers(filter_: str, subject: str) -> bool:
     ("begin", "end"), [each for each in ENDS if not isinstance(each.values[1], PoolRemoved)]
 )
 def test_what_is_over_is_not_sent(begin: Event, end: Event) -> None:
-    """It was held, or the notifier was away: neither the beginning nor the end disturbs anyone."""
+    """An alert that was over before it could be sent disturbs operators with neither message.
+
+    The alert was held, or the notifier was away.
+    """
 
     async def work() -> None:
         channel = RecordingChannel()
@@ -185,7 +188,7 @@ def test_what_is_over_is_not_sent(begin: Event, end: Event) -> None:
 
 @pytest.mark.parametrize(("begin", "end"), ENDS)
 def test_the_end_of_what_was_sent_is_sent_once(begin: Event, end: Event) -> None:
-    """Under the same key, whichever replica receives it; and nothing of it is kept."""
+    """The end has the same key, whichever replica receives it; and nothing of it is kept."""
 
     async def work() -> None:
         channel = RecordingChannel()
@@ -205,7 +208,7 @@ def test_the_end_of_what_was_sent_is_sent_once(begin: Event, end: Event) -> None
 
 
 def key_of(event: Event) -> str:
-    """The key of an event's alert."""
+    """Return the key of an event's alert."""
     alert = alert_of(event)
     assert alert is not None
     return alert.key
@@ -289,7 +292,7 @@ def test_the_alerts_of_a_stream_that_was_created_again_end() -> None:
 
 @pytest.mark.parametrize("state", ["registered", "leaving", "terminated"])
 def test_a_node_that_is_not_in_service_is_not_alerted_as_lost(state: Any) -> None:
-    """Its launch is being undone, or it is being removed: its saga reports what goes wrong."""
+    """The launch is being undone, or the node removed: its saga reports what goes wrong."""
 
     async def work() -> None:
         channel = RecordingChannel()
@@ -317,7 +320,7 @@ def test_a_node_that_is_not_in_service_is_not_alerted_as_lost(state: Any) -> Non
 def test_what_is_published_again_late_alerts_about_the_present(
     event: Lost | Verdict, changes: dict[str, Any], alerts: int
 ) -> None:
-    """It was set aside, and an operator published it again after its node had changed."""
+    """An operator publishes an event, set aside before, again after its node has changed."""
 
     async def work() -> None:
         channel = RecordingChannel()

@@ -23,14 +23,14 @@ from tests.notifier.workload_sites import NODES, RaySite
 
 
 def order(node: str, step: str = "drain", **about: Any) -> Any:
-    """One step of a replacement."""
+    """Return the order of one step of a replacement."""
     made = suite_order(node, step)
     return msgspec.structs.replace(made, node=msgspec.structs.replace(made.node, **about))
 
 
 @pytest.fixture
 async def site() -> AsyncIterator[RaySite]:
-    """A dashboard."""
+    """Yield a running dashboard."""
     async with RaySite().running() as made:
         assert isinstance(made, RaySite)
         yield made
@@ -38,7 +38,7 @@ async def site() -> AsyncIterator[RaySite]:
 
 @pytest.fixture
 async def ray(site: RaySite) -> AsyncIterator[RayNotifier]:
-    """Its notifier."""
+    """Yield the notifier of the dashboard."""
     options = RayNotifier.Options(dashboard=site.url, node_name="{node}", timeout=Duration(5))
     made = RayNotifier(options=options, clock=SystemClock())
     yield made
@@ -46,7 +46,7 @@ async def ray(site: RaySite) -> AsyncIterator[RayNotifier]:
 
 
 async def answer(ray: RayNotifier, node: str, **about: Any) -> Any:
-    """What it says of a node."""
+    """Return what the notifier says of a node."""
     reference = NodeReference(pool="training", node=node, **about)
     return (await ray.workloads([reference]))[node]
 
@@ -98,7 +98,7 @@ async def test_an_uncordon_waits_for_a_raylet_that_is_not_draining(
 
 
 async def test_a_new_node_is_not_drained(site: RaySite, ray: RayNotifier) -> None:
-    """Its raylet is idle and would end before the node was ever used."""
+    """The raylet of a new node is idle, so a drain would end it before the node was ever used."""
     for step in ("reserve", "open", "promote"):
         await ray.cordon(order("n1", step))
         await ray.uncordon(order("n1", step))
@@ -166,7 +166,10 @@ HERE = NodeReference(pool="training", node="n1", hostname="gpu1", address="10.0.
     ],
 )
 def test_which_raylets_a_node_has(raylets: list[tuple[str, ...]], found: str) -> None:
-    """By label, name or address; beside dead ones also what was started again without a label."""
+    """Raylets are found by label, name or address.
+
+    Beside dead ones, what was started again without a label is found too.
+    """
     listed = [
         Raylet(
             node_id=identity,
@@ -184,7 +187,10 @@ def test_which_raylets_a_node_has(raylets: list[tuple[str, ...]], found: str) ->
 
 
 def test_what_runs_is_listed_by_job() -> None:
-    """With owner and gang; drivers, Navarch's own orders and what ended do not count as more."""
+    """Each job has its owner and gang.
+
+    Drivers, Navarch's own orders and what ended do not count as more.
+    """
     state = RunningState(
         actors=(
             RayActor("ALIVE", "02", "Trainer", "t", "a"),
@@ -225,7 +231,7 @@ def test_what_runs_is_listed_by_job() -> None:
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], problem: str) -> None:
-    """With the setting and what to write instead."""
+    """The refusal names the setting and what to write instead."""
     settings = PluginSettings(type="ray", options=options, path="notifiers.research")
     with pytest.raises(ConfigurationError, match=problem):
         load_plugin("navarch.notifiers", settings, None, {"ray": RayNotifier})

@@ -48,7 +48,7 @@ class MortalLink(PerfectLink):
         return not self._dead
 
     async def step(self) -> None:
-        """One of its calls, before or after its effect."""
+        """Make one of the link's calls, before or after its effect."""
         self._count()
         if self._dead:
             await asyncio.Event().wait()
@@ -128,13 +128,13 @@ async def deliver_through(link: MortalLink, events_max: int) -> list[str]:
 
 
 async def waiting(bus: MemoryBus) -> int:
-    """How many events wait for the sink."""
+    """Return how many events wait for the sink."""
     info = await bus.admin("CONSUMER.INFO.EVENTS.sink-audit", {})
     return int(info["num_pending"]) + int(info["num_ack_pending"])
 
 
 def calls_of(events_max: int) -> int:
-    """How many calls a process makes until everything is delivered."""
+    """Return how many calls a process makes until everything is delivered."""
     counting = MortalLink(NEVER)
     assert_whole_and_in_order(run(lambda: deliver_through(counting, events_max)), EVENTS_SENT, 0)
     return counting.at_end
@@ -152,7 +152,7 @@ def assert_whole_and_in_order(taken: Sequence[str], sent: int, repeated_max: int
 
 @pytest.mark.parametrize("events_max", [1, 3])
 def test_killed_at_any_call_each_event_is_delivered_in_order(events_max: int) -> None:
-    """At each call in turn, before and after its effect; at most one call is repeated."""
+    """Each call in turn is the last, before and after its effect; at most one is repeated."""
     calls = calls_of(events_max)
     assert calls > 50
     for each in range(calls):

@@ -1,4 +1,4 @@
-"""What Slurm says of nodes unasked."""
+"""Slurm reports the states of nodes unasked."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -43,7 +43,7 @@ def node(state: str, reason: str = "", user: str = "alice") -> SlurmNode:
     ],
 )
 def test_states(found: SlurmNode, ready: bool, cordoned: bool, reason: str) -> None:
-    """What Navarch drained is no news; what others did is, with who and why."""
+    """A node that Navarch drained is no news; what others did is, with who and why."""
     state = node_state(found, ())
     assert (state.ready, state.cordoned, state.reason) == (ready, cordoned, reason)
 

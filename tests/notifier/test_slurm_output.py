@@ -1,4 +1,4 @@
-"""What Slurm prints, as Navarch reads it; the texts were printed by Slurm 22.05.8."""
+"""Navarch reads what Slurm prints; the texts were printed by Slurm 22.05.8."""
 
 from datetime import UTC, datetime
 
@@ -116,7 +116,7 @@ def test_hostname_that_names_several_nodes_is_refused(name: str) -> None:
 
 @given(reason=st.text(max_size=400), saga=st.text(max_size=40))
 def test_reasons_are_one_bounded_line_of_ours(reason: str, saga: str) -> None:
-    """Whatever a fault is called, Slurm shows one line that Navarch recognises."""
+    """Slurm shows one line that Navarch recognises, whatever a fault is called."""
     text = reason_text(reason, f"{saga}/cordon")
     assert text.startswith("navarch: ")
     assert len(text) <= 200
@@ -146,7 +146,7 @@ def test_nodes_are_found_by_name_short_name_or_unique_address() -> None:
 
 @given(st.lists(st.text(max_size=30), max_size=5))
 def test_no_job_name_changes_the_number_of_jobs(names: list[str]) -> None:
-    """As many jobs are read as Slurm printed, whatever users called them."""
+    """Navarch reads as many jobs as Slurm printed, whatever users called them."""
     lines = (
         f"{each}|{each}|u|N/A|N/A|1|gpu1|RUNNING|{name}|{MARK}\n" for each, name in enumerate(names)
     )

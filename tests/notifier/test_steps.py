@@ -1,4 +1,4 @@
-"""The notifier service on a real bus, with a real HTTP server as its workload system."""
+"""The notifier service runs on a real bus, with a real HTTP server as its workload system."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -52,7 +52,7 @@ async def test_a_refused_order_fails_the_step(sagas, receiver, notifier):
 
 
 async def test_a_drain_ends_with_its_deadline(bus, sagas, receiver, notifier):
-    """After the deadline the notifier stops polling, and the coordinator gives the result."""
+    """The notifier stops polling after the deadline, and the coordinator gives the result."""
     async with notifier():
         await sagas.command(
             "replace-1", "drain", deadline=datetime.now(UTC) + timedelta(seconds=0.6)
@@ -78,7 +78,7 @@ async def test_a_drain_survives_its_service_being_replaced(sagas, receiver, noti
 
 
 async def test_a_drain_cut_short_is_ordered_again_under_the_same_key(sagas, receiver, notifier):
-    """Whether the first order arrived is unknown; the key lets the receiver deduplicate."""
+    """The first order may or may not have arrived; the key lets the receiver deduplicate."""
     async with notifier():
         await sagas.command("replace-1", "drain")
         await receiver.wait_for(lambda: len(receiver.status_requests) >= 1)

@@ -38,9 +38,9 @@ STEPS: dict[str, Callable[[WorkloadSteps, Command], Awaitable[object]]] = {
 def test_a_step_waits_while_its_nodes_record_is_lost(
     step: str, seconds: float | None, after: float | None, waited: float
 ) -> None:
-    """By our name its workload system does not know it, and takes it for one without work.
+    """A workload system does not know the node by our name, and takes it for one without work.
 
-    One that is not recorded again is named as it can be: it may be gone for good.
+    A node that is not recorded again is named as it can be: it may be gone for good.
     """
 
     class Naming(Cordoning):

@@ -30,7 +30,7 @@ STREAMS = ("KV_POOLS", f"KV_{ALERTS.name}", f"KV_{LEASES.name}")
 
 @dataclass
 class Notifier:
-    """What of a notifier sends alerts; each start is another process."""
+    """Runs what of a notifier sends alerts; each start is another process."""
 
     server: MemoryServer
     channel: RecordingChannel
@@ -41,7 +41,7 @@ class Notifier:
 
     @property
     def bus(self) -> MemoryBus:
-        """A connection."""
+        """Return a new connection to the server."""
         return MemoryBus(self.server, PerfectLink())
 
     def start(self) -> None:
@@ -90,7 +90,10 @@ async def notifying(*, repeat_seconds: float = 0.0) -> AsyncIterator[Notifier]:
 @pytest.mark.parametrize("stream", STREAMS)
 @pytest.mark.parametrize("killed", ["", "while it fails", "before its end"])
 def test_an_alert_has_one_beginning_and_one_end(stream: str, killed: str) -> None:
-    """Whichever stream fails, and whether its notifier lives to see the end; no record is left."""
+    """No record is left, whichever stream fails.
+
+    This holds whether or not the notifier lives to see the end.
+    """
 
     async def run() -> None:
         async with notifying() as notifier:
@@ -137,7 +140,7 @@ def test_a_channel_that_forgets_is_sent_it_again(stream: str) -> None:
 
 
 def test_a_channel_that_is_down_gets_no_end_without_a_beginning() -> None:
-    """What is over when it returns concerns its readers no more."""
+    """An alert that is over when the channel returns concerns its readers no more."""
 
     async def run() -> None:
         async with notifying() as notifier:

@@ -47,7 +47,7 @@ LEASES_STREAM = f"KV_{LEASES.name}"
 
 @asynccontextmanager
 async def watching() -> AsyncIterator[tuple[MemoryServer, FailureRegister, RecordingChannel]]:
-    """A watch over a server, and a channel for its alerts."""
+    """Yield a watched server, its failures, and a channel for its alerts."""
     clock = VirtualClock()
     server = MemoryServer(clock)
     bus = MemoryBus(server, PerfectLink())
@@ -95,7 +95,7 @@ def test_a_store_that_takes_nothing_is_alerted_without_it() -> None:
 def test_a_stream_that_refuses_another_services_writes_is_alerted_although_the_probe_is_taken() -> (
     None
 ):
-    """After a full disk each stream is by itself; of two replicas only the one that writes knows.
+    """A full disk stops streams one by one; of two replicas only the one that writes knows.
 
     The alert ends when no replica has reported it for a while.
     """
@@ -215,7 +215,10 @@ def test_a_stream_that_is_gone_is_created_again_and_its_loss_named() -> None:
 
 
 def test_a_stream_that_is_gone_with_its_durables_is_one_failure() -> None:
-    """Whichever watch creates it again; a durable that is deleted alone is named."""
+    """The failure is one, whichever watch creates the stream again.
+
+    A durable that is deleted alone is named.
+    """
 
     async def run() -> None:
         async with watching() as (server, failures, _):
@@ -262,19 +265,19 @@ BEFORE = ObservedStream(created="t0", first=5, last=9, messages=4)
     ],
 )
 def test_what_a_stream_has_lost(stream: str, now: ObservedStream, expected: str) -> None:
-    """Between two observations; a work queue that is empty has lost nothing."""
+    """A loss shows between two observations; a work queue that is empty has lost nothing."""
     spec = SPECS[stream]
     assert loss_between(spec, BEFORE, now) == expected
     assert loss_between(spec, None, now) == ""
 
 
 def test_every_stream_has_a_row() -> None:
-    """What its loss means, and what to do."""
+    """Each row says what the stream's loss means, and what to do."""
     assert set(LOSSES) == set(SPECS)
 
 
 def test_the_event_alone_raises_no_second_alert() -> None:
-    """It is stored when the store works again, perhaps long after the alert."""
+    """The event is stored when the store works again, perhaps long after the alert."""
     event = ServiceFailure(
         id="a",
         time=datetime(2026, 1, 1, tzinfo=UTC),

@@ -1,4 +1,4 @@
-"""The webhook contract, against a real HTTP server."""
+"""The webhook notifier keeps its contract against a real HTTP server."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -43,13 +43,13 @@ class FixedClock:
 
 
 def order(key: str, reason: str = "") -> WorkloadOrder:
-    """An order about node-1."""
+    """Return an order about node-1."""
     reference = NodeReference(pool="training", node="node-1")
     return WorkloadOrder(node=reference, reason=reason, key=key)
 
 
 async def is_drained(notifier: Notifier, node: str) -> bool:
-    """What the status says of one node."""
+    """Return what the status says of one node."""
     answers = await notifier.workloads([NodeReference(pool="training", node=node)])
     answer = answers[node]
     assert isinstance(answer, NodeWorkload)
@@ -206,7 +206,7 @@ async def test_a_redirect_is_refused_with_the_remedy(receiver, webhook):
     ],
 )
 async def test_the_status_names_the_work_that_is_left(receiver, webhook, body, named):
-    """By itself, or in its message; a node with work is not drained."""
+    """Work is named by itself, or in the status's message; a node with work is not drained."""
     receiver.answers = [PlainTextResponse(body)]
     found = (await webhook.workloads([NodeReference(pool="training", node="node-1")]))["node-1"]
     assert [each.id for each in found.running] == named
@@ -303,7 +303,7 @@ def test_the_built_in_notifiers_have_the_protocol_and_are_found_by_name(name, gi
 
 
 def test_the_documented_configuration_is_accepted():
-    """Durations as text, and every documented key."""
+    """Durations are accepted as text, and so is every documented key."""
     given = {
         "cordon_url": "https://scheduler/cordon",
         "uncordon_url": "https://scheduler/uncordon",

@@ -1,4 +1,4 @@
-"""What a drain waits for is published on a change, at most once a minute, within bounds."""
+"""The work that a drain waits for is published on a change, at most once a minute, bounded."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ LATER = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 
 
 def workload(*jobs: int, ends: datetime | None = AT) -> NodeWorkload:
-    """A node with these jobs of alice."""
+    """Return a node with these jobs of alice."""
     running = tuple(
         RunningWork(id=f"job {each}", owner="alice", started_at=BEGAN, ends_at=ends)
         for each in jobs
@@ -42,7 +42,7 @@ def workload(*jobs: int, ends: datetime | None = AT) -> NodeWorkload:
 
 
 def event(answer: NodeWorkload, until: datetime | None) -> WorkRemains:
-    """The event about it."""
+    """Return the event about this answer."""
     found = work_remains(NODE, SAGA, until, answer, NOW)
     assert found is not None
     return found
@@ -120,7 +120,7 @@ def test_event_is_bounded_whatever_the_workload_system_says() -> None:
 
 @pytest.fixture
 async def bus() -> AsyncIterator[Bus]:
-    """A bus with the topology."""
+    """Yield a bus with the topology."""
     server = MemoryServer(SystemClock())
     connected = MemoryBus(server, PerfectLink())
     await set_up(connected, SystemClock(), replicas=1)

@@ -39,7 +39,7 @@ class Watched:
 
     @property
     def reported(self) -> list[tuple[str, str]]:
-        """About which, and why."""
+        """Return which systems are reported, and why."""
         return [(each.about, each.reason) for each in self.register.current]
 
     async def fail_for(self, seconds: float) -> None:
@@ -51,7 +51,7 @@ class Watched:
 
 
 def test_what_lasts_is_reported_until_an_order_is_carried_out() -> None:
-    """By the name of its notifier; what lasts for a moment is not."""
+    """The report names the system's notifier; a failure that lasts for a moment is not reported."""
 
     async def whole() -> None:
         watched = Watched()
@@ -74,7 +74,7 @@ def test_what_lasts_is_reported_until_an_order_is_carried_out() -> None:
 
 
 def test_a_refusal_is_an_answer_and_no_answer_is_a_failure() -> None:
-    """Without any further order nothing is known any more."""
+    """The failure is over also when no further order is sent: nothing is known any more."""
 
     async def whole() -> None:
         watched = Watched()

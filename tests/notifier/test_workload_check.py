@@ -61,7 +61,7 @@ class ScriptedWorkload(NoopNotifier):
 
 @pytest.fixture
 async def bus() -> AsyncIterator[Bus]:
-    """A fleet of one free node, one in a saga and one cordoned."""
+    """Yield a fleet of one free node, one in a saga and one cordoned."""
     server = MemoryServer(SystemClock())
     connected = MemoryBus(server, PerfectLink())
     await set_up(connected, SystemClock(), replicas=1)
@@ -77,7 +77,7 @@ async def bus() -> AsyncIterator[Bus]:
 
 
 async def checks(bus: Bus, notifier: Notifier, node: str | None = None) -> list[WorkloadCheck]:
-    """What the command shows."""
+    """Return the checks that the command shows."""
     endpoint = WorkloadCheckEndpoint(PoolNotifiers(notifier, {}, {}, bus), bus)
     async with asyncio.timeout(20):
         answer = await endpoint.check(WorkloadCheckRequest(pool="training", node=node))
@@ -85,7 +85,7 @@ async def checks(bus: Bus, notifier: Notifier, node: str | None = None) -> list[
 
 
 async def test_it_shows_what_runs_and_changes_nothing(bus: Bus) -> None:
-    """Without --node it only reads."""
+    """The command only reads where --node is not given."""
     workload = ScriptedWorkload()
     found = await checks(bus, workload)
     assert [each.what for each in found] == ["connect", "cordoned", "free", "leaving"]
@@ -141,7 +141,7 @@ class OneWayWorkload(ScriptedWorkload):
 
 
 async def test_a_cordon_that_cannot_be_undone_is_not_tried(bus: Bus) -> None:
-    """Also beside one that can, in a pool with two workload systems."""
+    """The cordon is left out also beside one that can be undone, in a pool with two systems."""
     one_way, other = OneWayWorkload(), ScriptedWorkload()
     found = await checks(bus, CombinedNotifier([one_way, other]), "free")
     assert [each.what for each in found[-2:]] == ["find free", "cordon and uncordon free"]

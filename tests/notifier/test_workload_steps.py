@@ -79,7 +79,7 @@ def steps(bus: MemoryBus, default: Notifier, named: Mapping[str, Notifier] = {})
 
 
 def command(pool: str, seconds: float | None = None, **more: Any) -> Command:
-    """A step about node `n`."""
+    """Return a step about node `n`."""
     deadline = None if seconds is None else VirtualClock().now() + timedelta(seconds=seconds)
     inputs = {"pool": pool, "node": "n", "reason": "XID 79", **more}
     return Command(saga="s", step="drain", inputs=inputs, id="e", deadline=deadline)
@@ -120,7 +120,7 @@ async def announce(bus: MemoryBus, seconds: float, *, withdrawn: bool = False) -
 def test_what_is_left_is_evicted_before_the_cloud_takes_the_node(
     announced: float, evicted: float, waits: bool
 ) -> None:
-    """Also where it announces that while the drain lasts: its drain ends five seconds earlier."""
+    """The drain ends five seconds before the removal, also where that is announced during it."""
 
     async def work(bus: MemoryBus) -> None:
         scheduler, clock = Evicting(busy={"n"}), VirtualClock()
@@ -141,7 +141,7 @@ def test_what_is_left_is_evicted_before_the_cloud_takes_the_node(
 
 
 def test_a_withdrawn_notice_evicts_nothing() -> None:
-    """And a record that cannot be read changes nothing of what is known."""
+    """A record that cannot be read changes nothing of what is known, either."""
 
     async def work(bus: MemoryBus) -> None:
         scheduler, clock = Evicting(busy={"n"}), VirtualClock()
@@ -158,7 +158,7 @@ def test_a_withdrawn_notice_evicts_nothing() -> None:
 
 
 def test_eviction_goes_on_while_the_bus_does_not_answer() -> None:
-    """By what was announced last."""
+    """The last announcement that was read decides when."""
 
     class Unreachable(MemoryBus):
         broken = False
@@ -190,7 +190,7 @@ def test_eviction_goes_on_while_the_bus_does_not_answer() -> None:
 def test_one_of_two_systems_is_away_and_the_work_in_the_other_is_evicted_in_time(
     hangs: bool,
 ) -> None:
-    """Its node is terminated at the deadline either way: what was not requeued would be lost."""
+    """The node is terminated at the deadline either way: work not requeued would be lost."""
 
     class Away(Scheduler):
         async def drain(self, order: WorkloadOrder) -> None:  # noqa: ARG002
@@ -211,7 +211,7 @@ def test_one_of_two_systems_is_away_and_the_work_in_the_other_is_evicted_in_time
 
 
 def test_a_drain_whose_order_fails_for_a_while_is_ordered_and_ends() -> None:
-    """Also one that an earlier delivery has begun."""
+    """The same holds for a drain that an earlier delivery has begun."""
 
     class Late(Scheduler):
         orders = 0
@@ -256,7 +256,7 @@ def test_an_immediate_drain_evicts_at_once() -> None:
 
 
 def test_each_pool_has_its_own_workload_systems() -> None:
-    """From the configuration, or for a pool made by request from its record."""
+    """The systems come from the configuration, or for a pool made by request from its record."""
 
     async def work(bus: MemoryBus) -> None:
         fleet, slurm, hook = Scheduler(name="fleet"), Scheduler(name="slurm"), Scheduler()
@@ -385,7 +385,7 @@ def test_an_order_about_gpus_names_them_by_index_and_uuid() -> None:
 
 
 def test_a_node_whose_gpus_cannot_be_returned_stays_cordoned() -> None:
-    """Its record goes on to say so: a spare would take work unseen."""
+    """The record goes on to say that the node is cordoned: a spare would take work unseen."""
 
     class Refusing(Cordoning):
         uncordoned = ""
@@ -423,7 +423,10 @@ def test_an_uncordon_leaves_cordoned_the_gpus_that_are_recorded(recorded: tuple[
 
 @pytest.mark.parametrize(("spare", "uncordoned"), [(True, ["n"]), (False, [])])
 def test_a_node_in_service_is_not_promoted_again(spare: bool, uncordoned: list[str]) -> None:
-    """Of a saga whose log was lost; an operator may have cordoned it since."""
+    """A saga whose log was lost promotes no node in service.
+
+    An operator may have cordoned the node since.
+    """
 
     class Uncordoning(Scheduler):
         async def uncordon(self, order: WorkloadOrder) -> None:

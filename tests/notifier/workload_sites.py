@@ -34,7 +34,7 @@ Mode = Literal["well", "never", "with-failures"]
 
 @dataclass
 class Site:
-    """Nodes, their work and their cordons."""
+    """Holds nodes, their work and their cordons."""
 
     reversible: bool = True
     cordons: dict[str, str] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Site:
 
 
 class NoopSite(Site):
-    """No workload system."""
+    """Simulates a fleet without a workload system."""
 
     def make(self) -> Notifier:
         return NoopNotifier(options=NoopNotifier.Options(), clock=CLOCK)
@@ -80,7 +80,7 @@ class NoopSite(Site):
 
 @dataclass
 class HttpSite(Site):
-    """A workload system behind HTTP."""
+    """Serves a workload system behind HTTP."""
 
     url: str = ""
 
@@ -94,7 +94,7 @@ class HttpSite(Site):
         return answer if self.garbage is None else Response(self.garbage)
 
     async def content(self, request: Request) -> Response:
-        """The right answer."""
+        """Return the right answer to a request."""
         raise NotImplementedError
 
     @asynccontextmanager
@@ -107,7 +107,7 @@ class HttpSite(Site):
 
 
 class WebhookSite(HttpSite):
-    """The receiver of docs/webhook.md."""
+    """Serves the receiver of docs/webhook.md."""
 
     def cordoned_gpus(self, node: str) -> set[int]:
         return self.gpus.get(node, set())
@@ -327,7 +327,7 @@ for each in nodes:
 
 
 class SlurmFolder(FolderSite):
-    """Slurm's commands as scripts."""
+    """Provides Slurm's commands as scripts."""
 
     def make(self) -> Notifier:
         for name, script in SLURM.items():

@@ -101,7 +101,7 @@ def request_maker(asks: Mapping[str, Any]) -> MakeRequest:
 
 
 class SuiteFixtures:
-    """What a plugin's author may override, and how the tests call the provider."""
+    """Holds what a plugin's author may override, and the calls that the tests make."""
 
     pytestmark: ClassVar[Any] = pytest.mark.asyncio
 
@@ -122,7 +122,7 @@ class SuiteFixtures:
 
     @pytest.fixture
     def asks(self) -> Mapping[str, Any]:
-        """What a request must say for your cloud: `{"instance_type": …, "region": …}`."""
+        """Return what a request must say for your cloud: `{"instance_type": …, "region": …}`."""
         return {}
 
     @pytest.fixture
@@ -137,7 +137,7 @@ class SuiteFixtures:
 
     @pytest_asyncio.fixture
     async def fresh(self, make: MakeProvider) -> AsyncIterator[MakeProvider]:
-        """As `make`, and what it has made is closed at the end."""
+        """Yield a function that does what `make` does; what it has made is closed at the end."""
         made: list[Provider] = []
 
         def again() -> Provider:
@@ -209,6 +209,6 @@ class SuiteFixtures:
 
 
 def record_of(asked: ProvisionRequest) -> Any:
-    """What the provisioner has recorded before it asked."""
+    """Return the record that the provisioner has written before it sends this request."""
     launch = LaunchSpec(fleet=asked.fleet, provider="", instance_type=asked.instance_type)
     return instance_decisions.intended_record(asked.pool, asked.name, launch, "", datetime.now(UTC))

@@ -1,1 +1,1 @@
-"""What providers report of their hosts: events that they schedule, and failing status checks."""
+"""Providers report events that they schedule for their hosts, and failing status checks."""

@@ -1,4 +1,4 @@
-"""What a provider's report of its hosts changes: notices and failing checks. Pure.
+"""Decides which notices and failing checks follow from a provider's report of its hosts. Pure.
 
 A node's agent reads most of the same events on its host and publishes them itself. What its record
 has of an event by then is not announced a second time; the provider's word counts where no agent
@@ -26,7 +26,10 @@ ID_CHARS: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportChange:
-    """What follows for one instance: its record, and the events to publish before it is written."""
+    """Holds what follows for one instance: its record, and events.
+
+    The events are published before the record is written.
+    """
 
     key: str
     record: InstanceRecord
@@ -39,7 +42,7 @@ def changes(
     report: HostReport,
     now: datetime,
 ) -> list[ReportChange]:
-    """What a whole report changes of the running instances of its provider, by their keys."""
+    """Return what a whole report changes of its provider's running instances, by their keys."""
     scheduled: dict[str, list[ScheduledEvent]] = {}
     for event in report.events:
         scheduled.setdefault(event.provider_id, []).append(event)

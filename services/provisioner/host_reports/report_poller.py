@@ -40,7 +40,7 @@ _nodes = decoder(NodeRecord)
 
 
 class NoticeQueueReader:
-    """The reader of one replica.
+    """Reads the providers' queues of notices, in one replica.
 
     One replica reads, under the lease of the sweep. A message is deleted once its notice is stored:
     a crash before that has it delivered again, which publishes the same event.
@@ -63,7 +63,7 @@ class NoticeQueueReader:
 
     @property
     def has_queues(self) -> bool:
-        """Whether there is anything to read."""
+        """Return whether any provider has a queue to read."""
         return bool(self._queues)
 
     async def run(self, lease: Lease) -> None:
@@ -120,7 +120,7 @@ class NoticeQueueReader:
 
 
 class ReportPoller:
-    """The questions of one replica."""
+    """Asks providers for reports of their hosts, in one replica."""
 
     def __init__(self, bus: Bus, clock: Clock, store: InstanceStore, providers: Providers) -> None:
         self._bus = bus

@@ -41,7 +41,7 @@ ADOPTED: Final = "adopted"
 
 
 def may_be_hidden(record: InstanceRecord, unseen: Iterable[str]) -> bool:
-    """Whether the record's instance may exist where its provider could not look.
+    """Return whether the record's instance may exist where its provider could not look.
 
     Without a known provider ID it may be in any such place.
     """
@@ -50,7 +50,7 @@ def may_be_hidden(record: InstanceRecord, unseen: Iterable[str]) -> bool:
 
 
 def why_out_of_region(record: InstanceRecord, can: Capabilities) -> str:
-    """Why the provider can neither remove nor list the record's instance; empty if it can.
+    """Return why the provider can neither remove nor list the record's instance; empty if it can.
 
     Its absence from another region's list proves nothing.
     """
@@ -147,7 +147,7 @@ def type_of(record: InstanceRecord) -> str:
 
 
 def belongs_to(record: InstanceRecord, instance: Instance) -> bool:
-    """Whether a listed instance is that of this record.
+    """Return whether a listed instance is that of this record.
 
     What others have made has no fleet: its successor may have its name, and is another.
     """
@@ -169,7 +169,7 @@ def instances_of(record: InstanceRecord, listed: Iterable[Instance]) -> list[Ins
 
 
 def down_reason(instance: Instance) -> str:
-    """Why a listed instance does not run, as its provider reports; empty: it does, or may."""
+    """Return why a listed instance does not run, as its provider reports; empty: it does or may."""
     if instance.may_hold:
         return ""
     return "its provider lists it as stopped" if instance.status == "stopped" else ""
@@ -183,7 +183,7 @@ def find_adoptable(record: InstanceRecord, listed: Iterable[Instance]) -> Instan
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What happens to an instance just launched or adopted, and the record to write."""
+    """Says what happens to an instance just launched or adopted, and holds the record to write."""
 
     outcome: Literal["running", "surplus", "removed", "kept", "doubtful"]
     """It is recorded; another one is recorded, so remove it; its removal was requested

@@ -30,7 +30,7 @@ Change = Callable[[InstanceRecord | None], InstanceRecord | None]
 
 
 class InstanceStore:
-    """The records of instances."""
+    """Reads and writes the records of instances."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -51,7 +51,7 @@ class InstanceStore:
         return (await self._records.read(key)).record
 
     async def all(self, pool: str = "", names: Collection[str] = ()) -> dict[str, InstanceRecord]:
-        """Every readable record, or those of these `names`, by key."""
+        """Return every readable record, or those of these `names`, by key."""
         found = await self.all_keys(pool)
         return {
             key: record

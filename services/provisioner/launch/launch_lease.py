@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def may_request(record: InstanceRecord, offering: Offering | None) -> bool:
-    """Whether this offering may still be requested, as the record is now."""
+    """Return whether this offering may still be requested, as the record is now."""
     return record.state == "intended" and record.offering == offering
 
 
@@ -51,7 +51,7 @@ def count_request(
 
 
 def is_only_requester(count: int, before: int) -> bool:
-    """Whether no other replica has requested it, by the count with this request in it."""
+    """Return whether no other replica has requested it, by the count with this request in it."""
     return count == (before or 1)
 
 
@@ -59,7 +59,7 @@ def is_only_requester(count: int, before: int) -> bool:
 
 
 class LaunchLease:
-    """The lease on one launch."""
+    """Holds the lease on one launch, and keeps it renewed."""
 
     def __init__(self, lease: Lease, renewal: "asyncio.Task[None]") -> None:
         """`renewal` keeps the lease."""
@@ -81,7 +81,7 @@ class LaunchLease:
 
 
 class LaunchLeases:
-    """The launch leases of one replica."""
+    """Takes the launch leases of one replica."""
 
     def __init__(self, bus: Bus, clock: Clock, replica: str) -> None:
         self._bus = bus

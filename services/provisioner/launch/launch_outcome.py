@@ -1,4 +1,4 @@
-"""What a launch requests from a provider, and how it ends, by its record."""
+"""Makes a launch's request to a provider, and reads how the launch ended, by its record."""
 
 from typing import get_args
 

@@ -25,7 +25,7 @@ class RestoredLaunches:
         self._bus = bus
 
     async def why_kept(self, pool: str, node: str, saga: str) -> str:
-        """Why a node may be in service, whatever its launch's log says; empty: it is not."""
+        """Return why a node may be in service, whatever its launch's log says; empty: it is not."""
         beat = readable_record(await self._bus.get(HEARTBEATS, node_key(pool, node)), _beat)
         if beat is not None and beat.admitted_at is not None:
             at = f"{beat.admitted_at:%Y-%m-%d %H:%M:%S}Z"

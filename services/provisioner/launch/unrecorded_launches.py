@@ -14,7 +14,7 @@ Names = frozenset[tuple[str, str]]
 
 
 class UnrecordedLaunches:
-    """What each provider had when the bus was last connected."""
+    """Remembers which instances each provider had when the bus was last connected."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -22,7 +22,7 @@ class UnrecordedLaunches:
         """Provider -> which connection it was listed after, and what it had."""
 
     async def may_include(self, record: InstanceRecord, calls: ProviderCalls) -> bool:
-        """Whether an instance of this name may exist; ProviderError where it cannot be listed."""
+        """Return whether an instance of this name may exist; ProviderError where it is unknown."""
         connection, provider = self._bus.connections, calls.provider.name
         known = self._listed.get(provider)
         if known is None or known[0] != connection:

@@ -1,4 +1,4 @@
-"""Which offerings have had spot instances taken away lately, and how much that counts. Pure.
+"""Counts, for each offering, the spot instances that were taken away lately, by their age. Pure.
 
 An interruption counts one when it is recorded and half as much after each half-life, which the pool
 that launches says. The newest are kept, each instance once.
@@ -30,7 +30,7 @@ def with_interruption(
 
 
 def count(recent: Sequence[Interruption], half_life_seconds: float, now: datetime) -> int:
-    """How many interruptions count now, each by its age, rounded half up."""
+    """Return how many interruptions count now, each by its age, rounded half up."""
     if not half_life_seconds:
         return 0
     ages = ((now - each.at).total_seconds() for each in recent)

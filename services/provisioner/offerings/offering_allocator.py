@@ -71,7 +71,7 @@ class LaunchRefusedError(NavarchError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """The offering of a launch, as recorded."""
+    """Holds the offering of a launch, as recorded."""
 
     record: InstanceRecord
     target: offering_blocks.BlockTarget

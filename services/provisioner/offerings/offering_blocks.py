@@ -1,4 +1,4 @@
-"""What failed launches block: the scope, until when, and which launch probes it. Pure.
+"""Decides what failed launches block: the scope, until when, and which launch probes it. Pure.
 
 A failure blocks a scope according to its kind: one offering without capacity, a type that a zone
 lacks, a quota, a whole account. After a wait a single launch probes the block; if it fails for the
@@ -46,14 +46,14 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class ProbeDue:
-    """It is blocked, and the launch that claims these keys may probe it."""
+    """The offering is blocked, and the launch that claims these keys may probe it."""
 
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """It is blocked at least until then."""
+    """The offering is blocked at least until then."""
 
     until: datetime
     record: BlockRecord

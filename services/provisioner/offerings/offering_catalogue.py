@@ -35,7 +35,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class OfferingCatalogue:
-    """The instance types of the configured providers."""
+    """Holds the instance types of the configured providers."""
 
     types: InstanceTypes
     sites: Mapping[str, ProviderTraits]

@@ -53,7 +53,7 @@ class ScoredCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceLimit:
-    """What a launch may cost, and the refusal and reason for one that costs more."""
+    """Says what a launch may cost, and holds the refusal and reason for one that costs more."""
 
     dollars: float
     refusal: LaunchRefusal
@@ -146,7 +146,7 @@ def choose(
 def preference(
     each: ScoredCandidate, *, whole: bool = True
 ) -> tuple[bool, int, int, int, float, int]:
-    """What the candidates are sorted by; not `whole`: as if none was ever interrupted."""
+    """Return the key that sorts candidates; not `whole`: as if none was ever interrupted."""
     candidate = each.candidate
     taken = each.interruptions if whole else 0
     place = (candidate.fallback, each.failed_place, -each.near)
@@ -188,7 +188,7 @@ def _why_too_expensive(
 
 
 def saving_limits(choice: Choice) -> tuple[PriceLimit, ...]:
-    """What a launch may cost that replaces a dearer node."""
+    """Return the limits on the price of a launch that replaces a dearer node."""
     if not choice.max_dollars:
         return ()
     because = f"more than ${choice.max_dollars:g}, at which it would save enough"
@@ -215,7 +215,7 @@ def describe_scope(record: BlockRecord) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPace:
-    """How many calls to one offering may start within PACE_SECONDS.
+    """Says how many calls to one offering may start within PACE_SECONDS.
 
     Few at first, so that not every launch has to find out that there is no capacity; the number
     doubles each time that no call fails.

@@ -30,7 +30,7 @@ IGNORES_INSTANCES: Final = frozenset({"priority", "cost", "availability"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceQuote:
-    """An offering's price and its source."""
+    """Holds an offering's price and its source."""
 
     dollars_per_hour: float | None = None
     source: Literal["", "provider", "catalogue"] = ""
@@ -126,7 +126,7 @@ class OfferingScorer:
     def quota_block(
         self, target: offering_blocks.BlockTarget, known: OfferingRecords
     ) -> BlockRecord | None:
-        """What a full quota blocks, as the provider reported it; it may have room since."""
+        """Return what a full quota blocks, as the provider reported it; it may have room since."""
         record = known.prices.get(target.offering.provider)
         return quotas.quota_block(record, target.offering, target.model, self._clock.now())
 

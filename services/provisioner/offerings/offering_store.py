@@ -36,7 +36,7 @@ FRESH_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class OfferingRecords:
-    """The contents of OFFERINGS."""
+    """Holds the contents of OFFERINGS."""
 
     blocks: dict[str, BlockRecord] = field(default_factory=dict)
     prices: dict[str, PricesRecord] = field(default_factory=dict)

@@ -49,23 +49,23 @@ class NotWhole:
 
 
 def must_be_together(launch: LaunchSpec) -> bool:
-    """Whether a launch may go to one place only."""
+    """Return whether a launch may go to one place only."""
     return launch.choice is not None and launch.choice.required
 
 
 def owner_of(record: InstanceRecord) -> str:
-    """The gang of a launch; of one without: its own name."""
+    """Return the gang of a launch, or its own name where it has no gang."""
     return record.launch.gang or record.instance
 
 
 def place_of(offering: Offering, together: Together) -> Place:
-    """The place of an offering."""
+    """Return the place of an offering."""
     zone = offering.zone if together == "zone" else ""
     return Place(provider=offering.provider, region=offering.region, zone=zone)
 
 
 def is_in(offering: Offering, place: Place, together: Together) -> bool:
-    """Whether an offering is in a place; an empty region is the provider's only one."""
+    """Return whether an offering is in a place; an empty region is the provider's only one."""
     found = place_of(offering, together)
     same_region = found.region == place.region or "" in (found.region, place.region)
     return (found.provider, found.zone) == (place.provider, place.zone) and same_region
@@ -74,7 +74,7 @@ def is_in(offering: Offering, place: Place, together: Together) -> bool:
 def choose_place(
     found: PlacementRecord | None, launch: InstanceRecord, others: Iterable[InstanceRecord]
 ) -> FollowPlace | AnyPlace | NotWhole:
-    """Where a launch goes; `others`: the pool's other instances."""
+    """Decide where a launch goes; `others`: the pool's other instances."""
     choice = launch.launch.choice
     together: Together = choice.together if choice is not None else ""
     if found is not None and found.owner == owner_of(launch):
@@ -193,7 +193,7 @@ def should_leave(
     offerings: Iterable[Offering],
     probes: Container[str] = (),
 ) -> bool:
-    """Whether a gang leaves a place without capacity at once: it has nothing there to keep.
+    """Return whether a gang leaves a place without capacity at once: it has nothing there to keep.
 
     Only where another place was not tried; else it waits for this one. `probes`: the launches that
     probe what is blocked; one of its own may not have recorded its offering yet.
@@ -222,7 +222,7 @@ def should_leave(
 
 
 def rank(found: PlacementRecord | None, offering: Offering, together: Together) -> int:
-    """In which order places are tried: 0 one that has not failed, then the longest ago."""
+    """Return the place in the order of trying: 0 where none has failed, then the longest ago."""
     tried = found.tried if found is not None else ()
     numbers = (
         number for number, each in enumerate(tried, 1) if is_in(offering, each.place, together)

@@ -60,12 +60,15 @@ class Placements:
         offerings: Iterable[Offering],
         probes: Container[str],
     ) -> bool:
-        """Whether a gang that waits for capacity leaves its place at once for another."""
+        """Return whether a gang that waits for capacity leaves its place at once for another."""
         others = (await self._store.all(launch.pool)).values()
         return placement_choice.should_leave(chosen.found, launch, others, offerings, probes)
 
     async def instances(self, pool: str) -> Collection[InstanceRecord]:
-        """A pool's instances, at most FRESH_SECONDS old: all launches of a gang ask for them."""
+        """Return a pool's instances, at most FRESH_SECONDS old.
+
+        All launches of a gang read them.
+        """
         now = self._clock.monotonic()
         read_at, found = self._instances.get(pool, (-FRESH_SECONDS, {}))
         if now - read_at >= FRESH_SECONDS:

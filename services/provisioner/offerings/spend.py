@@ -1,4 +1,4 @@
-"""What a pool and the fleet cost per hour, including launches in progress. Pure.
+"""Adds up what a pool and the fleet cost per hour, including launches in progress. Pure.
 
 A launch's price counts as soon as its offering is chosen: first as a reservation, then by its own
 record. A reservation is kept longer than that, because other replicas read records with a delay;

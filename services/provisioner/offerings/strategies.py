@@ -24,7 +24,7 @@ class _WithoutOptions:
 
 
 class Priority(_WithoutOptions):
-    """The pool's own order of providers, types and zones."""
+    """Keeps the pool's own order of providers, types and zones."""
 
     async def score(self, option: LaunchOption) -> float:
         """Prefer the earlier one."""
@@ -32,10 +32,10 @@ class Priority(_WithoutOptions):
 
 
 class Cost:
-    """The cheapest first, optionally per GPU."""
+    """Prefers the cheapest, optionally per GPU."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`strategy: {type: cost, per_gpu: true}`."""
+        """Configures `strategy: {type: cost, per_gpu: true}`."""
 
         per_gpu: bool = False
 
@@ -50,7 +50,7 @@ class Cost:
 
 
 class Availability(_WithoutOptions):
-    """The most likely available first: by recent failures, then by the provider's statement."""
+    """Prefers the most likely available: by recent failures, then by the provider's statement."""
 
     async def score(self, option: LaunchOption) -> float:
         """Failures weigh more than the provider's statement."""
@@ -62,7 +62,7 @@ class RoundRobin:
     """Spread: the offering with the fewest of the pool's instances, for its weight, first."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`strategy: {type: round-robin, weights: {lambda: 3}}`."""
+        """Configures `strategy: {type: round-robin, weights: {lambda: 3}}`."""
 
         weights: dict[str, Annotated[float, msgspec.Meta(gt=0, le=1000)]] = {}  # noqa: RUF012
         """Provider -> its share of the instances; 1 for those that are not here."""

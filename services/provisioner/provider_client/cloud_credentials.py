@@ -37,7 +37,7 @@ SourceKind = Literal["stored", "file", "env", "command"]
 
 
 class SecretSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a secret is."""
+    """Says where a secret is."""
 
     kind: SourceKind
     where: str = ""
@@ -47,7 +47,7 @@ class SecretSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class StoredCredentials(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The stored credentials of one provider."""
+    """Holds the stored credentials of one provider."""
 
     options: dict[str, str] = {}
     secret: SecretSource | None = None

@@ -8,7 +8,7 @@ from services.provisioner.provider_client.provider import Instance
 
 
 class InstanceList(list[Instance]):
-    """What a provider listed; thousands of removals look up their instance in the same one."""
+    """Holds what a provider listed; thousands of removals look up their instance in it."""
 
     @classmethod
     def of(cls, listed: Iterable[Instance]) -> "InstanceList":
@@ -17,7 +17,7 @@ class InstanceList(list[Instance]):
 
     @cached_property
     def by_id(self) -> dict[str, list[Instance]]:
-        """Provider ID -> instances."""
+        """Return the instances of each provider ID."""
         found = defaultdict[str, list[Instance]](list)
         for each in self:
             found[each.provider_id].append(each)

@@ -1,4 +1,4 @@
-"""Which launches one request makes, for clouds that launch several instances with one request.
+"""Decides which launches one request makes, for clouds that launch several instances with one.
 
 A repeated launch must repeat its request exactly, at whatever replica: the cloud recognises it by
 its token, and refuses other parameters under the same token. So each launch claims the request in
@@ -37,7 +37,7 @@ R = TypeVar("R", bound=Record)
 
 
 class Batch(NamedTuple):
-    """One request."""
+    """Holds one request, and the launches that it makes."""
 
     request: str
     """Its token; one launch alone has the launch's own."""
@@ -56,7 +56,7 @@ class Records(Protocol[R]):
 
 
 class LocalRecords(dict[str, Versioned[R]]):
-    """Records of this process alone."""
+    """Keeps records of this process alone."""
 
     async def read(self, key: str) -> Versioned[R]:
         """Return the record and its revision."""
@@ -174,7 +174,7 @@ MakeLaunchBatches = Callable[[str], LaunchBatches]
 
 
 def shared_launch_batches(bus: Bus, provider: str) -> LaunchBatches:
-    """The requests of all replicas."""
+    """Return the requests that all replicas share."""
     return LaunchBatches(
         provider,
         RecordBucket(bus, LEASES, LaunchClaimRecord, lambda _: RECORD_TTL_SECONDS),
@@ -183,7 +183,7 @@ def shared_launch_batches(bus: Bus, provider: str) -> LaunchBatches:
 
 
 def local_launch_batches(provider: str) -> LaunchBatches:
-    """The requests of this process alone."""
+    """Return the requests of this process, which no replica shares."""
     claims, batches = LocalRecords[LaunchClaimRecord](), LocalRecords[LaunchBatchRecord]()
     return LaunchBatches(provider, claims, batches)
 

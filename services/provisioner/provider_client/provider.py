@@ -1,4 +1,4 @@
-"""The contract between the provisioner and a provider plugin.
+"""Defines the contract between the provisioner and a provider plugin.
 
 A plugin is a class with an inner msgspec struct `Options`, constructed with `options=` and
 `environment=`, and found by entry point (`navarch.providers`) or as `module:Class`. It maps its
@@ -43,7 +43,7 @@ InstanceStatus = Literal["pending", "running", "stopping", "stopped"]
 
 
 class ProvisionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to launch."""
+    """Says what to launch."""
 
     name: str
     """Unique in the fleet; the instance's name at the provider, where it has names."""
@@ -71,7 +71,7 @@ class ProvisionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
-    """An instance of a provider."""
+    """An instance as its provider lists it."""
 
     name: str
     provider_id: str
@@ -98,7 +98,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduledEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """What a provider will do to an instance, as its API reports."""
+    """Says what a provider will do to an instance, as its API reports."""
 
     provider_id: str
     event: str
@@ -113,7 +113,7 @@ class ScheduledEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a provider reports of the hosts of its instances; whole, or an error is raised."""
+    """Holds what a provider reports of its instances' hosts; whole, or an error is raised."""
 
     events: tuple[ScheduledEvent, ...] = ()
     impaired: dict[str, str] = {}
@@ -121,7 +121,7 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueuedNotice(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of a provider's queue of notices."""
+    """Holds a message of a provider's queue of notices."""
 
     receipt: str
     """By which it is deleted."""
@@ -133,7 +133,7 @@ class QueuedNotice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a provider can do beyond the contract."""
+    """Says what a provider can do beyond the contract."""
 
     idempotency_token: bool = False
     """The provider drops a repeated launch by itself."""
@@ -171,7 +171,7 @@ class Provider(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the provider can do beyond the contract."""
+        """Return what the provider can do beyond the contract."""
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Launch the instance, or return the one that this token has launched already."""
@@ -215,7 +215,7 @@ class ColdRestarts(Protocol):
     """A provider that can switch some of its machines off and on."""
 
     def can_restart_cold(self, instance: Instance) -> bool:
-        """Whether this one can be."""
+        """Return whether this instance can be switched off and on."""
 
     async def restart_cold(self, instance: Instance) -> None:
         """Switch it off and on, which may take minutes; INVALID if it cannot be. Repeatable."""
@@ -272,7 +272,7 @@ class JoinsFabric(Protocol):
     """A provider whose options say which nodes join a network for RDMA."""
 
     def joins_fabric(self, request: ProvisionRequest) -> bool:
-        """Whether this launch does; ProviderError if its options are not valid."""
+        """Return whether this launch joins it; ProviderError if its options are not valid."""
 
 
 @runtime_checkable

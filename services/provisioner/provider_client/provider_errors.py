@@ -22,7 +22,7 @@ family of types, everything of the account, or the pool until its configuration 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRule:
-    """What one kind of error allows."""
+    """Says what one kind of error allows."""
 
     scope: Scope
     retry_in_step: bool = False
@@ -121,7 +121,7 @@ class ProviderError(NavarchError):
 
 
 def unreadable(body: bytes) -> str:
-    """What is said of an error whose body is not the provider's JSON: a proxy's page, for one."""
+    """Describe an error whose body is not the provider's JSON: a proxy's page, for one."""
     return f"{len(body)} bytes that are not the provider's JSON"
 
 
@@ -137,7 +137,7 @@ async def none_if(call: Awaitable[T], *signs: int | str) -> T | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorTable:
-    """The kinds of a provider's error codes, and of HTTP statuses without a known code."""
+    """Maps a provider's error codes, and HTTP statuses without a known code, to kinds of errors."""
 
     codes: Mapping[str, ProviderErrorKind]
     statuses: Mapping[int, ProviderErrorKind] = field(default_factory=lambda: COMMON_STATUSES)

@@ -71,14 +71,14 @@ class RequestRate:
 
     @property
     def slack_seconds(self) -> float:
-        """How late a slot may still be used."""
+        """Return how many seconds late a slot may still be used."""
         if self.tokens_kept_back:
             return self.tokens_kept_back * self.interval_seconds
         limited = self.interval_seconds or min(self.slower_seconds.values(), default=0.0)
         return min(limited * SLACK_PART, SLACK_SECONDS_MAX)
 
     def spacing(self, kind: str = "") -> timedelta:
-        """How far slots of a kind are apart once the bucket is empty."""
+        """Return how far slots of a kind are apart once the bucket is empty."""
         if kind in self.slower_seconds:
             seconds = self.slower_seconds[kind]
             part = min(seconds * SLACK_PART, SLACK_SECONDS_MAX)
@@ -90,7 +90,7 @@ class RequestRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextSlot:
-    """From when the next slot may start, and the next of each kind; absent: at once."""
+    """Says when the next slot may start, and the next of each kind; absent: at once."""
 
     not_before: datetime | None = None
     full_at: datetime | None = None
@@ -145,7 +145,7 @@ def throttled_record(
 
 
 def is_in_time(since_sent_seconds: float, wait: float, rate: RequestRate) -> bool:
-    """Whether a slot may still be used, so long after its record was sent."""
+    """Return whether a slot may still be used, so many seconds after its record was sent."""
     return since_sent_seconds - wait <= rate.slack_seconds
 
 
@@ -167,7 +167,7 @@ MakeRateLimiter = Callable[[str, RequestRate], RateLimiter]
 
 
 class LocalRateLimiter:
-    """Slots in this process alone."""
+    """Gives slots to this process alone."""
 
     def __init__(self, rate: RequestRate) -> None:
         self._rate = rate

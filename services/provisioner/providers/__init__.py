@@ -1,1 +1,1 @@
-"""One module per provider."""
+"""Each provider has one module."""

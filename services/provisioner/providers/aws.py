@@ -1,4 +1,4 @@
-"""AWS EC2: instances of one account in one region.
+"""Launches and removes instances at AWS EC2, of one account in one region.
 
 RunInstances takes a client token and drops a repeated request by itself (`aws_launch_requests`). A
 launch's own token is derived from the intention, the zone and the market, because EC2 refuses the
@@ -69,10 +69,10 @@ STATUSES: Final[dict[str, InstanceStatus]] = {
 
 
 class AwsProvider:
-    """Instances of one account in one region."""
+    """Launches and removes instances of one account in one region."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`providers: {aws: {type: aws, region: us-east-1, image: ami-…}}`."""
+        """Configures `providers: {aws: {type: aws, region: us-east-1, image: ami-…}}`."""
 
         region: str
         """The region: `us-east-1`."""
@@ -128,7 +128,7 @@ class AwsProvider:
 
         @property
         def root_disk(self) -> DiskOptions:
-            """What the root volume is to be."""
+            """Return what the root volume is to be."""
             return msgspec.structs.replace(self.disk, gb=self.disk.gb or self.root_gb)
 
     per_pool: ClassVar = frozenset(
@@ -191,7 +191,7 @@ class AwsProvider:
         return _instance(made, self.options.region)
 
     def joins_fabric(self, request: ProvisionRequest) -> bool:
-        """Whether the node gets EFA interfaces."""
+        """Return whether the node gets EFA interfaces."""
         return options_of(self, self.options, request).efa
 
     canonical_id = staticmethod(aws_instance_id)
@@ -228,7 +228,7 @@ class AwsProvider:
         return await self._reports.read()
 
     async def queued_notices(self) -> Sequence[QueuedNotice]:
-        """Some messages of the queue."""
+        """Return some messages of the queue."""
         return await self._notices.read()
 
     async def delete_notices(self, receipts: Sequence[str]) -> None:

@@ -79,7 +79,7 @@ NO_CREDENTIALS: Final = (
 
 
 def rate_of(what: str) -> RequestRate:
-    """The rate of an action, by the name of the SDK's method."""
+    """Return the rate of an action, by the name of the SDK's method."""
     return RATES.get(what, READ_RATE if what.startswith("describe_") else CHANGE_RATE)
 
 
@@ -89,7 +89,7 @@ def described(answer: Any) -> list[Any]:
 
 
 class AwsClients:
-    """One client for each service, and one rate limiter for each action."""
+    """Holds one client for each service, and one rate limiter for each action."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The kinds of EC2's error codes: one row for each. Pure.
+"""Maps EC2's error codes to kinds: one row for each. Pure.
 
 Source: the error codes of the EC2 API reference, and those that public autoscalers handle.
 """

@@ -1,4 +1,4 @@
-"""The parameters of RunInstances, part by part. Pure.
+"""Makes the parameters of RunInstances, part by part. Pure.
 
 Sources: the EC2 API reference (RunInstances, DescribeInstanceTypes) and the EC2 user guide's pages
 on EFA, Capacity Reservations and Capacity Blocks.
@@ -41,12 +41,12 @@ class DiskOptions(Setting, frozen=True, kw_only=True):
 
     @property
     def is_set(self) -> bool:
-        """Whether it differs from what the image says."""
+        """Return whether the volume differs from what the image says."""
         return self != DiskOptions()
 
 
 class EfaCards(NamedTuple):
-    """What of an instance type's network is asked for."""
+    """Says how much of an instance type's network is requested."""
 
     interfaces: int
     """EFA interfaces at most; 0: it has no EFA."""
@@ -54,7 +54,7 @@ class EfaCards(NamedTuple):
 
 
 def default_image(instance_type: str) -> str:
-    """AWS's newest image with the driver, for the processors of an instance type.
+    """Return AWS's newest image with the driver, for the processors of an instance type.
 
     EC2 looks it up at the launch, with the caller's right to ssm:GetParameters.
     """
@@ -82,7 +82,7 @@ def place(
 
 
 def market(name: str, pool_price: float, provider_price: str) -> dict[str, Any]:
-    """How it is paid; prices in dollars per hour, 0 and empty: none given."""
+    """Return how an instance is paid; prices in dollars per hour, 0 and empty: none given."""
     if name != "spot":
         return {}
     max_price = f"{pool_price:g}" if pool_price else provider_price
@@ -103,7 +103,7 @@ def reservation(target: str, *, block: bool) -> dict[str, Any]:
 
 
 def machine(instance_profile: str, disk: DiskOptions, root_device: str) -> dict[str, Any]:
-    """The role of the node itself, and its root volume."""
+    """Return the parameters for the role of the node itself, and for its root volume."""
     given: dict[str, Any] = {}
     if instance_profile:
         given["IamInstanceProfile"] = {"Name": instance_profile}
@@ -130,7 +130,7 @@ def efa_cards(network: Mapping[str, Any]) -> EfaCards:
 
 
 def with_efa(given: Mapping[str, Any], cards: EfaCards) -> dict[str, Any]:
-    """The same launch with an interface for IP on the first card, and EFA interfaces on all.
+    """Return the launch with an interface for IP on the first card, and EFA interfaces on all.
 
     The first card has EFA unless the type has fewer EFA interfaces than cards. Subnet and security
     groups belong to the interfaces then, as EC2 takes them at one place alone.

@@ -55,7 +55,7 @@ Answers = Mapping[str, Ec2Instance | Exception]
 
 
 class LaunchParameters(NamedTuple):
-    """What one launch wants of EC2."""
+    """Holds what one launch requests of EC2."""
 
     common: Mapping[str, Any]
     """RunInstances' parameters, except counts, client token and tags."""
@@ -64,18 +64,18 @@ class LaunchParameters(NamedTuple):
 
     @property
     def shape(self) -> str:
-        """What launches of one request have in common."""
+        """Return a digest of what launches of one request have in common."""
         both = msgspec.json.encode(self, order="deterministic")
         return hashlib.sha256(both).hexdigest()
 
     @property
     def launches_max(self) -> int:
-        """How many one request may make."""
+        """Return how many launches one request may make."""
         room = TAGS_MAX - len(self.shared_tags) - len(OWN_TAGS)
         return max(1, min(LAUNCHES_PER_REQUEST_MAX, room))
 
     def request(self, batch: Batch) -> dict[str, Any]:
-        """RunInstances' parameters."""
+        """Return RunInstances' parameters for a batch."""
         several = {
             f"{BATCH_TAG}{index}": f"{each.node} {each.token}"
             for index, each in enumerate(batch.launches)
@@ -93,7 +93,7 @@ class LaunchParameters(NamedTuple):
 
 
 def shared_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Of a launch's tags, those that other launches have as well."""
+    """Return those of a launch's tags that other launches have as well."""
     return {key: each for key, each in tags.items() if key not in OWN_TAGS}
 
 
@@ -108,7 +108,7 @@ def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def tags_of_instance(made: Mapping[str, Any]) -> dict[str, str]:
-    """An instance's tags; those of its launch in place of all of its request."""
+    """Return an instance's tags, with those of its launch in place of all of its request."""
     tags = {each["Key"]: each["Value"] for each in made.get("Tags", ())}
     mine = tags.get(f"{BATCH_TAG}{made.get('AmiLaunchIndex', 0)}", "")
     node, _, token = mine.partition(" ")
@@ -117,7 +117,7 @@ def tags_of_instance(made: Mapping[str, Any]) -> dict[str, str]:
 
 
 def says_nothing_made(batch: Batch, error: ProviderError, *, repeated: bool) -> bool:
-    """Whether a refusal says that a request for several has launched nothing, here or elsewhere.
+    """Return whether a refusal says that a request for several has launched nothing anywhere.
 
     EC2 refuses by its rate, and for lack of rights, before it looks whether it knows the token:
     another replica may have made the request while this one hung.
@@ -130,7 +130,7 @@ def says_nothing_made(batch: Batch, error: ProviderError, *, repeated: bool) -> 
 
 
 def may_be_too_many(error: ProviderError) -> bool:
-    """Whether EC2 may launch fewer than it has refused."""
+    """Return whether EC2 may launch fewer than it has refused."""
     return error.kind in MAY_BE_TOO_MANY or error.code == ADDRESSES
 
 
@@ -197,7 +197,7 @@ class _NothingToRequestError(Exception):
 
 
 class LaunchRequests:
-    """The launches of one account in one region."""
+    """Sends the launches of one account in one region."""
 
     def __init__(self, clients: AwsClients, batches: LaunchBatches) -> None:
         self._clients = clients

@@ -1,4 +1,4 @@
-"""What EC2 reports of an account's hosts: scheduled events, status checks, ends of capacity blocks.
+"""Reads what EC2 reports of hosts: scheduled events, status checks, ends of capacity blocks.
 
 Only instances about which there is something to report are listed, so a few requests suffice for
 an account of any size; they wait for their slots like all others.
@@ -101,7 +101,7 @@ def scheduled_events(statuses: Iterable[Any]) -> list[ScheduledEvent]:
 
 
 def impaired(check: str, statuses: Iterable[Any]) -> dict[str, str]:
-    """Which instances fail a check, and since when."""
+    """Return which instances fail a check, and since when."""
     part = "SystemStatus" if check.startswith("system") else "InstanceStatus"
     found: dict[str, str] = {}
     for status in statuses:
@@ -118,7 +118,7 @@ def impaired(check: str, statuses: Iterable[Any]) -> dict[str, str]:
 
 
 def reservations_of(described: Iterable[Any]) -> dict[str, tuple[str, str]]:
-    """Instance -> its capacity block, and its type."""
+    """Return the capacity block and the type of each instance, by its ID."""
     return {
         each["InstanceId"]: (each["CapacityReservationId"], each["InstanceType"])
         for each in described
@@ -129,7 +129,7 @@ def reservations_of(described: Iterable[Any]) -> dict[str, tuple[str, str]]:
 def block_ends(
     instances: Mapping[str, tuple[str, str]], reservations: Iterable[Any]
 ) -> list[ScheduledEvent]:
-    """When the instances of capacity blocks begin to be terminated."""
+    """Return when the instances of capacity blocks begin to be terminated."""
     ends: dict[str, datetime] = {
         each["CapacityReservationId"]: each["EndDate"]
         for each in reservations

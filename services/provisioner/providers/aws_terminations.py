@@ -61,7 +61,7 @@ def _may_concern_one(error: ProviderError) -> bool:
 
 
 class Terminations:
-    """The terminations of one account in one region; one request at a time."""
+    """Terminates instances of one account in one region, with one request at a time."""
 
     def __init__(self, clients: AwsClients) -> None:
         self._clients = clients

@@ -1,4 +1,4 @@
-"""Azure: virtual machines of one resource group.
+"""Launches and removes virtual machines of one resource group at Azure.
 
 A machine's name is derived from the intention, and a machine is created only if none has that name
 (`If-None-Match: *`), so a repeated launch adopts the existing one. An accepted launch can still
@@ -52,7 +52,7 @@ IN_DOUBT: Final = frozenset({"TRANSIENT", "NETWORK", "THROTTLE"})
 
 
 class AzureProvider:
-    """Virtual machines of one resource group."""
+    """Launches and removes virtual machines of one resource group."""
 
     Options = vm.AzureOptions
     per_pool: ClassVar = frozenset(
@@ -110,7 +110,7 @@ class AzureProvider:
         raise ProviderError("TRANSIENT", f"{name} is removed as fast as it is launched")
 
     def joins_fabric(self, request: ProvisionRequest) -> bool:
-        """Whether the node is in a set, within which alone Azure connects InfiniBand."""
+        """Return whether the node is in a set, within which alone Azure connects InfiniBand."""
         options = options_of(self, self.options, request)
         return bool(options.scale_set or options.availability_set)
 

@@ -1,4 +1,4 @@
-"""The kinds of Azure's error codes: one row for each. Pure.
+"""Maps Azure's error codes to kinds: one row for each. Pure.
 
 An error comes as an HTTP error, or, after the request was accepted, as the error of its operation;
 both name a code, and wrap others under `details`. Two codes have several meanings and rules beside

@@ -1,4 +1,4 @@
-"""Azure Resource Manager over HTTP, with tokens by azure-identity: pages, long operations.
+"""Calls Azure Resource Manager over HTTP, with tokens by azure-identity: pages, long operations.
 
 An accepted request continues after its answer, which names a URL to poll: `Azure-AsyncOperation`
 reports the state, `Location` answers 202 until the operation is done. The token is sent only to the
@@ -138,7 +138,7 @@ def _principal(options: AzureOptions, name: str) -> tuple[str, str]:
 
 
 class AzureClient:
-    """One subscription's Resource Manager."""
+    """Calls the Resource Manager of one subscription."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Azure's public price list: queries, and their answers as prices. Pure.
+"""Makes queries of Azure's public price list, and reads prices from their answers. Pure.
 
 The list has every meter of every service: for a machine size in a region the on-demand price and
 the current spot price, for Linux and for Windows.

@@ -1,4 +1,4 @@
-"""Azure's request bodies for one node, and its answers as instances. Pure.
+"""Makes Azure's request bodies for one node, and reads instances from its answers. Pure.
 
 A node is a machine, its disk, its network interface and optionally a public address, all named
 after it; Azure deletes the others with the machine.
@@ -59,7 +59,10 @@ STATES: Final[dict[str, InstanceStatus]] = {
 
 
 class AzureOptions(Setting, frozen=True, kw_only=True):
-    """`providers: {azure: {subscription: …, resource_group: gpus, location: eastus, …}}`."""
+    """Configures the provider by subscription, resource group and location.
+
+    `providers: {azure: {subscription: …, resource_group: gpus, location: eastus, …}}`.
+    """
 
     subscription: str
     """Id of the subscription that pays for the nodes."""

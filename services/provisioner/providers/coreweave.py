@@ -1,4 +1,4 @@
-"""CoreWeave: nodes of one Kubernetes cluster (CKS), each a node pool of its own.
+"""Launches CoreWeave nodes of one Kubernetes cluster (CKS), each as a node pool of its own.
 
 A NodePool is a custom resource of the cluster's API with a target number of nodes; which nodes a
 smaller target removes is CoreWeave's choice. So every node has a pool with a target of one. The
@@ -49,10 +49,13 @@ STRICT: Final = {"fieldValidation": "Strict"}
 
 
 class CoreWeaveProvider:
-    """Nodes of one CKS cluster."""
+    """Launches and removes nodes of one CKS cluster."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`providers: {coreweave: {type: coreweave, kubeconfig: /etc/navarch/cks.yaml}}`."""
+        """Configures the provider by its cluster's kubeconfig.
+
+        `providers: {coreweave: {type: coreweave, kubeconfig: /etc/navarch/cks.yaml}}`.
+        """
 
         kubeconfig: FilePath = ""
         """File of the cluster's kubeconfig."""

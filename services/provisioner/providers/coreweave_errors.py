@@ -1,4 +1,4 @@
-"""The kinds of CoreWeave's errors: one row for each. Pure.
+"""Maps CoreWeave's errors to kinds: one row for each. Pure.
 
 After a node pool was accepted, an error comes as one of the pool's conditions or events; before
 that as a Status of Kubernetes (`kubernetes_errors.py`). Source: CoreWeave's pages on node pools.
@@ -53,7 +53,7 @@ def pool_error(pool: Any, events: list[Any]) -> ProviderError | None:
 
 
 def is_settled(pool: Any) -> bool:
-    """Whether every condition of a pool is known and good."""
+    """Return whether every condition of a pool is known and good."""
     good = {
         _named(each)[0]
         for each in conditions_of(pool)

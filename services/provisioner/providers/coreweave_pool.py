@@ -1,4 +1,4 @@
-"""CoreWeave's node pool for one node, and its answers as instances. Pure."""
+"""Makes CoreWeave's node pool for one node, and reads instances from its answers. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -88,12 +88,12 @@ def body(
 
 
 def is_terminating(pool: Any) -> bool:
-    """Whether a pool is being removed."""
+    """Return whether a pool is being removed."""
     return bool(pool["metadata"].get("deletionTimestamp"))
 
 
 def nodes_of(pool: Any) -> int:
-    """How many nodes a pool has."""
+    """Return how many nodes a pool has."""
     return int((pool.get("status") or {}).get("currentNodes") or 0)
 
 

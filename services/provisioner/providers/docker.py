@@ -63,7 +63,7 @@ STATUSES: Final[dict[str, InstanceStatus]] = {
 
 
 class DockerProvider:
-    """Containers of one engine."""
+    """Runs nodes as containers of one engine."""
 
     capabilities = Capabilities(idempotency_token=True, fixed_capacity=True)
     """The engine refuses a second container of one name, and its list never lags.
@@ -71,7 +71,7 @@ class DockerProvider:
 A container shares its host's kernel: a reboot would repair nothing, so it is not offered."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`providers: {docker: {image: navarch-node}}`."""
+        """Configures `providers: {docker: {image: navarch-node}}`."""
 
         image: str
         """Must be on the engine's host, since no image is pulled; it runs an SSH server."""

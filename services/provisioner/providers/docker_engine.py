@@ -23,13 +23,13 @@ API_VERSION: Final = (1, 41)
 
 
 class Address(msgspec.Struct, frozen=True):
-    """In one network."""
+    """Holds a container's address in one network."""
 
     ip: str = msgspec.field(name="IPAddress", default="")
 
 
 class Networks(msgspec.Struct, frozen=True):
-    """By name."""
+    """Holds a container's networks by name."""
 
     networks: dict[str, Address] | None = msgspec.field(name="Networks", default=None)
 
@@ -43,7 +43,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
-    """The used fields of a listed container."""
+    """Holds the used fields of a listed container."""
 
     id: str = msgspec.field(name="Id")
     names: tuple[str, ...] = msgspec.field(name="Names", default=())
@@ -77,7 +77,7 @@ ENGINE: Final = "the Docker engine"
 
 
 class Engine:
-    """One Docker engine."""
+    """Calls the API of one Docker engine."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The kinds of a Docker engine's errors: by phrases of its message, then by HTTP status. Pure.
+"""Maps a Docker engine's errors to kinds: by phrases of the message, then by HTTP status. Pure.
 
 The engine has no error codes: its body is `{"message": …}`, and much that an operator or another
 host could resolve arrives as a plain 500. So a few phrases from its source come first.

@@ -1,4 +1,4 @@
-"""A provider without machines, with injected faults: for tests, simulations and experiments.
+"""Simulates a provider, with injected faults: for tests, simulations and experiments.
 
 It keeps the contract exactly except for injected faults: no capacity, an answer lost after the
 launch took effect, a termination refused, a new instance missing from the list for a while. In a
@@ -82,7 +82,7 @@ class FakeProvider:
     """Instances that exist by name only."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`providers: {fake: {gpu_count: 8}}`."""
+        """Configures `providers: {fake: {gpu_count: 8}}`."""
 
         gpu_count: Annotated[int, msgspec.Meta(ge=0, le=64)] = 8
         """GPUs of each instance."""
@@ -111,7 +111,7 @@ class FakeProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        """As the options say."""
+        """Return the capabilities that the options give."""
         return Capabilities(
             idempotency_token=self._options.idempotent,
             list_lag_seconds=self._options.list_lag_seconds,

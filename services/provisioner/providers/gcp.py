@@ -1,4 +1,4 @@
-"""Google Compute Engine: instances of one project.
+"""Launches and removes Google Compute Engine instances of one project.
 
 An instance has its node's name, which is unique in its project and zone; so a repeated launch
 adopts the existing instance. An accepted launch can still fail: its operation is read to the end.
@@ -68,7 +68,7 @@ STATUSES: Final[dict[str, InstanceStatus]] = {
 
 
 class GcpProvider:
-    """Instances of one project."""
+    """Launches and removes instances of one project."""
 
     Options = GcpOptions
     per_pool: ClassVar = frozenset(

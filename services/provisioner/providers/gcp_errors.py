@@ -1,4 +1,4 @@
-"""The kinds of Compute Engine's errors: one row for each code or reason. Pure.
+"""Maps Compute Engine's errors to kinds: one row for each code or reason. Pure.
 
 An error comes in one of two forms: as an HTTP error with `errors[].reason`, or, after the request
 was accepted, in the operation's `error.errors[].code`. Source: Compute Engine's troubleshooting

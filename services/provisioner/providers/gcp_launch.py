@@ -1,4 +1,4 @@
-"""What is launched at Google: options and description of an instance; its upkeep. Pure.
+"""Makes what is launched at Google: options and description of an instance; its upkeep. Pure.
 
 Source: Google's discovery document of Compute Engine, and its pages on disks of machine series,
 reservations, flex-start and multiple network interfaces.
@@ -65,7 +65,7 @@ def _moment(text: Any) -> datetime | None:
 
 
 class NetworkOptions(Setting, frozen=True, kw_only=True):
-    """One more network interface."""
+    """Configures one more network interface."""
 
     network: str
     """Name of the network, or its path."""
@@ -76,7 +76,7 @@ class NetworkOptions(Setting, frozen=True, kw_only=True):
 
 
 class AcceleratorOptions(Setting, frozen=True, kw_only=True):
-    """GPUs of one type."""
+    """Configures GPUs of one type."""
 
     type: str
     """`nvidia-tesla-t4`."""
@@ -85,7 +85,7 @@ class AcceleratorOptions(Setting, frozen=True, kw_only=True):
 
 
 class GcpOptions(Setting, frozen=True, kw_only=True):
-    """`providers: {gcp: {type: gcp, project: my-project, image: …}}`."""
+    """Configures `providers: {gcp: {type: gcp, project: my-project, image: …}}`."""
 
     project: str
     """Id of the project that pays for the nodes."""
@@ -152,7 +152,7 @@ class GcpOptions(Setting, frozen=True, kw_only=True):
 
 
 def launch_body(request: ProvisionRequest, options: GcpOptions, market: Market) -> dict[str, Any]:
-    """The body of `instances.insert`."""
+    """Return the body of `instances.insert`."""
     metadata = [{"key": "ssh-keys", "value": "\n".join(request.ssh_keys)}]
     metadata += [{"key": "user-data", "value": request.user_data}]
     key = options.disk_kms_key
@@ -180,7 +180,7 @@ def launch_body(request: ProvisionRequest, options: GcpOptions, market: Market) 
 
 
 def region_of_zone(zone: str) -> str:
-    """The region of a zone, as `us-central1` of `us-central1-a`."""
+    """Return the region of a zone, as `us-central1` of `us-central1-a`."""
     return zone.rpartition("-")[0]
 
 

@@ -1,4 +1,4 @@
-"""Google's machines, the price list of their parts, and quotas of GPUs.
+"""Reads Google's machines, the price list of their parts, and quotas of GPUs.
 
 Compute Engine counts GPUs by model, in each region, apart for standard and for spot machines, and
 those of older models in all regions together. A spot machine takes the standard quota where the
@@ -63,21 +63,21 @@ METRICS: Final[Mapping[str, str]] = {
 
 
 class SkuPage(msgspec.Struct, rename="camel", frozen=True):
-    """A page of the list."""
+    """Holds a page of the price list."""
 
     skus: tuple[Sku, ...] = ()
     next_page_token: str = ""
 
 
 class Accelerator(msgspec.Struct, rename="camel", frozen=True):
-    """GPUs of a machine type."""
+    """Says how many GPUs a machine type has, and which."""
 
     guest_accelerator_type: str = ""
     guest_accelerator_count: int = 0
 
 
 class MachineType(msgspec.Struct, rename="camel", frozen=True):
-    """A machine type in a zone."""
+    """Describes a machine type in a zone."""
 
     name: str
     guest_cpus: int = 0
@@ -214,7 +214,7 @@ class QuotaList(msgspec.Struct, frozen=True):
 
 
 def region_of(offering: Offering) -> str:
-    """The region of an offering."""
+    """Return the region of an offering."""
     return offering.region or region_of_zone(offering.zone)
 
 

@@ -1,4 +1,4 @@
-"""What a machine costs by Google's price list, which has its parts alone. Pure.
+"""Adds up what a machine costs by Google's price list, which has its parts alone. Pure.
 
 The Cloud Billing Catalog has a SKU for each core, GiB of memory and GPU of a machine series: by
 region, for standard and for spot machines. A machine's price is their sum, without its disks. SKUs
@@ -57,7 +57,7 @@ PARTS: Final = frozenset(
 
 
 class Money(msgspec.Struct, rename="camel", frozen=True):
-    """An amount."""
+    """Holds an amount of money in one currency."""
 
     currency_code: str = DOLLARS
     units: str = "0"
@@ -65,7 +65,7 @@ class Money(msgspec.Struct, rename="camel", frozen=True):
 
     @property
     def amount(self) -> float:
-        """In its currency; 0 where it is no number."""
+        """Return the amount in its currency; 0 where it is no number."""
         try:
             return int(self.units) + self.nanos / 1e9
         except ValueError:
@@ -73,26 +73,26 @@ class Money(msgspec.Struct, rename="camel", frozen=True):
 
 
 class TierRate(msgspec.Struct, rename="camel", frozen=True):
-    """A price from some usage on."""
+    """Holds a price that applies from some usage on."""
 
     unit_price: Money = Money()
 
 
 class PricingExpression(msgspec.Struct, rename="camel", frozen=True):
-    """A price for a unit."""
+    """Holds a price for a unit."""
 
     usage_unit: str = ""
     tiered_rates: tuple[TierRate, ...] = ()
 
 
 class PricingInfo(msgspec.Struct, rename="camel", frozen=True):
-    """A price as of a time."""
+    """Holds a price as of a time."""
 
     pricing_expression: PricingExpression = PricingExpression()
 
 
 class Category(msgspec.Struct, rename="camel", frozen=True):
-    """What kind of use it is of."""
+    """Says what kind of use a SKU is of."""
 
     usage_type: str = ""
 
@@ -148,7 +148,7 @@ def _hourly(price: PricingExpression, unit: str) -> float:
 
 
 def machine_prices(machine: Machine, rates: Rates) -> list[OfferingPrice]:
-    """The prices of a machine type, by region and market."""
+    """Return the prices of a machine type, by region and market."""
     found: list[OfferingPrice] = []
     for region in sorted(machine.regions):
         for market in MARKETS.values():

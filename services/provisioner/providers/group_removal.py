@@ -20,14 +20,14 @@ NODE_CLAIMS: Final = "/apis/karpenter.sh/v1/nodeclaims"
 
 
 class AutoScalingGroups:
-    """The groups of one account in one region."""
+    """Removes instances from the groups of one account in one region."""
 
     def __init__(self, clients: AwsClients) -> None:
         self._clients = clients
         self.region = clients.region
 
     async def state_of(self, instance_id: str) -> MemberState:
-        """Whether the instance exists, and whether a group has it."""
+        """Return whether the instance exists, and whether a group has it."""
         asked = self._clients.call("ec2", "describe_instances", InstanceIds=[instance_id])
         found = await none_if(asked, *ABSENT) or {"Reservations": []}
         states = {each["State"]["Name"] for each in described(found)}
@@ -71,7 +71,7 @@ class NodeDeletion:
         await self._api.delete(f"{NODES}/{about['name']}", uid=about["uid"])
 
     async def close(self) -> None:
-        """Nothing of its own."""
+        """Do nothing: there is nothing of its own to close."""
 
 
 class NodeClaimDeletion:
@@ -97,7 +97,7 @@ class NodeClaimDeletion:
         await self._api.delete(f"{NODE_CLAIMS}/{owners[0]['name']}", uid=owners[0]["uid"])
 
     async def close(self) -> None:
-        """Nothing of its own."""
+        """Do nothing: there is nothing of its own to close."""
 
 
 class AutoScalingRemoval:

@@ -46,13 +46,16 @@ NAME_TAG: Final = "kubernetes-node"
 
 
 class KubernetesProvider:
-    """The nodes of one cluster."""
+    """Lists and removes the nodes of one cluster."""
 
     capabilities = Capabilities(adopts=True)
     """It launches nothing."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`providers: {eks: {type: kubernetes, selectors: {training: nvidia.com/gpu.present}}}`."""
+        """Configures the provider by each pool's label selector.
+
+        `providers: {eks: {type: kubernetes, selectors: {training: nvidia.com/gpu.present}}}`.
+        """
 
         selectors: dict[str, str]
         """Pool -> label selector of its nodes, as `kubectl get nodes -l` takes it; a node that
@@ -102,7 +105,7 @@ class KubernetesProvider:
         self._removal = self._way(environment.rate_limiter)
 
     async def provision(self, request: ProvisionRequest) -> Instance:
-        """INVALID: others make the nodes."""
+        """Raise ProviderError of kind INVALID: others make the nodes."""
         raise invalid(
             f"provider {self.name} launches nothing: add `nodes: adopted` to pool {request.pool}"
         )

@@ -22,7 +22,7 @@ NODE_KEY: Final = "authentication.kubernetes.io/node-name"
 
 
 class KubernetesApi:
-    """One cluster's API."""
+    """Calls the API of one cluster."""
 
     def __init__(self, access: ClusterAccess, timeout_seconds: float) -> None:
         """Connect at the first request; ConfigurationError where that could not work."""

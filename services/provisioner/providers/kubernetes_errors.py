@@ -1,4 +1,4 @@
-"""The kinds of errors of the Kubernetes API, by the reason in its Status. Pure.
+"""Maps errors of the Kubernetes API to kinds, by the reason in its Status. Pure.
 
 Source: the reasons in Kubernetes' API machinery.
 """

@@ -1,4 +1,4 @@
-"""Lambda Cloud: GPU machines by the minute, through its public API v1.
+"""Launches GPU machines at Lambda Cloud, paid by the minute, through its public API v1.
 
 The API has no idempotency token and no chosen IDs. So the node's name and the launch's token go
 into the instance's name and tags, `provision` looks for them before it launches, and the
@@ -101,10 +101,10 @@ T = TypeVar("T")
 
 
 class LambdaProvider:
-    """Instances of one Lambda account."""
+    """Launches and removes instances of one Lambda account."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`providers: {lambda: {api_key_env: LAMBDA_API_KEY}}`."""
+        """Configures `providers: {lambda: {api_key_env: LAMBDA_API_KEY}}`."""
 
         api_key_env: str = "LAMBDA_API_KEY"
         """Environment variable that holds the key."""
@@ -162,7 +162,10 @@ class LambdaProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Without an idempotency token, a launch in doubt must be looked for."""
+        """Return what Lambda can do; it has no idempotency token.
+
+        A launch in doubt must therefore be looked for.
+        """
         return Capabilities(
             idempotency_token=False,
             prices=True,

@@ -1,4 +1,4 @@
-"""The kinds of Lambda Cloud's errors: one row for each documented code. Pure.
+"""Maps Lambda Cloud's errors to kinds: one row for each documented code. Pure.
 
 Source: the error bodies of Lambda's OpenAPI description (`{"error": {"code", "message",
 "suggestion"}}`); its documentation says to branch on `code` alone.

@@ -95,13 +95,13 @@ _kept = msgspec.json.Decoder(_InstanceFile)
 
 
 class LocalProvider:
-    """Agents on this machine."""
+    """Runs agents on this machine."""
 
     capabilities = Capabilities(idempotency_token=True, reboot=True)
     """The instance's name serves as the idempotency token."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`providers: {local: {gpu_count: 8}}`."""
+        """Configures `providers: {local: {gpu_count: 8}}`."""
 
         directory: FilePath = ""
         """Directory of the instances; empty: `local` under data_dir."""

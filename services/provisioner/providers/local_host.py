@@ -1,4 +1,4 @@
-"""What a simulated host does when its agent recovers it: reset GPUs, reboot the host.
+"""Simulates what a host does when its agent recovers it: reset GPUs, reboot the host.
 
 The agents of the local provider run this program instead of `nvidia-smi` and `systemctl reboot`.
 A reset removes from the GPUs' state file the injected faults that a reset clears. A reboot ends the
@@ -37,7 +37,7 @@ FAILED: Final = 1
 
 
 class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
-    """How the instance's agent is started; only its owner may read the file."""
+    """Says how the instance's agent is started; only its owner may read the file."""
 
     command: tuple[str, ...]
     environment: dict[str, str]

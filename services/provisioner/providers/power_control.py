@@ -83,7 +83,7 @@ TABLE: Final = ErrorTable(
 
 
 class PowerOptions(Setting, frozen=True, kw_only=True):
-    """`bmc: {user: …, password_file: …}`: the controllers of an inventory's machines."""
+    """Configures an inventory's machines' controllers: `bmc: {user: …, password_file: …}`."""
 
     type: Literal["redfish", "ipmi"] = "redfish"
     """redfish: over HTTPS; ipmi: by the command `ipmitool`, IPMI 2.0 over LAN."""
@@ -104,7 +104,7 @@ class PowerOptions(Setting, frozen=True, kw_only=True):
 
 
 class IpmiPower:
-    """One machine's controller."""
+    """Switches one machine through its controller, by IPMI."""
 
     def __init__(self, address: str, options: PowerOptions, password: str) -> None:
         """`address`: `host`, or `host:port`."""
@@ -190,7 +190,7 @@ class _System(msgspec.Struct, frozen=True):
 
 
 class RedfishPower:
-    """One machine's controller.
+    """Switches one machine through its controller, by Redfish.
 
     A controller has one system, or several in a chassis: then the inventory names which. Nothing is
     kept between two requests; a login is sent with each.

@@ -9,14 +9,14 @@ from typing import Final, NamedTuple
 
 
 class AwsInstance(NamedTuple):
-    """`aws:///us-east-1a/i-0123456789abcdef0`."""
+    """Holds the parts of `aws:///us-east-1a/i-0123456789abcdef0`."""
 
     zone: str
     instance_id: str
 
 
 class GoogleInstance(NamedTuple):
-    """`gce://project/us-central1-a/name`."""
+    """Holds the parts of `gce://project/us-central1-a/name`."""
 
     project: str
     zone: str
@@ -24,7 +24,10 @@ class GoogleInstance(NamedTuple):
 
 
 class AzureScaleSetInstance(NamedTuple):
-    """`azure:///subscriptions/…/virtualMachineScaleSets/SET/virtualMachines/7`."""
+    """Holds the parts of a machine's ID in a scale set.
+
+    `azure:///subscriptions/…/virtualMachineScaleSets/SET/virtualMachines/7`.
+    """
 
     subscription: str
     group: str

@@ -61,18 +61,18 @@ STATUSES: Final[dict[ssh_claims.ClaimState, InstanceStatus]] = {
 
 @dataclass(frozen=True, slots=True)
 class MachineReport:
-    """A machine with its report, or the reason for none."""
+    """Holds a machine with its report, or with the reason for none."""
 
     machine: InventoryMachine
     answer: ClaimReport | ProviderError
 
     @property
     def state(self) -> str:
-        """State of its claim; empty: unknown."""
+        """Return the state of the machine's claim; empty: unknown."""
         return self.answer.state if isinstance(self.answer, ClaimReport) else ""
 
     def has(self, token: str, state: ssh_claims.ClaimState) -> bool:
-        """Whether this token claims it in this state."""
+        """Return whether this token claims the machine in this state."""
         answer = self.answer
         return isinstance(answer, ClaimReport) and (answer.state, answer.token) == (state, token)
 
@@ -81,7 +81,7 @@ MachineReports = Sequence[MachineReport]
 
 
 class SshProvider:
-    """The machines of one inventory."""
+    """Claims and releases the machines of one inventory."""
 
     capabilities = Capabilities(idempotency_token=True, reboot=True, fixed_capacity=True)
     """A claim is found again by its token, and a machine is known by its name."""
@@ -158,7 +158,7 @@ class SshProvider:
             raise invalid(f"{name} is no longer claimed by {instance.name}")
 
     def can_restart_cold(self, instance: Instance) -> bool:
-        """Whether the machine's controller is known."""
+        """Return whether the machine's controller is known."""
         return self._control(instance) is not None
 
     async def restart_cold(self, instance: Instance) -> None:

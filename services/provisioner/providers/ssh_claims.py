@@ -45,7 +45,7 @@ class MachineClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine's report of its claim."""
+    """Holds a machine's report of its claim."""
 
     state: ClaimState
     token: str = ""
@@ -60,7 +60,7 @@ class ClaimReport(msgspec.Struct, frozen=True, kw_only=True):
     rebooting: bool = False
 
     def is_of(self, token: str) -> bool:
-        """Whether it is claimed by this token and not being released."""
+        """Return whether the machine is claimed by this token and not being released."""
         return self.token == token and self.state in ("taken", "held")
 
 

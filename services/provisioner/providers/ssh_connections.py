@@ -38,7 +38,7 @@ class _MachineConnection:
 
 
 class SshConnections:
-    """All machines' connections."""
+    """Keeps the connections to all machines."""
 
     def __init__(self, options: SshOptions, pins: Path, now: Callable[[], float]) -> None:
         """`pins`: the file of host keys; `now`: a monotonic clock."""

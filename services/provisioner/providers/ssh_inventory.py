@@ -1,7 +1,7 @@
-"""Options of the provider `ssh`, and its machines: from the options, or from an inventory file.
+"""Reads options of the provider `ssh`, and its machines.
 
-The file is read again whenever it has changed, so that machines are removed and added without a
-restart. Errors name file, line and key.
+The machines are in the options, or in an inventory file. The file is read again whenever it has
+changed, so that machines are removed and added without a restart. Errors name file, line and key.
 """
 
 import re
@@ -25,7 +25,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 
 
 class InventoryMachine(Setting, frozen=True, kw_only=True):
-    """One machine."""
+    """Describes one machine of an inventory."""
 
     host: str
     """Name or address at which its SSH server answers."""
@@ -61,12 +61,12 @@ class InventoryMachine(Setting, frozen=True, kw_only=True):
 
     @property
     def address(self) -> str:
-        """Its address, with the port unless it is SSH's default."""
+        """Return the machine's address, with the port unless it is SSH's default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return self.host if self.port == 22 else f"{host}:{self.port}"  # noqa: PLR2004 - SSH's port
 
     def fits(self, request: ProvisionRequest) -> bool:
-        """Whether it fits the request; an empty region or zone matches any."""
+        """Return whether the machine fits the request; an empty region or zone matches any."""
         return (
             self.type == request.instance_type
             and (self.region in ("", request.region) or not request.region)
@@ -76,7 +76,7 @@ class InventoryMachine(Setting, frozen=True, kw_only=True):
 
 
 class SshOptions(Setting, frozen=True, kw_only=True):
-    """`providers: {racks: {type: ssh, inventory: machines.yaml, key_file: …}}`."""
+    """Configures `providers: {racks: {type: ssh, inventory: machines.yaml, key_file: …}}`."""
 
     machines: tuple[InventoryMachine, ...] = ()
     inventory: FilePath = ""
@@ -108,7 +108,7 @@ class _File(Setting, frozen=True, kw_only=True):
 
 
 class SshInventory:
-    """The machines of one provider."""
+    """Reads the machines of one provider."""
 
     def __init__(self, name: str, machines: Sequence[InventoryMachine], file: str) -> None:
         """Use these machines or those of a file; ConfigurationError for neither or both."""
