@@ -66,7 +66,7 @@ async def test_callers_are_answered_under_a_flood(
 ) -> None:
     """4,300 requests without an end had the gateway answer 503 to all, and to its probes."""
     file = tmp_path / "navarch.yaml"
-    file.write_text("{}\n")
+    file.write_text("gateway: {probes_port: 0}\n")
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with gateway_process(server.url, file, NAVARCH_AUTH_TOKEN=TOKEN) as ready:
         url = httpx.URL(ready["http"])
@@ -79,10 +79,11 @@ async def test_callers_are_answered_under_a_flood(
             early.stream("GET", follow, timeout=None) as stream,
             flood(url.port, hosts, sent),
         ):
+            for address in (url, ready["probes"]):
+                async with httpx.AsyncClient(base_url=address, timeout=wait) as probe:
+                    for path in ("/livez", "/readyz", "/metrics"):
+                        assert (await probe.get(path)).status_code == 200
             async with httpx.AsyncClient(base_url=url, timeout=wait) as late:
-                assert (await late.get("/livez")).status_code == 200
-                assert (await late.get("/readyz")).status_code == 200
-                assert (await late.get("/metrics")).status_code == 200
                 assert (await late.get("/api/v1/caller")).status_code == 401
                 assert (await late.get("/api/v1/caller", headers=headers)).status_code == 200
             assert (await early.get("/api/v1/caller")).status_code == 200
