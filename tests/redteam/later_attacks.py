@@ -85,4 +85,19 @@ LATER_ATTACKS: Final = (
             "test_a_request_that_was_begun_is_answered_again_hours_later",
         ),
     ),
+    Attack(
+        40,
+        "Complete requests of strangers delay a probe that asks on a listener of its own.",
+        tests_of("redteam/test_gateway_flood", "test_callers_are_answered_under_a_flood"),
+    ),
+    Attack(
+        41,
+        "A sink's, issuer's or source's name leads elsewhere once it is connected to.",
+        tests_of(
+            "redteam/test_rebinding",
+            "test_a_name_that_changes_leads_to_nothing_of_this_machine",
+            "test_a_strangers_name_leads_to_no_address_of_this_machine",
+            "test_clients_are_made_in_one_place",
+        ),
+    ),
 )
