@@ -74,6 +74,7 @@ LATER_ATTACKS: Final = (
             "test_a_link_in_place_of_the_folder_is_refused",
             "test_a_folder_of_another_user_is_refused",
             "test_links_in_place_of_files_are_replaced",
+            "test_a_link_that_is_put_there_while_files_are_written_is_not_followed",
         ),
     ),
     Attack(
