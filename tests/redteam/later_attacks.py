@@ -101,4 +101,26 @@ LATER_ATTACKS: Final = (
             "test_clients_are_made_in_one_place",
         ),
     ),
+    Attack(
+        42,
+        "A viewer's token holds every slot of callers with answers that it does not read.",
+        (
+            *tests_of(
+                "redteam/test_slow_clients",
+                "test_a_caller_that_reads_nothing_keeps_no_other_caller_out",
+            ),
+            *tests_of("redteam/test_gateway_flood", "test_one_caller_has_a_share_of_them"),
+        ),
+    ),
+    Attack(
+        43,
+        "A token of one pool learns of the stops of other pools by a stop or resume of its own.",
+        (
+            *tests_of(
+                "gateway/test_orders",
+                "test_an_answer_has_no_stop_of_a_pool_that_its_caller_does_not_see",
+            ),
+            *tests_of("pool_manager/test_stops_on_the_bus", "test_what_makes_no_sense_is_refused"),
+        ),
+    ),
 )

@@ -37,6 +37,8 @@ HEADERS: Final[tuple[dict[str, str], ...]] = (
     {"Nats-Subject": "{victim}", "Nats-Stream": "{stream}", "Nats-Sequence": "1"},
     {"Nats-Stream-Source": "{stream} 1 > > {victim}"},
     {"Nats-Response-Type": "x", "Nats-Required-Api-Level": "99"},
+    {"Nats-Trace-Dest": "{victim}"},
+    {"Nats-Trace-Dest": "{victim}", "Nats-Trace-Only": "true"},
 )
 """Every header by which nats-server does more than store a message."""
 

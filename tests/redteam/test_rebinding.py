@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from services.gateway.authenticators.authenticator import UnreachableError
 from services.gateway.authenticators.oidc_authenticator import SigningKeys
+from services.http_client import AsyncNavarch
 from services.pool_manager.autoscaling.metrics_sources import SourceError
 from services.pool_manager.autoscaling.sources.source_http import SourceHttp
 from services.primitives.clock import SystemClock
@@ -90,6 +91,20 @@ async def test_a_name_that_changes_leads_to_nothing_of_this_machine(
     assert asked == []
     assert answered[0] == PUBLIC
     assert set(answered[1:]) == {"127.0.0.1"}
+
+
+async def test_commands_follow_a_name_to_a_tunnel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator's own /etc/hosts may have a gateway's name lead to a tunnel's end."""
+
+    async def caller(_: Request) -> Response:
+        return JSONResponse({"name": "ada", "role": "viewer", "pools": []})
+
+    rebind(monkeypatch, "127.0.0.1")
+    async with (
+        serving(Starlette(routes=[Route("/api/v1/caller", caller)])) as url,
+        AsyncNavarch(url.replace("127.0.0.1", NAME), tries_max=1) as fleet,
+    ):
+        assert (await fleet.get_caller()).name == "ada"
 
 
 @pytest.mark.parametrize(
