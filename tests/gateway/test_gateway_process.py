@@ -1,4 +1,4 @@
-"""The gateway's own process with HTTPS, client certificates, a provider and a token at once."""
+"""The gateway runs as a process with HTTPS, certificates, a provider and a token at once."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ authenticators:
 
 @asynccontextmanager
 async def gateway_process(url: str, file: Path, **environment: str) -> AsyncIterator[Any]:
-    """Run it; yields the first line of its log that says it is ready, or that it ends."""
+    """Run the gateway; yields the line of its log that says it is ready, or that it ends."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "services.gateway", "--config", str(file)),
         env=os.environ | {"NAVARCH_NATS_URL": url} | environment,
@@ -59,7 +59,7 @@ async def gateway_process(url: str, file: Path, **environment: str) -> AsyncIter
 
 @pytest.mark.usefixtures("bus")
 async def test_every_way_in_works_beside_the_others(server: EmbeddedServer, tmp_path: Path) -> None:
-    """By certificate, by provider and by the token of the environment; HTTP is not spoken."""
+    """Callers come by certificate, by provider and by token; HTTP is not spoken."""
     own, clients = authority(tmp_path, "own"), authority(tmp_path, "clients")
     settings = server_settings(own, clients)
     file = tmp_path / "navarch.yaml"

@@ -137,7 +137,7 @@ def test_known_callers_have_slots_of_their_own() -> None:
 
 
 def test_one_caller_has_a_share_of_them() -> None:
-    """Its later connections count as strangers', until others of its own have ended."""
+    """Later connections count as strangers' until others of the same caller have ended."""
     made = slots()
     for each in ("a1", "a2", "a3", "b1"):
         made.add(each, each)
