@@ -46,6 +46,10 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     """0: a free one, which the gateway logs; under `navarch serve` 8642, or a free one where that
     is taken."""
+    probes_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
+    """A port of `http.host` for probes and metrics alone, over HTTP, which callers need not reach:
+    `/livez`, `/readyz`, `/metrics`. 0: a free one, which the gateway logs; null: there is none, and
+    they are asked for at `port`, as they can be in any case."""
     tls_cert_file: FilePath = ""
     """The server's certificate, with its chain: the gateway speaks HTTPS alone."""
     tls_key_file: FilePath = ""

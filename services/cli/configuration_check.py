@@ -17,8 +17,8 @@ from services.pool_manager.service import check as check_pool_manager
 from services.primitives.errors import ConfigurationError
 from services.provisioner.service import check as check_provisioner
 from services.runtime.configured_process import Check
+from services.runtime.http_listener import check_port
 from services.runtime.process import check_service, no_check
-from services.runtime.process_http import check_port
 from services.settings.drain_warnings import drain_warnings
 from services.settings.instance_type_file import load_instance_types
 from services.settings.offering_warnings import (
@@ -66,10 +66,13 @@ def check_configuration(settings: Settings, file: Path | None) -> None:
 
 def check_served_ports(settings: Settings, file: Path | None) -> None:
     """Raise ConfigurationError if the services and the gateway of one host have one port."""
-    port = settings.gateway.port
-    if port and port == settings.http.port:
-        problem = f"{port} is `http.port` too; write another, or 0 for any free one"
-        raise setting_error("gateway.port", problem, file)
+    taken = {settings.http.port: "http.port"}
+    for key in ("port", "probes_port"):
+        port, path = getattr(settings.gateway, key), f"gateway.{key}"
+        if port and port in taken:
+            problem = f"{port} is `{taken[port]}` too; write another, or 0 for any free one"
+            raise setting_error(path, problem, file)
+        taken[port] = path
 
 
 def warnings_of(settings: Settings, file: Path | None) -> list[str]:

@@ -37,10 +37,11 @@ from services.cli.nats_config_files import (
 )
 from services.fleet_client.local_user import token_of, user_name
 from services.gateway.access_tokens import VARIABLE, new_token
-from services.gateway.gateway_start import PORT_VARIABLE, gateway_settings, listen
+from services.gateway.gateway_start import GATEWAY_KEYS, PORT_VARIABLE, gateway_settings
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import ConfigurationError, SetupError
 from services.provisioner.provider_client.cloud_credentials import stored_variable
+from services.runtime.http_listener import listen
 from services.settings.references import named_variables
 
 PROVISIONER: Final = "provisioner"
@@ -155,7 +156,7 @@ def gateway_port(settings: Settings, environment: Mapping[str, str]) -> GatewayP
 
 
 def _free_port(settings: GatewaySettings) -> str:
-    with listen(settings, None) as free:
+    with listen(settings.host, settings.port, GATEWAY_KEYS, None) as free:
         return str(free.getsockname()[1])
 
 

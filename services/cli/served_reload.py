@@ -21,7 +21,7 @@ from services.runtime.configuration_watch import (
     content_digest,
     digest_of,
 )
-from services.runtime.process_http import check_port
+from services.runtime.http_listener import check_port
 from services.runtime.reload_requests import ReloadRequests
 from services.runtime.served_process import ReloadState
 from services.settings.configuration_text import read_text

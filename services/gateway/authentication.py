@@ -53,7 +53,7 @@ class Access:
         if wait:
             detail = f"{found.name} asks more often than gateway.requests_per_minute allows"
             raise too_often(detail, wait, ", or follow /api/v1/events/stream")
-        require_room(connection)
+        require_room(connection, found.name)
         return found
 
     async def _principal(self, connection: Connection) -> Principal:
@@ -75,14 +75,14 @@ def presented(connection: Connection) -> Presented:
     )
 
 
-def require_room(connection: Connection) -> None:
+def require_room(connection: Connection, caller: str) -> None:
     """Count the connection as an authenticated caller's; ProblemError if they are too many."""
     scope: Any = connection.scope
     know = scope.get("state", {}).get(KNOW_CALLER)
-    if know is not None and not know():
+    if know is not None and not know(caller):
         raise ProblemError(
             HTTPStatus.SERVICE_UNAVAILABLE,
-            "authenticated callers have as many connections open as they may",
+            f"{caller}, or all callers together, have as many connections open as they may",
             "close event streams that no one reads, or run another gateway",
         )
 

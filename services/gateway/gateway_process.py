@@ -27,9 +27,9 @@ from services.gateway.authenticators.chain import AuthenticatorChain, make_authe
 from services.gateway.caller_rate import CallerRate
 from services.gateway.event_streams import EventRelay, EventStreams
 from services.gateway.gateway_start import (
+    GATEWAY_KEYS,
     bus_options,
     gateway_settings,
-    listen,
     require_tokens,
     tls_options,
 )
@@ -39,6 +39,7 @@ from services.gateway.inbound.inbound_routes import inbound_routes
 from services.primitives.clock import Clock, SystemClock
 from services.primitives.race import race
 from services.runtime.configuration_reload import ConfigurationReload
+from services.runtime.http_listener import listen
 from services.runtime.log_answers import (
     LOG_CHARS_MAX,
     LOG_LINES_MAX,
@@ -48,8 +49,9 @@ from services.runtime.log_answers import (
     remembered,
 )
 from services.runtime.plugin_host import PluginHost
-from services.runtime.process_http import WebServer
+from services.runtime.process_http import HttpEndpoint, WebServer
 from services.runtime.push_choice import metric_push
+from services.runtime.readiness import Readiness
 
 if TYPE_CHECKING:
     from services.gateway.assistant_endpoint import AssistantEndpoint
@@ -77,7 +79,11 @@ async def _connected(
     stopping: asyncio.Event,
 ) -> None:
     own = gateway_settings(settings, os.environ)
-    listening = listen(own, file)
+    listening = listen(own.host, own.port, GATEWAY_KEYS, file)
+    probing = None
+    if own.probes_port is not None:
+        keys = ("http.host", "gateway.probes_port")
+        probing = listen(settings.http.host, own.probes_port, keys, file)
     connecting, _ = await race(NatsBus.connect(bus_options(settings.nats)), stopping.wait())
     if connecting.cancelled():
         return
@@ -93,7 +99,7 @@ async def _connected(
         require_tokens(own, has_others=has_others, is_open=bus.is_open, file=file)
         try:
             endpoint = settings.metrics.otlp_endpoint
-            await _serve(bus, own, chain, clock, endpoint, replica, listening, stopping)
+            await _serve(bus, own, chain, clock, endpoint, replica, listening, probing, stopping)
         finally:
             await chain.close()
     finally:
@@ -109,6 +115,7 @@ async def _serve(
     otlp_endpoint: str,
     replica: str,
     listening: socket.socket,
+    probing: socket.socket | None,
     stopping: asyncio.Event,
 ) -> None:
     registry = CollectorRegistry()
@@ -123,6 +130,11 @@ async def _serve(
     beside = [assistants.run] if assistants is not None else []
     if (push := metric_push(otlp_endpoint, GATEWAY, replica, registry, clock)) is not None:
         beside.append(push.run)
+    addresses = {}
+    if probing is not None:
+        probes = HttpEndpoint(probing, registry, Readiness(bus).problem)
+        addresses["probes"] = probes.url
+        beside.append(probes.run)
     app = http_app(bus, fleet, access, streams, clock, registry, routes)
     server = WebServer(
         app,
@@ -133,7 +145,8 @@ async def _serve(
     )
     host, port = listening.getsockname()[:2]
     scheme = "https" if settings.tls_cert_file else "http"
-    log.info("ready", extra={"http": f"{scheme}://{host}:{port}"})
+    addresses["http"] = f"{scheme}://{host}:{port}"
+    log.info("ready", extra=addresses)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     relaying = asyncio.create_task(relay.run())
     others = {asyncio.create_task(each()) for each in beside}

@@ -1,7 +1,5 @@
 """Reads what the gateway needs to start: credentials, tokens, an address."""
 
-import errno
-import socket
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +19,9 @@ from services.settings.plugin_loader import locate, make_plugin, setting_error
 from services.settings.problem_list import ProblemList
 
 PORT_VARIABLE: Final = "NAVARCH_GATEWAY_PORT"
+PROBES_PORT_VARIABLE: Final = "NAVARCH_GATEWAY_PROBES_PORT"
+GATEWAY_KEYS: Final = ("gateway.host", "gateway.port")
+"""The settings of where it listens."""
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 CERTIFICATE: Final = "certificate"
 """Type of the authenticator that needs client certificates."""
@@ -40,7 +41,7 @@ def bus_options(settings: NatsSettings) -> ConnectOptions:
 
 
 def gateway_settings(settings: Settings, environment: Mapping[str, str]) -> GatewaySettings:
-    """Return the settings with the token and the port of the environment."""
+    """Return the settings with the token and the ports of the environment."""
     found, token = settings.gateway, register_secret(environment.get(VARIABLE, "").strip())
     if token and not CHARS_MIN <= len(token) <= CHARS_MAX:
         raise ConfigurationError(
@@ -48,11 +49,12 @@ def gateway_settings(settings: Settings, environment: Mapping[str, str]) -> Gate
             "(`openssl rand -base64 32`)",
             key=VARIABLE,
         )
-    port = environment.get(PORT_VARIABLE, "")
+    port, probes = (environment.get(each, "") for each in (PORT_VARIABLE, PROBES_PORT_VARIABLE))
     return msgspec.structs.replace(
         found,
         tokens=with_variable(found.tokens, token),
         port=int(port) if port.isdecimal() else found.port,
+        probes_port=int(probes) if probes.isdecimal() else found.probes_port,
     )
 
 
@@ -139,19 +141,3 @@ def require_tokens(
             f"there is none: add one (`navarch gateway token create NAME`), or set {VARIABLE}",
             file,
         )
-
-
-def listen(settings: GatewaySettings, file: Path | None) -> socket.socket:
-    """Listen; raise ConfigurationError if the address cannot be used."""
-    try:
-        found = socket.create_server((settings.host, settings.port))
-    except OSError as error:
-        raise setting_error(
-            "gateway.port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "gateway.host",
-            f"{settings.host}:{settings.port} cannot be used ({error.strerror or error}); write "
-            "another, or port 0 for any free one",
-            file,
-        ) from error
-    # Without it an answer's body waits 40 ms for the acknowledgement of its head.
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return found

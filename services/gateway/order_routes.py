@@ -25,8 +25,10 @@ from schemas.operations import (
     ServiceOrder,
 )
 from schemas.permissions import GATEWAY, SERVICES
+from schemas.stops import StopsAnswer
 from schemas.sweeps import SweepAnswer, SweepRequest
 from services.fleet_client.fleet_client import FleetClient
+from services.fleet_client.fleet_status import visible_stops
 from services.fleet_client.service_orders import node_logs, open_alerts, service_logs
 from services.gateway.access_tokens import Principal
 from services.gateway.authentication import ROLE
@@ -132,7 +134,8 @@ def _route(order: ServiceOrder[Any]) -> HTTPRouteHandler:
         fields = {names.get(name, name): each for name, each in given_fields(data).items()}
         request = make_request(order.request, **fields, **about, by=principal.name)
         async with _answered():
-            return await fleet.perform(order, request)
+            answer = await fleet.perform(order, request)
+        return visible_stops(answer, principal.sees) if isinstance(answer, StopsAnswer) else answer
 
     return operation_route(handle, order, {}, {}, order.answer)
 

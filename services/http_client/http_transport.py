@@ -103,6 +103,7 @@ class HttpTransport:
             verify=options.tls(),
             timeout=timeout,
             follow_redirects=False,
+            leads_anywhere=True,
         )
 
     async def close(self) -> None:

@@ -149,8 +149,11 @@ class FleetStops:
         def change(stops: Mapping[str, Stop]) -> Mapping[str, Stop]:
             ended[:] = [stops[scope]] if scope in stops else []
             if not ended and not unknown:
-                others = ", ".join(sorted(StopState(stops).at(now))) or "nothing"
-                raise StopRefusedError(f"{scope} is not stopped; stopped: {others}")
+                # A caller who may see one pool alone learns of no other.
+                there = StopState(stops).at(now).items()
+                others = sorted(key for key, each in there if not (asked.pool and each.pool))
+                known = ", ".join(others) or "nothing"
+                raise StopRefusedError(f"{scope} is not stopped; stopped: {known}")
             return {key: each for key, each in stops.items() if key != scope}
 
         state = await self._watch.change(change)

@@ -1,5 +1,6 @@
 """The slots decide which connection of a server ends, so that strangers block no caller. Pure."""
 
+from collections import Counter
 from collections.abc import Hashable
 from ipaddress import IPv6Network
 from typing import Final, Generic, TypeVar
@@ -11,6 +12,8 @@ STRANGERS_OF_ADDRESS_MAX: Final = 1_024
 """How many of them may be of one address."""
 KNOWN_MAX: Final = 4_096
 """How many connections of authenticated callers may be open; no stranger takes their slots."""
+CALLER_SHARE: Final = 4
+"""One in so many of them may be of one caller."""
 OTHER_FILES: Final = 1_024
 """How many files a process has open for all else; at most half of those that it may open."""
 FILES_WANTED: Final = STRANGERS_MAX + KNOWN_MAX + OTHER_FILES
@@ -37,7 +40,8 @@ class ConnectionSlots(Generic[C]):
         self._known_max = known_max
         self._strangers: dict[C, str] = {}
         self._at: dict[str, dict[C, None]] = {}
-        self._known: set[C] = set()
+        self._known: dict[C, str] = {}
+        self._of_caller: Counter[str] = Counter()
 
     @classmethod
     def within(cls, files: int) -> "ConnectionSlots[C]":
@@ -61,11 +65,14 @@ class ConnectionSlots(Generic[C]):
         self.remove(oldest)
         return oldest
 
-    def know(self, connection: C) -> bool:
+    def know(self, connection: C, caller: str) -> bool:
         """Count a connection to those of authenticated callers; False: there is no room."""
-        if connection in self._strangers and len(self._known) < self._known_max:
+        has_room = len(self._known) < self._known_max
+        has_share = self._of_caller[caller] < max(self._known_max // CALLER_SHARE, 1)
+        if connection in self._strangers and has_room and has_share:
             self.remove(connection)
-            self._known.add(connection)
+            self._known[connection] = caller
+            self._of_caller[caller] += 1
         return connection in self._known
 
     def is_stranger(self, connection: C) -> bool:
@@ -74,7 +81,8 @@ class ConnectionSlots(Generic[C]):
 
     def remove(self, connection: C) -> None:
         """Forget a connection that has ended, or has to."""
-        self._known.discard(connection)
+        if (caller := self._known.pop(connection, None)) is not None:
+            self._of_caller -= Counter((caller,))
         place = self._strangers.pop(connection, None)
         if place is not None:
             del self._at[place][connection]

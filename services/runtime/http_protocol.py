@@ -12,7 +12,7 @@ from services.runtime.stranger_turns import STRANGER
 PEER_CERTIFICATE: Final = "navarch-peer-certificate"
 """Key in a request's state: what `ssl.SSLSocket.getpeercert()` says; empty without one."""
 KNOW_CALLER: Final = "navarch-know-caller"
-"""Key in a request's state: what to call once its caller is authenticated; False: no room."""
+"""Key in a request's state: what to call with its authenticated caller's name; False: no room."""
 HEAD_SECONDS_MAX: Final = 10.0
 """From the connection, or from a request's first byte, to the end of its head."""
 LENGTH: Final = b"content-length"
@@ -57,7 +57,7 @@ class PromptH11Protocol(H11Protocol):
         self.app_state = {
             **self.app_state,
             PEER_CERTIFICATE: peer,
-            KNOW_CALLER: lambda: self._slots.know(self),
+            KNOW_CALLER: lambda caller: self._slots.know(self, caller),
             STRANGER: lambda: not self._has_ended and self._slots.is_stranger(self),
         }
         self._wait()

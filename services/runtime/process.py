@@ -38,6 +38,7 @@ from services.runtime.crash_guard import CrashGuard
 from services.runtime.durable_watch import DurableWatch
 from services.runtime.event_publisher import publish_event
 from services.runtime.failure_register import unwritable
+from services.runtime.http_listener import check_port, listen
 from services.runtime.log_answers import (
     LOG_CHARS_MAX,
     LOG_LINES_MAX,
@@ -49,7 +50,7 @@ from services.runtime.log_answers import (
 from services.runtime.plugin_exits import PluginExitFile
 from services.runtime.plugin_host import PluginHost
 from services.runtime.plugin_metrics import PluginCollector
-from services.runtime.process_http import HttpEndpoint, check_port
+from services.runtime.process_http import HttpEndpoint
 from services.runtime.process_metrics import Instruments
 from services.runtime.push_choice import metric_push
 from services.runtime.readiness import Readiness
@@ -367,8 +368,9 @@ async def _serve(
     stopping: asyncio.Event,
     ready: asyncio.Event,
 ) -> None:
+    own = context.settings.http
     http = HttpEndpoint(
-        context.settings.http,
+        listen(own.host, own.port, ("http.host", "http.port"), context.settings_file),
         context.instruments.registry,
         Readiness(context.bus).problem,
         service.refresh,

@@ -2,12 +2,10 @@
 
 import asyncio
 import contextlib
-import errno
 import resource
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
 from prometheus_client import CollectorRegistry
@@ -16,25 +14,30 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from schemas.settings import HttpSettings
 from services.runtime.connection_slots import FILES_WANTED, ConnectionSlots
 from services.runtime.http_protocol import HEAD_SECONDS_MAX, PromptH11Protocol, Slots
 from services.runtime.metric_exposition import SharedExposition
 from services.runtime.stranger_turns import StrangerTurns
-from services.settings.plugin_loader import setting_error
+
+PROBES_SHARE: Final = 4
+"""One in so many of a process's files is for connections to its probes, which authenticate none."""
 
 
 class WebServer(uvicorn.Server):
     """The server runs among the other works of a process."""
 
-    def __init__(self, app: Any, **more: Any) -> None:
-        """Serve `app`; `more`: further settings of uvicorn."""
+    def __init__(self, app: Any, files_share: int = 1, **more: Any) -> None:
+        """Serve `app`; `more`: further settings of uvicorn.
+
+        `files_share`: connections may take one in so many of the files that are for connections.
+        """
+        self._files_share = files_share
         fixed: dict[str, Any] = {"log_config": None, "lifespan": "off", "access_log": False}
         super().__init__(uvicorn.Config(StrangerTurns(app), http="h11", **fixed, **more))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen as uvicorn does, with slots, and with the time of a head for a TLS handshake."""
-        slots: Slots = ConnectionSlots.within(allow_open_files())
+        slots: Slots = ConnectionSlots.within(allow_open_files() // self._files_share)
         config, loop = self.config, asyncio.get_running_loop()
 
         def protocol() -> PromptH11Protocol:
@@ -66,25 +69,12 @@ def allow_open_files() -> int:
     return wanted
 
 
-def check_port(settings: HttpSettings, file: Path | None) -> None:
-    """Raise ConfigurationError if the endpoint's address cannot be used."""
-    try:
-        socket.create_server((settings.host, settings.port)).close()
-    except OSError as error:
-        raise setting_error(
-            "http.port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "http.host",
-            f"{settings.host}:{settings.port} cannot be used ({error.strerror or error}); write "
-            "another, or port 0 for any free one",
-            file,
-        ) from error
-
-
 class HttpEndpoint:
     """The endpoint answers `/livez`, `/readyz` (and `/healthz`) and `/metrics`."""
 
     def __init__(
         self,
-        settings: HttpSettings,
+        listening: socket.socket,
         registry: CollectorRegistry,
         ready: Callable[[], Awaitable[str]],
         refresh: Callable[[], Awaitable[None]] | None = None,
@@ -92,11 +82,8 @@ class HttpEndpoint:
         """`ready` returns why the process is not ready, empty where it is."""
         self._ready = ready
         self._exposition = SharedExposition(registry, refresh)
-        self._socket = socket.create_server((settings.host, settings.port))
-        # asyncio sets it only on sockets that name their protocol; without it an answer's body
-        # waits 40 ms for the acknowledgement of its head.
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        host, port = self._socket.getsockname()[:2]
+        self._socket = listening
+        host, port = listening.getsockname()[:2]
         self.url = f"http://{host}:{port}"
         routes = [
             Route("/livez", self._livez),
@@ -104,7 +91,7 @@ class HttpEndpoint:
             Route("/healthz", self._readyz),
             Route("/metrics", self._metrics),
         ]
-        self._server = WebServer(Starlette(routes=routes))
+        self._server = WebServer(Starlette(routes=routes), PROBES_SHARE)
 
     async def run(self) -> None:
         """Serve until cancelled."""

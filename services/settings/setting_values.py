@@ -72,6 +72,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "revocation_file": "keys/revocation.nk",
     "HttpSettings.port": 9100,
     "GatewaySettings.port": 8080,
+    "probes_port": 8081,
     "GatewaySettings.tls_cert_file": "tls/gateway.pem",
     "GatewaySettings.tls_key_file": "tls/gateway.key",
     "pagerduty_secret": "${PAGERDUTY_WEBHOOK_SECRET}",

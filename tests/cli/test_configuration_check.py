@@ -10,7 +10,7 @@ from schemas.instance_type_catalogue import InstanceTypes
 from schemas.settings import PROVIDER_PLUGINS, HttpSettings, PluginSettings, Setting
 from services.cli.configuration_check import check_configuration, check_file, data_dir_problem
 from services.primitives.errors import ConfigurationError
-from services.runtime.process_http import check_port
+from services.runtime.http_listener import check_port
 from services.settings.drain_warnings import cordons_gpus, drain_warnings
 from services.settings.instance_type_file import load_instance_types
 from services.settings.offering_warnings import offering_warnings

@@ -55,15 +55,33 @@ def test_each_wrong_part_of_an_autoscaler_and_of_a_source_is_reported(tmp_path: 
     assert "did you mean 'queue'?" in found.value.errors[0].problem
 
 
-def test_ports_that_serve_would_listen_on_twice_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("gateway", "key", "other"),
+    [
+        ("{port: 8471}", "gateway.port", "http.port"),
+        ("{probes_port: 8471}", "gateway.probes_port", "http.port"),
+        ("{port: 8472, probes_port: 8472}", "gateway.probes_port", "gateway.port"),
+    ],
+)
+def test_ports_that_serve_would_listen_on_twice_are_refused(
+    tmp_path: Path, gateway: str, key: str, other: str
+) -> None:
     """Services on hosts apart may have the same."""
     file = tmp_path / "navarch.yaml"
-    file.write_text("http: {port: 8471}\ngateway: {port: 8471}\n")
+    file.write_text(f"http: {{port: 8471}}\ngateway: {gateway}\n")
     settings = load_settings(file, {})
-    with pytest.raises(ConfigurationError, match=r":2: gateway.port: 8471 is `http.port` too"):
+    with pytest.raises(ConfigurationError, match=rf":2: {key}: \d+ is `{other}` too"):
         check_served_ports(settings, file)
     check_configuration(settings, file)
-    assert any("gateway.port" in each for each in warnings_of(settings, file))
+    assert any(key in each for each in warnings_of(settings, file))
+
+
+def test_ports_that_are_free_or_of_none_differ(tmp_path: Path) -> None:
+    """Port 0 is another each time."""
+    file = tmp_path / "navarch.yaml"
+    for gateway in ("{port: 0, probes_port: 0}", "{port: 8472}", "{port: 0, probes_port: null}"):
+        file.write_text(f"http: {{port: 0}}\ngateway: {gateway}\n")
+        check_served_ports(load_settings(file, {}), file)
 
 
 ONE_POOL = """\

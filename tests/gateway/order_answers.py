@@ -154,7 +154,8 @@ class Orders:
     async def _stop(self, data: bytes, headers: Headers) -> bytes:
         asked = self._keep("stop", data, headers, StopRequest)
         stop = Stop(pool=asked.pool, reason=asked.reason, by="bob", since=NOW)
-        return encode(StopsAnswer(stops=(stop,)))
+        theirs = Stop(pool="serving", reason=HOSTILE, by="ada", since=NOW)
+        return encode(StopsAnswer(stops=(stop, theirs)))
 
     async def _resume(self, data: bytes, headers: Headers) -> bytes:
         asked = self._keep("resume", data, headers, ResumeRequest)

@@ -253,10 +253,10 @@ async def test_only_a_caller_who_is_known_takes_a_reserved_slot(
     gateway: Gateway, token: str, room: bool, status: int, asked: int
 ) -> None:
     """A caller beyond them is refused with a remedy; a guess takes none."""
-    taken: list[bool] = []
+    taken: list[str] = []
 
-    def know() -> bool:
-        taken.append(room)
+    def know(caller: str) -> bool:
+        taken.append(caller)
         return room
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

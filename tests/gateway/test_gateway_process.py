@@ -1,8 +1,9 @@
-"""The gateway's own process has HTTPS, client certificates, a provider and a token at once."""
+"""The gateway runs as a process with HTTPS, certificates, a provider and a token at once."""
 
 import asyncio
 import json
 import os
+import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator
@@ -36,7 +37,7 @@ authenticators:
 
 @asynccontextmanager
 async def gateway_process(url: str, file: Path, **environment: str) -> AsyncIterator[Any]:
-    """Run it; yields the first line of its log that says it is ready, or that it ends."""
+    """Run the gateway; yields the line of its log that says it is ready, or that it ends."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "services.gateway", "--config", str(file)),
         env=os.environ | {"NAVARCH_NATS_URL": url} | environment,
@@ -58,10 +59,7 @@ async def gateway_process(url: str, file: Path, **environment: str) -> AsyncIter
 
 @pytest.mark.usefixtures("bus")
 async def test_every_way_in_works_beside_the_others(server: EmbeddedServer, tmp_path: Path) -> None:
-    """Callers enter by certificate, by provider and by the environment's token.
-
-    HTTP is not spoken.
-    """
+    """Callers come by certificate, by provider and by token; HTTP is not spoken."""
     own, clients = authority(tmp_path, "own"), authority(tmp_path, "clients")
     settings = server_settings(own, clients)
     file = tmp_path / "navarch.yaml"
@@ -95,6 +93,27 @@ async def test_every_way_in_works_beside_the_others(server: EmbeddedServer, tmp_
             async with httpx.AsyncClient() as client:
                 with pytest.raises(httpx.TransportError):
                     await client.get(f"{url.replace('https', 'http')}/healthz")
+
+
+@pytest.mark.usefixtures("bus")
+async def test_probes_have_a_port_of_their_own_beside_https(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """A kubelet asks over HTTP; the variable is for a configuration of an earlier release."""
+    own, clients = authority(tmp_path, "own"), authority(tmp_path, "clients")
+    file = tmp_path / "navarch.yaml"
+    issuer = OidcIssuer(url="https://login.example.com")
+    file.write_text(_configuration(server_settings(own, clients), clients.file, issuer))
+    async with gateway_process(server.url, file, NAVARCH_GATEWAY_PROBES_PORT="0") as ready:
+        assert ready["http"].startswith("https://")
+        async with httpx.AsyncClient(base_url=ready["probes"]) as client:
+            for path in ("/livez", "/readyz", "/metrics"):
+                assert (await client.get(path)).status_code == 200
+            assert (await client.get("/api/v1/caller")).status_code == 404
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1])
+            async with gateway_process(server.url, file, NAVARCH_GATEWAY_PROBES_PORT=port) as ended:
+                assert "gateway.probes_port" in ended["msg"]
 
 
 @pytest.mark.parametrize(

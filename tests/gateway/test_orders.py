@@ -112,6 +112,21 @@ async def test_what_is_not_the_callers_is_refused_before_any_service_is_asked(
     assert orders.asked == []
 
 
+@pytest.mark.parametrize(
+    ("token", "pools"),
+    [("scoped-token", ["training"]), ("operator-token", ["training", "serving"])],
+)
+@pytest.mark.usefixtures("orders")
+async def test_an_answer_has_no_stop_of_a_pool_that_its_caller_does_not_see(
+    gateway: Gateway, token: str, pools: list[str]
+) -> None:
+    """A stop says of another's pool that it is there, why it is stopped, and who stopped it."""
+    body = {**ORDERS["/stop"], "pool": "training"}
+    answer = await gateway.client(token).post(f"{API}/stop", json=body)
+    assert answer.status_code == 200, answer.text
+    assert [each["pool"] for each in answer.json()["stops"]] == pools
+
+
 async def test_a_services_refusal_is_a_conflict(
     gateway: Gateway, bus: MemoryBus, orders: Orders
 ) -> None:

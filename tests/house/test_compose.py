@@ -59,6 +59,15 @@ def test_services_find_the_bus_and_their_configuration() -> None:
     assert (8080, 8080) == (settings.http.port, settings.gateway.port)
 
 
+def test_the_gateways_probes_are_apart_from_its_callers() -> None:
+    """The probe and Prometheus ask at a port of its container that is published nowhere."""
+    gateway, prometheus = CONTAINERS["gateway"], (FOLDER / "prometheus.yaml").read_text()
+    port = gateway["environment"]["NAVARCH_GATEWAY_PROBES_PORT"]
+    assert f":{port}/readyz" in gateway["healthcheck"]["test"][-1]
+    assert f"gateway:{port}" in prometheus
+    assert not [each for each in gateway["ports"] if each.endswith(f":{port}")]
+
+
 def test_everything_that_the_image_copies_exists() -> None:
     """Every path that the Dockerfile copies exists."""
     text = (FOLDER / "Dockerfile").read_text()

@@ -232,6 +232,7 @@ async def test_an_operators_replacement_goes_on(server: EmbeddedServer, bus: Nat
         (STOP.name, StopRequest(provider="awss", reason="x"), "no provider 'awss': known: t"),
         (RESUME.name, ResumeRequest(), "fleet is not stopped; stopped: pool.training"),
         (RESUME.name, ResumeRequest(provider="test"), "provider.test is not stopped"),
+        (RESUME.name, ResumeRequest(pool="mine"), "pool.mine is not stopped; stopped: nothing"),
     ],
 )
 async def test_what_makes_no_sense_is_refused(

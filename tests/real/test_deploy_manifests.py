@@ -148,6 +148,12 @@ def test_every_service_has_its_program_and_its_configuration(tmp_path: Path) -> 
         spec = found["Deployment", f"navarch-{part}"]["spec"]["template"]["spec"]
         module = spec["containers"][0]["command"][-1]
         assert importlib.util.find_spec(module) is not None
+        (container,) = spec["containers"]
+        named = {each["name"] for each in container["ports"]}
+        own = "probes" if part == "gateway" else "http"
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert container[probe]["httpGet"]["port"] == own
+            assert own in named
     file = tmp_path / "navarch.yaml"
     for text in (
         found["ConfigMap", "navarch-config"]["data"]["navarch.yaml"],

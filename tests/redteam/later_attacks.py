@@ -74,6 +74,7 @@ LATER_ATTACKS: Final = (
             "test_a_link_in_place_of_the_folder_is_refused",
             "test_a_folder_of_another_user_is_refused",
             "test_links_in_place_of_files_are_replaced",
+            "test_a_link_that_is_put_there_while_files_are_written_is_not_followed",
         ),
     ),
     Attack(
@@ -83,6 +84,43 @@ LATER_ATTACKS: Final = (
             "pool_manager/test_request_ordering",
             "test_a_request_that_waited_for_hours_ends_no_node",
             "test_a_request_that_was_begun_is_answered_again_hours_later",
+        ),
+    ),
+    Attack(
+        40,
+        "Complete requests of strangers delay a probe that asks on a listener of its own.",
+        tests_of("redteam/test_gateway_flood", "test_callers_are_answered_under_a_flood"),
+    ),
+    Attack(
+        41,
+        "A sink's, issuer's or source's name leads elsewhere once it is connected to.",
+        tests_of(
+            "redteam/test_rebinding",
+            "test_a_name_that_changes_leads_to_nothing_of_this_machine",
+            "test_a_strangers_name_leads_to_no_address_of_this_machine",
+            "test_clients_are_made_in_one_place",
+        ),
+    ),
+    Attack(
+        42,
+        "A viewer's token holds every slot of callers with answers that it does not read.",
+        (
+            *tests_of(
+                "redteam/test_slow_clients",
+                "test_a_caller_that_reads_nothing_keeps_no_other_caller_out",
+            ),
+            *tests_of("redteam/test_gateway_flood", "test_one_caller_has_a_share_of_them"),
+        ),
+    ),
+    Attack(
+        43,
+        "A token of one pool learns of the stops of other pools by a stop or resume of its own.",
+        (
+            *tests_of(
+                "gateway/test_orders",
+                "test_an_answer_has_no_stop_of_a_pool_that_its_caller_does_not_see",
+            ),
+            *tests_of("pool_manager/test_stops_on_the_bus", "test_what_makes_no_sense_is_refused"),
         ),
     ),
 )

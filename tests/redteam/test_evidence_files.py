@@ -70,6 +70,22 @@ def test_links_in_place_of_files_are_replaced(tmp_path: Path, own: Path) -> None
     assert not archive.is_symlink()
 
 
+def test_a_link_that_is_put_there_while_files_are_written_is_not_followed(
+    tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The draft's name is known in advance, and is free for a moment."""
+    opens = os.open
+
+    def put_first(path: Path, flags: int, mode: int) -> int:
+        path.symlink_to(own)
+        return opens(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", put_first)
+    with pytest.raises(NavarchError, match="cannot write"):
+        write_files(place_of(tmp_path), BUNDLE)
+    assert own.read_text() == KEYS
+
+
 @pytest.mark.parametrize("name", ["../../etc", "/etc/cron.d", "a/b", ".", "", "n1\n", "-rf"])
 @pytest.mark.parametrize("field", ["node", "saga"])
 def test_no_name_of_a_bundle_leads_elsewhere(tmp_path: Path, name: str, field: str) -> None:

@@ -66,7 +66,7 @@ async def test_callers_are_answered_under_a_flood(
 ) -> None:
     """4,300 requests without an end had the gateway answer 503 to all, and to its probes."""
     file = tmp_path / "navarch.yaml"
-    file.write_text("{}\n")
+    file.write_text("gateway: {probes_port: 0}\n")
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with gateway_process(server.url, file, NAVARCH_AUTH_TOKEN=TOKEN) as ready:
         url = httpx.URL(ready["http"])
@@ -79,10 +79,11 @@ async def test_callers_are_answered_under_a_flood(
             early.stream("GET", follow, timeout=None) as stream,
             flood(url.port, hosts, sent),
         ):
+            for address in (url, ready["probes"]):
+                async with httpx.AsyncClient(base_url=address, timeout=wait) as probe:
+                    for path in ("/livez", "/readyz", "/metrics"):
+                        assert (await probe.get(path)).status_code == 200
             async with httpx.AsyncClient(base_url=url, timeout=wait) as late:
-                assert (await late.get("/livez")).status_code == 200
-                assert (await late.get("/readyz")).status_code == 200
-                assert (await late.get("/metrics")).status_code == 200
                 assert (await late.get("/api/v1/caller")).status_code == 401
                 assert (await late.get("/api/v1/caller", headers=headers)).status_code == 200
             assert (await early.get("/api/v1/caller")).status_code == 200
@@ -92,7 +93,7 @@ async def test_callers_are_answered_under_a_flood(
 
 def slots() -> ConnectionSlots[str]:
     """Return few slots: four of strangers, two for each address, and two of known callers."""
-    return ConnectionSlots(strangers_max=4, of_address_max=2, known_max=2)
+    return ConnectionSlots(strangers_max=4, of_address_max=2, known_max=8)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_the_oldest_connection_of_a_stranger_ends(opened: str, ended: str) -> No
     made, found = slots(), []
     for each in opened.split():
         if each[0] == "+":
-            made.know(each[1:])
+            made.know(each[1:], each)
         elif each[0] == "-":
             made.remove(each[1:])
         elif (other := made.add(each, each[0])) is not None:
@@ -125,14 +126,25 @@ def test_the_oldest_connection_of_a_stranger_ends(opened: str, ended: str) -> No
 
 def test_known_callers_have_slots_of_their_own() -> None:
     """One beyond them is refused, and is served once another has ended; none counts twice."""
-    made = slots()
+    made: ConnectionSlots[str] = ConnectionSlots(known_max=2)
     for each in ("a", "b", "c"):
         made.add(each, each)
-    assert [made.know(each) for each in ("a", "b", "c", "a", "stranger")] == [
+    assert [made.know(each, each) for each in ("a", "b", "c", "a", "stranger")] == [
         *(True, True, False, True, False)
     ]
     made.remove("a")
-    assert made.know("c")
+    assert made.know("c", "c")
+
+
+def test_one_caller_has_a_share_of_them() -> None:
+    """Later connections count as strangers' until others of the same caller have ended."""
+    made = slots()
+    for each in ("a1", "a2", "a3", "b1"):
+        made.add(each, each)
+        assert made.know(each, each[0]) == (each != "a3")
+    assert made.is_stranger("a3")
+    made.remove("a1")
+    assert made.know("a3", "a")
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,26 @@ async def test_no_header_touches_what_others_have_stored(secured: Secured, who: 
     assert before == after
 
 
+@pytest.mark.parametrize("who", [AGENT, "operator"])
+async def test_no_report_about_a_message_is_stored_as_anothers(secured: Secured, who: str) -> None:
+    """A client may name where nats-server sends it; there the sender itself may publish."""
+    places = [(spec, each, each.replace(".operator", ".alice")) for spec, each in stored_by(who)]
+    places = [(spec, each, victim_of(to) if who == AGENT else to) for spec, each, to in places]
+    client = await plain(secured, who)
+    for _, subject, to in places:
+        for only in ("true", "false"):
+            with suppress(nats.errors.Error):
+                headers = {"Nats-Trace-Dest": to, "Nats-Trace-Only": only}
+                await client.publish(subject, b"{}", headers=headers)
+    await client.flush()
+    await client.close()
+    admin = await NatsBus.connect(secured.options("admin"))
+    found = [each for spec, _, to in places for each in await admin.read(spec.name, to)]
+    await admin.close()
+    assert places
+    assert found == []
+
+
 async def _of_others(bus: NatsBus, spec: StreamSpec, subject: str) -> list[Stored]:
     found = await bus.read(spec.name, victim_of(subject))
     return [each for each in found if each.subject != subject]

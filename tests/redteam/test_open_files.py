@@ -2,11 +2,13 @@
 
 import asyncio
 import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import nats.errors
 import pytest
+import yaml
 from nats.aio.client import Client
 
 from schemas import subjects
@@ -26,6 +28,7 @@ from services.bus.nats.nats_bus import NatsBus
 from services.cli.doctor_checks import files_finding
 from services.cli.nats_config_files import ACCOUNTS, write, write_accounts
 from services.runtime.process_http import allow_open_files
+from tests.house.modules import ROOT
 from tests.support.secured import NOW, WHERE, Secured, nats_config, serving_secured
 
 AGENT = "agent:training/n1"
@@ -140,3 +143,29 @@ def test_doctor_names_a_low_limit(files: int, outcome: str) -> None:
     found = files_finding(files)
     assert found.outcome == outcome
     assert ("LimitNOFILE" in found.remedy) == (outcome != "ok")
+
+
+@pytest.mark.parametrize(
+    ("stated", "most", "code"),
+    [
+        (FILES_WANTED, 16_384, 1),
+        (16_384, 16_384, 0),
+        (4_096, 16_384, 0),
+        (4_096, 4_095, 1),
+    ],
+)
+def test_a_pod_whose_server_may_open_too_few_files_does_not_start(
+    tmp_path: Path, stated: int, most: int, code: int
+) -> None:
+    """Kubernetes has no setting for it: what runs before the server says what to do."""
+    directory = nats_config(tmp_path / "config")
+    write(directory, "tests", NOW, **WHERE, files=stated)
+    values = yaml.safe_load((ROOT / "deploy/helm/nats-values.yaml").read_text())
+    (before,) = values["podTemplate"]["merge"]["spec"]["initContainers"]
+    assert before["image"].endswith(values["container"]["image"]["tag"])
+    shell, option, script = before["command"]
+    script = script.replace("/etc/navarch/bus", str(directory))
+    limited = ("prlimit", f"--nofile={most}:{most}", shell, option, script)
+    done = subprocess.run(limited, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert ("LimitNOFILE=" in done.stdout) == bool(code)

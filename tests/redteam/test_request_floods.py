@@ -130,7 +130,7 @@ async def test_the_server_has_strangers_wait_alone(*, is_known: bool) -> None:
         state = request.scope["state"]
         seen.append(state[STRANGER]())
         if is_known:
-            assert state[KNOW_CALLER]()
+            assert state[KNOW_CALLER]("ada")
         return PlainTextResponse("done")
 
     async with (

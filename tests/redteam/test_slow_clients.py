@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 
 from services.runtime import http_protocol, process_http
-from services.runtime.process_http import WebServer
+from services.runtime.http_protocol import KNOW_CALLER
+from services.runtime.process_http import WebServer, allow_open_files
 from tests.support.self_signed import self_signed
 
+FILES = 256
+"""A server with so many files has slots for 64 connections of callers."""
+UNREAD_BYTES = 8 * 1_048_576
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -66,3 +70,31 @@ async def test_a_handshake_that_never_comes_ends(
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         assert await reader.read() == b""
         writer.close()
+
+
+async def test_a_caller_that_reads_nothing_keeps_no_other_caller_out() -> None:
+    """A viewer's token held every slot of authenticated callers with answers left unread."""
+
+    async def app(scope: Any, _receive: Any, send: Any) -> None:
+        caller = dict(scope["headers"])[b"authorization"].decode()
+        has_room = scope["state"][KNOW_CALLER](caller)
+        await send(
+            {"type": "http.response.start", "status": 200 if has_room else 503, "headers": []}
+        )
+        await send({"type": "http.response.body", "body": b"x" * UNREAD_BYTES})
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = WebServer(app, allow_open_files() // FILES)
+    running = asyncio.create_task(server.serve(sockets=[listening]))
+    opened: list[asyncio.StreamWriter] = []
+    async with asyncio.timeout(60):
+        for caller in (*["viewer"] * FILES, "operator"):
+            reader, writer = await asyncio.open_connection(*listening.getsockname())
+            writer.write(f"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: {caller}\r\n\r\n".encode())
+            line = await reader.readline()
+            opened.append(writer)
+    for each in opened:
+        each.transport.abort()
+    server.should_exit = True
+    await running
+    assert b" 200 " in line

@@ -1,5 +1,6 @@
 """Metrics as text: what the library would write, in both formats."""
 
+import socket
 from http import HTTPStatus
 
 import httpx
@@ -13,7 +14,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from schemas.settings import HttpSettings
 from services.runtime.gauge_table import GaugeTable
 from services.runtime.metric_exposition import exposition
 from services.runtime.process_http import HttpEndpoint
@@ -91,11 +91,11 @@ async def test_a_scraper_gets_what_it_accepts(accept: str, kind: str) -> None:
     async def ready() -> str:
         return ""
 
-    endpoint = HttpEndpoint(HttpSettings(), registry(table), ready)
+    endpoint = HttpEndpoint(socket.create_server(("127.0.0.1", 0)), registry(table), ready)
     transport = httpx.ASGITransport(endpoint._server.config.app)
     async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
         answer = await client.get("/metrics", headers={"Accept": accept.encode("latin-1")})
-    endpoint._socket.close()
+    endpoint.close()
     assert answer.status_code == HTTPStatus.OK
     assert answer.headers["Content-Type"].startswith(kind)
     assert ("trace_id" in answer.text) == ("openmetrics" in answer.headers["Content-Type"])

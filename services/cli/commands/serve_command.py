@@ -316,7 +316,7 @@ def serve(config: Path | None, replicas: int = 1, *, is_open: bool = False) -> i
         check_configuration,
         check_served_ports,
     )
-    from services.runtime.process_http import check_port  # noqa: PLC0415
+    from services.runtime.http_listener import check_port  # noqa: PLC0415
 
     requests = ReloadRequests()
     text = read_text(config) if config is not None else DEFAULTS

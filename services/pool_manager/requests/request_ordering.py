@@ -75,12 +75,12 @@ def is_later(than: CompletedRequest, asked: QueuedRequest) -> bool:
 def check_wait(asked: QueuedRequest, record: PoolRecord, now: datetime) -> None:
     """Refuse a request that ends work, and was asked too long ago to be begun now.
 
-    Requests wait while no pool-manager runs; by then the node may be another's, or well again.
+    Requests wait while no pool-manager runs; by then the node may be another's, or well again. One
+    that was carried out and is remembered has been answered before this.
     """
     if asked.verb not in ENDS_WORK or now - asked.time <= WAIT_MAX:
         return
-    begun = any(each.cause == asked.id for each in record.open.values())
-    if not begun and not completed_requests(asked, record):
+    if not any(each.cause == asked.id for each in record.open.values()):
         raise RefusedError(
             "superseded",
             f"it was asked at {asked.time:%Y-%m-%d %H:%M:%S} UTC, more than an hour before it "
