@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from agent.conditions.engine import Observed
-from agent.conditions.gpu_reader import NvmlOutage, NvmlView, read_gpus
+from agent.conditions.gpu_reader import NO_MODULE, NvmlOutage, NvmlView, read_gpus
 from agent.faults.fault_builder import GpuMap
 from agent.faults.sample_changes import (
     SampleChange,
@@ -164,9 +164,12 @@ class GpuMonitor:
         return True
 
     def use(self, now: datetime) -> GpuUse | None:
-        """Return whether a GPU is in use and since when; None while NVML is unavailable."""
+        """Return whether a GPU is in use and since when; None: NVML does not say."""
         known = self.inventory is not None and bool(self._samples)
-        self._use = dated_use(self._use, self.busy if known else None, now)
+        busy = self.busy if known else None
+        if self.outage is not None and self.outage.code == NO_MODULE:
+            busy = False  # nothing runs on a GPU without the module
+        self._use = dated_use(self._use, busy, now)
         return self._use
 
     @property

@@ -199,6 +199,14 @@ class NodeMonitor:
         )
         return (*checks, *await self._dependencies.rdma.check())
 
+    @property
+    def waits(self) -> str:
+        """Return what this boot's first checks still wait for; empty: they have been made."""
+        if self._checked or self._testing is not None:
+            return ""
+        for_what = f": {self._gpus.problem}" if self._gpus.problem else ""
+        return f"the boot checks are not over{for_what}"
+
     def boot_checked(self, checks: tuple[CheckResult, ...]) -> BootChecked:
         """Build the event of the boot checks."""
         self._checks += 1

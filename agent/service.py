@@ -194,6 +194,7 @@ class Agent:
             busy=lambda: self._gpus.busy,
             cordoned=self._record.cordoned,
             look=lambda: self._monitor.look(),  # noqa: PLW0108 - made after this
+            waits=lambda: self._monitor.waits,
             conditions=lambda: self._conditions.list,
             plugins=self._outside.plugins,
             on_failure=self._reporter.finding,

@@ -19,7 +19,8 @@ NVLINKS: Final = (
 """NVLinks of each GPU, by the model that NVML reports, from NVIDIA's data sheets; all of them are
 in use on a board of BOARD_GPUS_MIN or more. PCIe models are absent: their bridges are optional."""
 BOARD_GPUS_MIN: Final = 4
-NOT_LOADED: Final = (0, 9, 12)
+NO_MODULE: Final = 9
+NOT_LOADED: Final = (0, NO_MODULE, 12)
 """NVML's codes of a driver that is not there: no library (0: not even that), no module."""
 MISMATCH: Final = 18
 RESET_REQUIRED: Final = 16

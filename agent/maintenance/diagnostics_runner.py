@@ -52,6 +52,8 @@ class DiagnosticsDependencies:
     """Whether this node is cordoned; None: unknown."""
     look: Callable[[], Awaitable[tuple[CheckResult, ...]]]
     """The boot checks."""
+    waits: Callable[[], str]
+    """Why the boot checks are not over; empty: they are."""
     conditions: Callable[[], ConditionList]
     """What holds on this host."""
     plugins: Sequence[PluginRunner]
@@ -101,6 +103,8 @@ class DiagnosticsRunner:
         parameters = self._parameters(request.level, request.seconds, request.gbps_min)
         known = {BOOT, "memory", *self._checks, *self._plugins}
         unknown = [name for name in request.checks if name not in known]
+        if not unknown and (waits := self._dependencies.waits()):
+            return Diagnosis(ok=False, refused=waits)
         if unknown:
             reason = f"no check named {', '.join(unknown)} (known: {', '.join(sorted(known))})"
             return Diagnosis(ok=False, refused=reason)

@@ -148,10 +148,10 @@ class FaultHandler:
                     lambda record: open_conditions.decide_ended(record, event, seen),
                     boot=event.boot_id,
                 )
+            case BootChecked(ok=True):
+                await self._over(fault_of_boot(event), seen)
             case BootChecked():
-                fault = fault_of_boot(event)
-                if fault is not None:
-                    await self._fault(fault, seen, first=True)
+                await self._fault(fault_of_boot(event), seen, first=True)
             case Registered():
                 await self._repeat_earlier(event)
                 await self._change(
@@ -256,12 +256,16 @@ class FaultHandler:
                 await self._fault_or_end(fault, again, first=False)
 
     async def _fault_or_end(self, fault: Fault, seen: node_health.Trigger, *, first: bool) -> None:
-        if not is_over(fault):
+        if is_over(fault):
+            await self._over(fault, seen)
+        else:
             await self._fault(fault, seen, first=first)
-            return
-        await self._change(
-            fault.pool, fault.node, lambda record: node_health.decide_over(record, fault, seen)
-        )
+
+    async def _over(self, fault: Fault, seen: node_health.Trigger) -> None:
+        def decide(record: HealthRecord) -> node_health.Decision:
+            return node_health.decide_over(record, fault, seen)
+
+        await self._change(fault.pool, fault.node, decide, boot=fault.boot_id)
 
     async def _fault(self, fault: Fault, seen: node_health.Trigger, *, first: bool) -> None:
         policy, health = self._policy(), self._health_of(fault.pool)
@@ -338,7 +342,9 @@ class FaultHandler:
 
     def rank(self, event: NodeEvent) -> int:
         """Rank a message of a flooding node: what the policy would make of it alone."""
-        fault = fault_of_boot(event) if isinstance(event, BootChecked) else event
+        fault = event
+        if isinstance(event, BootChecked) and not event.ok:
+            fault = fault_of_boot(event)
         if not isinstance(fault, Fault) or is_over(fault):
             return 0
         judged = self._policy().judge(fault, {}, fault.time)

@@ -51,6 +51,7 @@ class Bed:
         self.clock = Clock()
         self.cordoned: bool | None = False
         self.busy = False
+        self.waits = ""
         self.plugins: list[PluginRunner] = []
         self.failures: list[CheckFinding] = []
 
@@ -79,6 +80,7 @@ class Bed:
                 busy=lambda: self.busy,
                 cordoned=self._cordoned,
                 look=self._look,
+                waits=lambda: self.waits,
                 conditions=lambda: LISTED,
                 plugins=self.plugins,
                 on_failure=self.failures.append,

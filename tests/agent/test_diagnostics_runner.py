@@ -236,6 +236,15 @@ async def test_without_cuda_the_memory_test_says_nothing(bed: Bed):
     assert await bed.make().at_boot() == ()
 
 
+async def test_nothing_is_tested_while_the_boot_checks_wait(bed: Bed) -> None:
+    """The request is repeated: a driver that is late after a reboot is not one that fails."""
+    bed.waits = "the boot checks are not over: NVML does not start: Driver Not Loaded"
+    found = await bed.make().answer(DiagnoseRequest(checks=("boot",)))
+    assert (found.ok, found.refused, found.checks) == (False, bed.waits, ())
+    bed.waits = ""
+    assert (await bed.make().answer(DiagnoseRequest(checks=("boot",)))).refused == ""
+
+
 # --- the agent as a process ----------------------------------------------------------------------
 
 

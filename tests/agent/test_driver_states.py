@@ -56,6 +56,22 @@ async def test_samples_say_that_the_driver_is_waited_for_while_it_lasts(
     assert [each.name for each in listed if not each.unknown] == ["driver-not-loaded"]
 
 
+async def test_a_diagnose_request_waits_for_the_driver(host: AgentHost, bus: NatsBus):
+    """A saga that has rebooted the host asks until the boot checks are over."""
+    host.order("fail * 9")
+    await host.start(**LATE)
+    await host.logged("waiting for the driver")
+    await events(bus, host.node, 1)
+    subject = subjects.node_command("training", host.node, "diagnose")
+    request = b'{"checks": ["boot"]}'
+    answer = msgspec.json.decode((await bus.request(subject, request, timeout_seconds=30)).data)
+    assert "Driver Not Loaded" in answer["refused"]
+    host.order()
+    await events(bus, host.node, 3)
+    answer = msgspec.json.decode((await bus.request(subject, request, timeout_seconds=30)).data)
+    assert (answer["ok"], answer.get("refused", "")) == (True, "")
+
+
 async def test_a_restart_while_the_driver_fails_keeps_the_gpus(host: AgentHost, bus: NatsBus):
     """An agent that starts again registers the GPUs of this boot, and reports no failed check."""
     await host.start()

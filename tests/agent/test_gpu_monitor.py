@@ -186,6 +186,25 @@ def test_use_is_dated_from_its_change(driver: Driver):
     ] + [None]
 
 
+@pytest.mark.parametrize(("code", "busy"), [(9, False), (18, None)])
+def test_nothing_runs_on_gpus_without_the_kernel_module(
+    driver: Driver, code: int, busy: bool | None
+) -> None:
+    """With another version of the library, programs that run go on."""
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+    async def run() -> GpuUse | None:
+        watch = MonitorRun(driver).watch
+        driver.order("gpu 1 utilization 3")
+        await watch.sample()
+        driver.order(f"fail * {code}", "gpu 1 utilization 3")
+        await watch.sample()
+        return watch.use(noon)
+
+    found = asyncio.run(run())
+    assert (found.busy if found else None) is busy
+
+
 SCRIPTS = [
     (("gpu 1 lost 1",), [("gpu_lost", 1, "")]),
     (("fail nvmlDeviceGetPowerUsage 999 1",), [("probe_failed", 1, "")]),

@@ -139,6 +139,26 @@ async def test_a_failed_boot_check_is_judged(world, start):
     assert record.recent[0].message == "gpus: 7 of 8"
 
 
+async def test_passed_boot_checks_end_what_failed_ones_degraded(world, start, fault):
+    """A driver that comes late degrades a node until then, and a failed test lasts as before."""
+    await start()
+    plain = {"time": NOW, "pool": "training", "boot_id": "b1"}
+    failed = (CheckResult(name="driver", ok=False, detail="Driver Not Loaded"),)
+    for node in ("training-7", "training-8"):
+        await world.register(node)
+        checked = {"node": node, "ok": False, "checks": failed}
+        await world.publish(BootChecked(id=f"c1-{node}", **plain, **checked))
+    await world.publish(fault("dcgm", node="training-8", kind="diagnostic", code=0))
+    for node in ("training-7", "training-8"):
+        for number in (2, 3):
+            await world.publish(BootChecked(id=f"c{number}-{node}", node=node, ok=True, **plain))
+    await world.settled()
+    assert (await world.health("training-7")).status == "healthy"
+    assert (await world.health("training-8")).status == "degraded"
+    statuses = [each.status for each in await world.events() if each.node == "training-7"]
+    assert statuses[-2:] == ["degraded", "healthy"]
+
+
 async def test_two_replicas_publish_one_verdict_per_node(world, start, fault):
     """200 fatal faults on 100 nodes, two replicas, one killed meanwhile: one verdict per node."""
     first = await start()

@@ -9,7 +9,12 @@ from schemas.enums import FaultKind
 from schemas.health_records import GpuHealth, HealthRecord, RecordedFault, is_after
 from schemas.node_events import BootChecked, Fault, Registered, Uncordoned
 from services.health_monitor.rules.health_policy import Judgement
-from services.health_monitor.rules.health_state import Clearing, with_working, working_of
+from services.health_monitor.rules.health_state import (
+    BOOT_CHECK,
+    Clearing,
+    with_working,
+    working_of,
+)
 
 GPUS_MAX: Final = 32
 """UUIDs that are remembered of a machine: a list may lack some."""
@@ -80,10 +85,8 @@ def reason_of(fault: Fault, judged: Judgement) -> str:
     return f"{head}: {what}{where}{times}"
 
 
-def fault_of_boot(event: BootChecked) -> Fault | None:
-    """A failed boot check as a fault, so that the policy judges it too."""
-    if event.ok:
-        return None
+def fault_of_boot(event: BootChecked) -> Fault:
+    """Return what failed boot checks are to the policy, or what passed ones end."""
     failed = [f"{check.name}: {check.detail}" for check in event.checks if not check.ok]
     return Fault(
         id=event.id,
@@ -92,7 +95,7 @@ def fault_of_boot(event: BootChecked) -> Fault | None:
         pool=event.pool,
         node=event.node,
         kind="diagnostic",
-        system="boot-check",
+        system=BOOT_CHECK,
         message="; ".join(failed) or "a boot check failed",
         source="host",
         boot_id=event.boot_id,

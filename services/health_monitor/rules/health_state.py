@@ -21,6 +21,8 @@ STREAK_SECONDS: Final = 86_400.0
 
 HELD_UNTIL: Final = 4_102_444_800.0
 """What holds does not wear off."""
+BOOT_CHECK: Final = "boot-check"
+"""`system` of the faults that failed boot checks are."""
 TELEMETRY_SOURCE: Final = "telemetry"
 """`source` of the faults that report levels in telemetry."""
 
@@ -137,8 +139,12 @@ def next_review(work: Working) -> float:
 
 
 def subject_of(fault: Fault) -> str:
-    """What a fault is about: each kind, code and GPU has its own time; so has each level."""
+    """What a fault is about: each kind, code and GPU has its own time; so has each level.
+
+    Failed boot checks have theirs as well, because they are over once a boot passes them.
+    """
     level = f":{fault.subcode}" if fault.source == TELEMETRY_SOURCE else ""
+    level = f":{BOOT_CHECK}" if fault.system == BOOT_CHECK else level
     level = f":{fault.condition}" if fault.condition else level
     return f"{fault.kind}:{fault.code}:{fault.gpu_index}{level}"
 

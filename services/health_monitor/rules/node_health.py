@@ -175,11 +175,11 @@ def decide_fault(
 
 
 def decide_over(record: HealthRecord, fault: Fault, seen: Trigger) -> Decision:
-    """Apply the end of a level: what it degraded is over at once; unhealthy remains."""
-    if applied(record, seen):
+    """Apply the end of a level, or of failed boot checks; unhealthy remains."""
+    ended = subject_of(fault)
+    if applied(record, seen) or ended not in working_of(record).conditions:
         return record, ()
     work = aged(working_of(record), seen.now.timestamp())
-    ended = subject_of(fault)
     left = {key: each for key, each in work.conditions.items() if key != ended or each.cordon}
     return _settle(record, msgspec.structs.replace(work, conditions=left), seen, record.policy)
 

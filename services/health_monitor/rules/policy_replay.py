@@ -121,10 +121,12 @@ class Replay:
                 self._apply(node, self._judge(node.record, event, seen))
             case ConditionEnded():
                 self._apply(node, open_conditions.decide_ended(node.record, event, seen))
+            case BootChecked(ok=True):
+                over = node_health.decide_over(node.record, fault_of_boot(event), seen)
+                self._apply(node, over)
             case BootChecked():
-                if (fault := fault_of_boot(event)) is not None:
-                    self.faults += 1
-                    self._apply(node, self._judge(node.record, fault, seen))
+                self.faults += 1
+                self._apply(node, self._judge(node.record, fault_of_boot(event), seen))
             case Registered():
                 self._apply(node, node_health.decide_registered(node.record, event, seen))
             case Uncordoned():

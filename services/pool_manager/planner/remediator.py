@@ -18,7 +18,8 @@ A rung that failed is not tried again; nor is one that helped so often that the 
 within the window. A node with a GPU off the bus is rebooted once before it is replaced, by `ladder`
 and `replace`, where its provider can switch its machine off and on. One with a contained memory
 error has its GPU reset once before, by `replace` as well; where the error left it degraded, once
-its work has left, and it is never replaced.
+its work has left, and it is never replaced. One whose driver is not loaded is rebooted once, by
+`replace` as well, and then left to people: another machine would have the same image.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ from schemas.enums import Action, Remediation
 from schemas.fault_signature import CONTAINED, OFF_THE_BUS, called
 from schemas.node_records import NodeRecord, RemediationAttempt
 from schemas.settings import Setting
-from services.pool_manager.planner.node_counts import is_gone
+from services.pool_manager.planner.node_counts import is_gone, is_left_by_repair
 
 RUNGS: Final[tuple[Remediation, ...]] = ("reset-gpu", "reboot", "replace")
 """From the gentlest to the last."""
@@ -67,7 +68,7 @@ class RemedyChoice:
 
 
 class Remediator(Protocol):
-    """A remediator chooses the remedy of an unhealthy node."""
+    """Chooses the remedy of one unhealthy node."""
 
     def choose(
         self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
@@ -88,7 +89,11 @@ class Replace:
         self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
     ) -> RemedyChoice:
         """Replace it, unless something that keeps it is tried before."""
-        kept = cold_restart(node, attempts, now) or contained_reset(node, attempts, now)
+        kept = (
+            driver_restart(node, attempts, now)
+            or cold_restart(node, attempts, now)
+            or contained_reset(node, attempts, now)
+        )
         return kept or RemedyChoice(remedy="replace")
 
 
@@ -115,7 +120,7 @@ class Ladder:
     """Tries what is gentlest first."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """Options in the configuration say how often a rung is tried, and until when it counts."""
+        """Names what the configuration may say of the ladder."""
 
         tries: Annotated[int, msgspec.Meta(ge=1, le=10)] = 2
         """How often the rung that the verdict asks for is taken; each rung above it is once."""
@@ -130,6 +135,8 @@ class Ladder:
         self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
     ) -> RemedyChoice:
         """Choose the lowest rung that may still help."""
+        if kept := driver_restart(node, attempts, now):
+            return kept
         asked = _asked(node)
         if asked == "inspect":
             reason = f"its verdict calls for an inspection. {by_hand(node)}"
@@ -166,6 +173,33 @@ BUILT_IN: Final[dict[str, type[Replace | Ladder | AlertOnly]]] = {
 }
 """`remediation:` -> what does it."""
 REPLACE: Final = Replace(options=Replace.Options())
+
+
+def lacks_driver(node: NodeRecord) -> bool:
+    """Return whether a node is degraded because its driver is not loaded, or of another version.
+
+    Of what a driver may have, the default policy has nothing else that degrades a node and calls
+    for a reboot.
+    """
+    of_driver = node.health_kind == "probe_failed" and node.health_action == "reboot"
+    return of_driver and node.health == "degraded" and not node.lost
+
+
+def driver_restart(
+    node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
+) -> RemedyChoice | None:
+    """Return the reboot of a node whose driver is not loaded, and after that a person.
+
+    Once within ONCE_WINDOW, and never again while the node is cordoned as it has not helped: then
+    an operator may be at work on it.
+    """
+    if not lacks_driver(node):
+        return None
+    if is_left_by_repair(node) or _tried_lately(attempts, now):
+        tried = _describe_attempts([each for each in attempts if each.outcome != "cancelled"])
+        return RemedyChoice(remedy="alert", reason=f"{tried}. {by_hand(node)}")
+    reason = "a reboot loads the driver that is installed"
+    return RemedyChoice(remedy="reboot", reason=reason, attempt=1, attempts_max=1)
 
 
 def cold_restart(

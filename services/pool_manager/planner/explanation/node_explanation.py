@@ -19,6 +19,7 @@ from services.pool_manager.planner.gates.pool_gates import stopped
 from services.pool_manager.planner.gates.proposal import Proposal
 from services.pool_manager.planner.node_counts import Nodes, is_lasting
 from services.pool_manager.planner.remediation import drift, gpu_cordons, remedy_selection, renewals
+from services.pool_manager.planner.remediator import lacks_driver
 from services.pool_manager.planner.retirements import retired_at
 from services.pool_manager.planner.sizing.open_sagas import why_full
 
@@ -155,7 +156,11 @@ def _degraded(node: NodeRecord, proposed: Proposal) -> Block | None:
     verb = "replace" if remediation == "replace" and node.faulty_gpus else verb
     remedy = f"navarch {verb} {node.node}"
     found = f"It keeps its work, and needs {verb} ({node.health_reason})"
-    if remediation == "alert" or (remediation == "replace" and not node.faulty_gpus):
+    if node.node in pool.operator_notified:
+        text = f"It waits for an operator, who was notified; by hand: {remedy}"
+        return Block(gate="operator", text=text, remedy=remedy)
+    repaired = node.faulty_gpus or lacks_driver(node)
+    if remediation == "alert" or (remediation == "replace" and not repaired):
         text = f"{found}: the pool's remediation leaves that to operators; by hand: {remedy}"
         return Block(gate="operator", text=text, remedy=remedy)
     if (shut := _first(structs.replace(proposed, kind="degraded"))) is not None:

@@ -16,6 +16,7 @@ from schemas.pool_records import PoolRecord
 from schemas.saga_params import SagaTraits
 from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.node_counts import automatic, is_for_silence, is_left_by_repair
+from services.pool_manager.planner.remediator import lacks_driver
 from services.saga.definitions import DEFINITIONS
 
 HEARD: Final = "the node is heard again"
@@ -77,9 +78,10 @@ def works_at(node: NodeRecord) -> datetime | None:
     """Return when a degraded node whose repair in place failed may work again; None: it is none.
 
     The repair was for what it still has, and its boot has passed its checks. One with a faulty GPU,
-    or that failed its check after the repair, is replaced.
+    or that failed its check after the repair, is replaced; one without its driver waits for people.
     """
-    if node.health != "degraded" or node.faulty_gpus or not is_left_by_repair(node):
+    kept = node.faulty_gpus or lacks_driver(node)
+    if node.health != "degraded" or kept or not is_left_by_repair(node):
         return None
     last = node.attempts[-1]
     same = last.fault_signature == called(node.health_kind, node.health_code)

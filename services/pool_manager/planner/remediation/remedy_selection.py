@@ -31,7 +31,7 @@ from services.pool_manager.planner.node_counts import (
 )
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.remediation import recovered_nodes
-from services.pool_manager.planner.remediator import RemedyChoice
+from services.pool_manager.planner.remediator import RemedyChoice, lacks_driver
 from services.pool_manager.planner.retirements import USES_READ_MAX
 from services.pool_manager.planner.safety.fault_waves import named_signature
 from services.pool_manager.planner.sizing import spares
@@ -119,8 +119,8 @@ def notify_operators(
     notified: dict[str, str] = {}
     events: list[PoolEvent] = []
     others: list[NodeRecord] = []
-    for node in waiting:
-        choice = chosen[node.node]
+    degraded = _left_to_people(snapshot, record, now)
+    for node, choice in [*((node, chosen[node.node]) for node in waiting), *degraded]:
         alone = choice.remedy == "alert" or (choice.remedy == "inspect" and is_out(node))
         if not alone:
             others.append(node)
@@ -135,7 +135,7 @@ def notify_operators(
     unhealthy = {
         node.node
         for node in snapshot.nodes.needs_attention
-        if node.health == "unhealthy" or node.lost
+        if node.health == "unhealthy" or node.lost or lacks_driver(node)
     }
     notified |= {
         name: about
@@ -145,6 +145,20 @@ def notify_operators(
     if notified != record.operator_notified:
         record = msgspec.structs.replace(record, operator_notified=notified)
     return OperatorCases(record, tuple(events), others)
+
+
+def _left_to_people(
+    snapshot: PoolSnapshot, record: PoolRecord, now: datetime
+) -> list[tuple[NodeRecord, RemedyChoice]]:
+    """Return the nodes that work, or worked, and whose driver no reboot has loaded."""
+    taken = busy(record)
+    found = [
+        (node, choose(snapshot, node, now))
+        for node in snapshot.nodes.needs_attention
+        if lacks_driver(node) and node.state == "active" and node.node not in taken
+        if gate_table.first(Proposal("repair", record, now, node)) is None
+    ]
+    return [(node, choice) for node, choice in found if choice.remedy == "alert"]
 
 
 def start_remediation(
@@ -234,6 +248,7 @@ def _person(
     snapshot: PoolSnapshot, node: NodeRecord, choice: RemedyChoice, now: datetime
 ) -> OperatorNeeded:
     name = snapshot.record.name
+    is_silent = node.lost and node.health != "unhealthy"
     return OperatorNeeded(
         id=f"person-needed-{name}-{node.node}-{snapshot.revision}",
         time=now,
@@ -241,7 +256,7 @@ def _person(
         pool=name,
         node=node.node,
         action=node.health_action,
-        reason=node.health_reason if node.health == "unhealthy" else "it is silent",
+        reason="it is silent" if is_silent else node.health_reason,
         remedy=choice.reason,
         cordoned=choice.remedy == "inspect" or node.cordoned,
     )
