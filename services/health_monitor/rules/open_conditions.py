@@ -43,6 +43,7 @@ def decide_begun(record: HealthRecord, fault: Fault, seen: Trigger, judge: Judge
     if known is not None and fault.counter <= known.counter:
         return record, ()
     same = known is not None and known.boot_id == fault.boot_id
+    record = record if same else _without_other_boots(record, fault.boot_id)
     others = _without(known.held if known and same else (), fault.condition, fault.gpu_index)
     listed = ConditionList(
         boot_id=fault.boot_id, counter=fault.counter, held=(*others, _held_of(fault))
@@ -182,6 +183,17 @@ def _begun(record: HealthRecord, fault: Fault, seen: Trigger) -> HealthRecord:
     times = (*(at for at in work.begins.get(key, ()) if at > now - FLAP_SECONDS), now)[-FLAPS:]
     begins = {k: each for k, each in work.begins.items() if each[-1] > now - FLAP_SECONDS}
     return with_working(record, msgspec.structs.replace(work, begins=begins | {key: times}))
+
+
+def _without_other_boots(record: HealthRecord, boot_id: str) -> HealthRecord:
+    """Drop what conditions of other boots degraded: a begin may come after its boot has ended."""
+    work = working_of(record)
+    left = {
+        subject: each
+        for subject, each in work.conditions.items()
+        if each.cordon or not each.held or each.boot == boot_id
+    }
+    return with_working(record, msgspec.structs.replace(work, conditions=left))
 
 
 def _ended(record: HealthRecord, keys: set[str], seen: Trigger) -> Decision:
