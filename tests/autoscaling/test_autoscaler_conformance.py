@@ -17,7 +17,7 @@ PARTS = [{"type": "queue"}, {"type": "reactive"}]
 
 
 def plugin() -> Any:
-    """The plugin's class, from its own package."""
+    """Return the plugin's class, from its own package."""
     spec = importlib.util.spec_from_file_location("navarch_office_hours", MODULE)
     assert spec is not None
     assert spec.loader is not None
@@ -27,7 +27,7 @@ def plugin() -> Any:
 
 
 class TestBuiltin(AutoscalerConformance):
-    """The five built-in autoscalers."""
+    """The five built-in autoscalers pass the conformance suite."""
 
     @pytest.fixture(
         params=[
@@ -44,7 +44,7 @@ class TestBuiltin(AutoscalerConformance):
 
 
 class TestOfficeHours(AutoscalerConformance):
-    """The plugin."""
+    """The plugin passes the conformance suite."""
 
     @pytest.fixture
     def make(self):
@@ -56,7 +56,7 @@ class StatefulAutoscaler:
     """Counts how often it was called."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """None."""
+        """Offers no options."""
 
     def __init__(self) -> None:
         self._asked = 0

@@ -53,7 +53,7 @@ def test_scenario_runs_a_plugin(installed, tmp_path):
 
 
 def test_scenario_without_the_package_is_refused():
-    """With its line, and the known names."""
+    """The refusal has the scenario's line and the known names."""
     text = (PACKAGE / "scenario.yaml").read_text("utf-8")
     with pytest.raises(ScenarioError) as raised:
         read_text("scenario.yaml", text)

@@ -25,7 +25,7 @@ NOW = datetime(2030, 1, 1, 10, 30, tzinfo=UTC)  # a Tuesday
 
 
 def state(current: int = 4, ready: int | None = None, **metrics: Any) -> PoolState:
-    """A pool of two to ten nodes."""
+    """Return the state of a pool of two to ten nodes."""
     return PoolState(
         pool="training",
         current_nodes=current,
@@ -152,13 +152,13 @@ def test_recommended_sizes(raw, given_state, nodes):
     ],
 )
 def test_invalid_autoscaler_is_refused_at_start(raw, message):
-    """With the known names."""
+    """The refusal of an invalid autoscaler has the known names."""
     with pytest.raises(ConfigurationError, match=message):
         autoscaler_of(raw, "pools.a.autoscaling", None)
 
 
 def record(**changes: Any) -> PoolRecord:
-    """A pool of two to ten nodes with a cooldown of five minutes."""
+    """Return a pool of two to ten nodes with a cooldown of five minutes."""
     text = {"provider": "fake", "instance_type": "x", "min_nodes": 2, "max_nodes": 10}
     spec = msgspec.convert({**text, **changes.pop("spec", {})}, PoolSpec, dec_hook=decode_hook)
     return PoolRecord(name="training", spec=spec, desired=4, **changes)
@@ -177,7 +177,7 @@ def record(**changes: Any) -> PoolRecord:
     ],
 )
 def test_recommendation_is_followed_within_bounds_and_cooldown(before, target, nodes):
-    """In observe mode nothing is performed."""
+    """No recommendation is performed in observe mode."""
     change = decide(before, 7, Recommendation(target_nodes=target, reason="so"), "mine", NOW)
     assert nodes == (change.record.desired if change else None)
     if change:
@@ -195,7 +195,7 @@ def test_recommendation_is_followed_within_bounds_and_cooldown(before, target, n
     seconds=st.integers(0, 1_000),
 )
 def test_no_recommendation_exceeds_the_bounds(target, desired, seconds):
-    """Whatever a plugin recommends."""
+    """A pool keeps to its bounds and its cooldown, whatever a plugin recommends."""
     before = msgspec.structs.replace(
         record(scaled_at=NOW - timedelta(seconds=seconds)), desired=desired
     )
@@ -206,6 +206,6 @@ def test_no_recommendation_exceeds_the_bounds(target, desired, seconds):
 
 
 def test_slope_of_a_line():
-    """Least squares."""
+    """The slope is that of least squares."""
     assert slope((1.0, 3.0, 5.0, 7.0)) == pytest.approx(2.0)
     assert slope((5.0, 5.0, 5.0)) == pytest.approx(0.0)

@@ -1,4 +1,4 @@
-"""An autoscaler and its pool as a closed loop: bounds, cooldown, and rest under constant load."""
+"""An autoscaler and its pool, in a closed loop, keep bounds and cooldown, and come to rest."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ HISTORY = 60
 
 @dataclass(frozen=True)
 class Size:
-    """What the loop saw at one moment."""
+    """Records what the loop saw at one moment."""
 
     at: datetime
     wanted: int
@@ -96,7 +96,7 @@ def run_loop(
 
 
 def reversals(sizes: list[Size]) -> int:
-    """How often the size went up and then down, or down and then up."""
+    """Return how often the size went up and then down, or down and then up."""
     steps = [after.wanted - before.wanted for before, after in pairwise(sizes)]
     return sum(before * after < 0 for before, after in pairwise(steps))
 
@@ -128,7 +128,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 def test_constant_load_leads_to_rest(
     name: str, demand: float, low: int, boot: int, cooldown: int
 ) -> None:
-    """After four hours of the same load nothing changes any more, however long nodes boot."""
+    """The size no longer changes after four hours of the same load, however long nodes boot."""
     sizes = run_loop(
         STRATEGIES[name],
         lambda _: demand,

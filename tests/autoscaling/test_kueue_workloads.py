@@ -25,7 +25,7 @@ POOL: Final = {"pool": "training"}
 
 
 async def load(api: KueueApi, folder: Path) -> Load:
-    """What the source says of a cluster with this API."""
+    """Return what the source says of a cluster with this API."""
     pytest.importorskip("kubernetes_asyncio")
     file = folder / "kubeconfig"
     route = Route("/{path:path}", api.serve, methods=["GET", "POST", "PATCH", "DELETE"])
@@ -44,7 +44,7 @@ async def load(api: KueueApi, folder: Path) -> Load:
 
 @pytest.mark.parametrize("versions", [["v1beta1"], ["v1beta1", "v1beta2"]])
 async def test_workloads_are_listed_in_their_order(versions: list[str], tmp_path: Path) -> None:
-    """By priority and age, after pods that wait; in the newest version that is served."""
+    """Workloads come by priority and age, after waiting pods, in the newest served version."""
     api = KueueApi(*versions)
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     gated = {**scheduled, "reason": "SchedulingGated"}
@@ -115,7 +115,7 @@ def test_sizes_are_those_of_what_is_admitted() -> None:
 
 
 def test_pods_of_other_nodes_do_not_count() -> None:
-    """By the selector of the pods that request GPUs; the launcher may run anywhere."""
+    """The selector of the pods that request GPUs decides; the launcher may run anywhere."""
     launcher, workers = pod_set(1, 0, nodeSelector={"pool": "cpu"}), pod_set(2, 8)
     assert shapes(workload("mpi", launcher, workers, conditions=QUOTA))
     other = workload("other", pod_set(2, 8, nodeSelector={"pool": "a100"}), conditions=QUOTA)
@@ -129,5 +129,5 @@ def read(raw: dict[str, Any]) -> KueueWorkload:
 
 
 def shapes(raw: dict[str, Any]) -> tuple[WaitingJobs, ...]:
-    """What it needs."""
+    """Return the waiting jobs that a workload amounts to."""
     return demand_of_workloads([read(raw)], KueueOptions(), RESOURCE, POOL).waiting

@@ -36,20 +36,20 @@ AWAY = "http://127.0.0.1:1"
 
 
 async def answer(request: Request) -> Response:
-    """What the systems answer."""
+    """Return what the systems answer."""
     return Response(json.dumps(ANSWERS[request.url.path]))
 
 
 @pytest.fixture
 async def url() -> AsyncIterator[str]:
-    """All of the systems behind HTTP, on a free port."""
+    """Yield the address of all systems behind HTTP, on a free port."""
     route = Route("/{path:path}", answer, methods=["GET", "POST"])
     async with serving(Starlette(routes=[route])) as address:
         yield address
 
 
 def settings(kind: str, url: str, folder: Path) -> dict[str, Any]:
-    """What a pool's `metrics` says."""
+    """Return what a pool's `metrics` says."""
     if kind == "http":
         return {"type": kind, "url": f"{url}/load"}
     if kind == "prometheus":
@@ -79,36 +79,36 @@ class TestBuiltin(SourceConformance):
 
     @pytest.fixture(params=KINDS)
     def kind(self, request: pytest.FixtureRequest) -> str:
-        """Each of them."""
+        """Return each kind of source in turn."""
         return str(request.param)
 
     @pytest.fixture
     def answered(self, kind: str, url: str, tmp_path: Path) -> MetricsSource:
-        """Its system answers."""
+        """Return a source whose system answers."""
         return source_of(settings(kind, url, tmp_path), "metrics", None)
 
     @pytest.fixture
     def unanswered(self, kind: str, tmp_path: Path) -> MetricsSource:
-        """Its system is away."""
+        """Return a source whose system is away."""
         return source_of(settings(kind, AWAY, tmp_path), "metrics", None)
 
 
 class CarelessSource:
-    """It says nothing, and takes a system that is away for an empty queue."""
+    """A careless source says nothing, and takes a system that is away for an empty queue."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """None."""
+        """Offers no options."""
 
     async def load(self, pool: str) -> Load:  # noqa: ARG002
-        """Know nothing."""
+        """Return a load that knows nothing."""
         return Load()
 
     async def close(self) -> None:
-        """Hold nothing."""
+        """Close nothing, because nothing is held."""
 
 
 async def test_careless_source_fails() -> None:
-    """In both: the suite is no decoration."""
+    """A careless source fails both tests: the suite is no decoration."""
     suite = SourceConformance()
     with pytest.raises(AssertionError, match="it knows nothing"):
         await suite.test_it_answers_a_load(CarelessSource())

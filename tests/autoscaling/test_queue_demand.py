@@ -1,4 +1,4 @@
-"""How many nodes the waiting jobs need: whole jobs, within the room that there is."""
+"""The demand is the number of nodes that whole waiting jobs need, within the room."""
 
 import math
 from datetime import UTC, datetime
@@ -69,7 +69,7 @@ def test_demand(waiting: list[WaitingJobs], expected: QueueDemand) -> None:
 
 
 def test_unknown_gpus_and_shared_nodes() -> None:
-    """Without the number of GPUs a job takes a node; jobs that state nothing share one."""
+    """A job takes a node if the number of GPUs is unknown; jobs that state nothing share one."""
     jobs = [WaitingJobs(gpus=2, count=3), WaitingJobs(count=7)]
     found = demand_of(jobs, gpus_per_node=0, jobs_per_node=4, room=10, nodes_max=10)
     assert found == QueueDemand(nodes=5, jobs=10)
@@ -79,7 +79,7 @@ def test_unknown_gpus_and_shared_nodes() -> None:
 def test_no_part_of_a_job_gets_nodes(
     jobs: list[WaitingJobs], gpus: int, share: float, room: int
 ) -> None:
-    """Within the room; every job is counted once; without room for any there are no nodes."""
+    """Nodes stay within the room; each job is counted once; without room for any there are none."""
     found = demand_of(jobs, gpus_per_node=gpus, jobs_per_node=share, room=room, nodes_max=20)
     assert 0 <= found.nodes <= max(room, 0)
     assert found.jobs + found.without_room + found.too_large == sum(each.count for each in jobs)
@@ -114,7 +114,7 @@ def test_packing_is_near_the_least(shapes: list[tuple[int, int]]) -> None:
     ],
 )
 def test_queue_follows_the_demand(metrics: PoolMetrics, target: int, reason: str) -> None:
-    """Up for whole jobs, down to what is busy, and to nothing and back."""
+    """A pool grows for whole jobs, shrinks to what is busy, and goes to nothing and back."""
     state = PoolState(
         pool="training",
         current_nodes=5,

@@ -26,18 +26,18 @@ class FailingAutoscaler:
     """A third-party autoscaler that raises."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """None."""
+        """Offers no options."""
 
     def __init__(self, *, options: Options) -> None:
         """Accept any options."""
 
     def recommend(self, state: PoolState) -> Recommendation:
-        """Raise."""
+        """Raise a `LookupError`."""
         raise LookupError(f"no such pool as {state.pool}")
 
 
 def record(desired: int = 4, scaled_at: datetime | None = None, **spec: Any) -> PoolRecord:
-    """A pool of two to ten nodes with a cooldown of five minutes."""
+    """Return a pool of two to ten nodes with a cooldown of five minutes."""
     text = {"provider": "fake", "instance_type": "x", "min_nodes": 2, "max_nodes": 10, **spec}
     return PoolRecord(
         name="training",
@@ -48,7 +48,7 @@ def record(desired: int = 4, scaled_at: datetime | None = None, **spec: Any) -> 
 
 
 def asked(before: PoolRecord, nodes: int, now: datetime = NOW) -> AutoscalingAdvice | None:
-    """The decision for a recommendation of this many nodes."""
+    """Return the decision for a recommendation of this many nodes."""
     recommended = Recommendation(target_nodes=nodes, reason=f"{nodes} jobs")
     return unfollowed(before, recommended, "queue", now, 30.0)
 
@@ -68,7 +68,7 @@ RECENT = NOW - MINUTE
     ],
 )
 def test_decision_names_what_limits_the_recommendation(before, nodes, limited_by, detail, until):
-    """The cooldown with its end, or a bound with its value."""
+    """The decision names the cooldown with its end, or a bound with its value."""
     advice = asked(before, nodes)
     found = (advice.limited_by, advice.detail, advice.until) if advice else (None, "", None)
     assert (limited_by, detail, until) == found
@@ -168,7 +168,7 @@ AWAY = "- {at: 1m, action: inject_failure, target: workload, params: {failure_ty
     ],
 )
 def test_advice_is_in_the_pools_record(expected, changes):
-    """As the real pool-manager writes it, and rarely."""
+    """The advice is as the real pool-manager writes it, which is rarely."""
     values = {"kind": "queue", "jobs": 2, "more": "", "duration": "5m", "expected": expected}
     outcome = run(read_text("a.yaml", SCENARIO.format(**{**values, **changes})))
     assert [(True, "")] == [(each.ok, "") for each in outcome.checks], outcome.checks

@@ -23,7 +23,7 @@ class Spread(Secured):
 
     @property
     def url(self) -> str:
-        """The next server's."""
+        """Return the URL of the next server."""
         return next(self._urls)
 
 
@@ -45,5 +45,5 @@ class Spread(Secured):
 async def test_the_accounts_hold_between_servers(
     cluster: SecuredCluster, attack: Callable[[Secured], Awaitable[None]]
 ) -> None:
-    """What one server refuses, the others refuse too, and nothing slips through a route."""
+    """A request that one server refuses is refused by the others; nothing slips through a route."""
     await attack(Spread(cluster))

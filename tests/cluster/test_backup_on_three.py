@@ -32,7 +32,7 @@ EXPENDABLE = "TELEMETRY"
 
 @asynccontextmanager
 async def administrator(url: str, replicas: int) -> AsyncIterator[ArchiveBus]:
-    """An administrator's connection."""
+    """Yield an administrator's connection."""
     settings = NatsSettings(url=url, replicas=replicas)
     bus = await ArchiveBus.connect(ConnectOptions(settings=settings, name="admin"))
     try:
@@ -42,7 +42,7 @@ async def administrator(url: str, replicas: int) -> AsyncIterator[ArchiveBus]:
 
 
 async def filled(bus: NatsBus, words: str) -> None:
-    """Records, events and a saga's log."""
+    """Store records, events and a saga's log."""
     last = 0
     for number in range(50):
         await bus.put(NODES, f"p.{words}{number % 9}", str(number).encode())

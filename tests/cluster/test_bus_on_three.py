@@ -36,7 +36,7 @@ async def test_everything_that_matters_has_three_replicas(cluster: Cluster) -> N
 async def test_what_was_stored_through_one_server_is_read_through_every_other(
     cluster: Cluster,
 ) -> None:
-    """At once: a reader notified of an entry finds it in the log, a whole log and its end alike."""
+    """A notified reader at once finds the entry in the log, a whole log and its end alike."""
     async with AsyncExitStack() as open_buses:
         buses = [
             await open_buses.enter_async_context(connected(each.url)) for each in cluster.servers
@@ -102,7 +102,7 @@ async def test_a_killed_leader_costs_no_entry(cluster: Cluster) -> None:
 
 
 async def test_heartbeats_are_lost_with_every_server_and_written_again(cluster: Cluster) -> None:
-    """They are kept in memory; the bucket is there again as soon as it is set up."""
+    """Heartbeats are kept in memory; the bucket is there again as soon as it is set up."""
     async with connected(cluster.url) as bus:
         await bus.put(HEARTBEATS, "training.n1", b"{}", ttl_seconds=600)
         for server in cluster.servers:

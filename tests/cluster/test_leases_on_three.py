@@ -51,7 +51,7 @@ async def holding(url: str, name: str) -> asyncio.subprocess.Process:
 
 
 async def held(lease: Lease) -> float:
-    """When it was ours."""
+    """Return when the lease was ours, by the monotonic clock."""
     while not lease.held:
         await asyncio.sleep(0.01)  # a lease has no events
     return time.monotonic()

@@ -27,7 +27,7 @@ COUNT = 100
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Three servers of this test alone, with something in them."""
+    """Yield three servers of this test alone, with something in them."""
     async with Cluster(tmp_path / "cluster") as three:
         async with connected(three.url) as bus:
             await set_up(bus, SystemClock(), replicas=3)
@@ -55,12 +55,12 @@ async def current(bus: NatsBus) -> None:
 
 
 def lose(server: EmbeddedServer) -> None:
-    """Its disk, or the whole machine."""
+    """Remove the server's store, as if its disk or the whole machine were lost."""
     shutil.rmtree(store_of(server))
 
 
 def store_of(server: EmbeddedServer) -> Path:
-    """Where a server keeps its streams."""
+    """Return the folder in which a server keeps its streams."""
     return server.directory / STORE_FOLDER
 
 

@@ -1,4 +1,4 @@
-"""From one replica to three on a bus that is in use: set-up brings it about, in order."""
+"""A bus that is in use goes from one replica to three: set-up brings it about, in order."""
 
 import asyncio
 import os

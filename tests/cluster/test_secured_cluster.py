@@ -57,7 +57,7 @@ class Server(EmbeddedServer):
 
     @property
     def log(self) -> str:
-        """What it logged."""
+        """Return what the server logged."""
         return (self.folder / "nats-server.log").read_text()
 
     async def peers(self) -> set[str]:
@@ -79,7 +79,7 @@ class SecuredCluster:
 
     @property
     def secured(self) -> list[Secured]:
-        """Each server, with the credentials of everybody."""
+        """Return each server, with the credentials of everybody."""
         return [Secured(each, self.directory) for each in self.servers]
 
 
@@ -94,7 +94,7 @@ async def until(holds: Callable[[], Any]) -> None:
 
 
 def conf_of(directory: Path, server: ClusterServer) -> str:
-    """Its configuration, on this machine's own address."""
+    """Return a server's configuration, on this machine's own address."""
     text = (directory / server.conf).read_text()
     return text.replace("0.0.0.0", LOOPBACK).replace(WHERE["http"], f"{LOOPBACK}:-1")
 
@@ -127,7 +127,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sec
 async def test_the_files_make_one_cluster_in_which_the_accounts_hold(
     cluster: SecuredCluster,
 ) -> None:
-    """What an agent reports to any server is stored once; each refuses the roles alike."""
+    """An agent's report to any server is stored once; each server refuses the roles alike."""
     for each in cluster.servers:
         assert await each.peers() == {other.name for other in cluster.servers} - {each.name}
     found = []
@@ -256,7 +256,7 @@ async def test_the_route_port_takes_nothing_without_tls(cluster: SecuredCluster)
 async def test_a_stolen_certificate_is_refused_after_the_authority_was_replaced(
     cluster: SecuredCluster, tmp_path: Path
 ) -> None:
-    """As docs/credentials.md says: new files, and each server is restarted."""
+    """The remedy is that of docs/credentials.md: new files, and each server is restarted."""
     directory = cluster.directory
     stolen = tmp_path / "stolen.pem"
     shutil.copy(directory / ROUTES / "n1.pem", stolen)

@@ -95,7 +95,7 @@ def choose(chance: random.Random, shape: Shape) -> FleetAction:
 
 @dataclass(slots=True)
 class Tally:
-    """The result of a campaign."""
+    """Counts the rounds of a campaign and collects their differences and problems."""
 
     rounds: int = 0
     replaced: int = 0
@@ -107,7 +107,7 @@ class Tally:
     problems: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        """The last line."""
+        """Return the last line that the campaign prints."""
         kinds = {kind: sum(1 for each in self.found if each.kind == kind) for kind in KINDS}
         counts = " ".join(f"{kind}={count}" for kind, count in kinds.items())
         return (

@@ -57,7 +57,7 @@ _instances = decoder(InstanceRecord)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One deviation from the expected state."""
+    """Describes one deviation from the expected state."""
 
     kind: Kind
     what: str
@@ -134,7 +134,7 @@ async def gather(
 
 
 def is_settled(seen: Evidence) -> bool:
-    """Whether the pool is at rest: every expected saga ended, none open, every node in service."""
+    """Return whether every expected saga ended, none is open, and every node is in service."""
     states = _states(seen)
     if any(not state.ended for state in states):
         return False
@@ -143,7 +143,7 @@ def is_settled(seen: Evidence) -> bool:
 
 
 def unsettled(seen: Evidence) -> list[str]:
-    """What is not at rest, whatever led to it; for a fleet whose streams lost their history."""
+    """Return what is not at rest, whatever the cause, in a fleet whose streams lost history."""
     logs = [f"{each.saga} is {each.status}" for each in _states(seen) if not each.ended]
     opened = [f"{each} is open" for each in seen.pool.open]
     odd = [each.what for each in _at_odds(seen) if "was replaced" not in each.what]
@@ -151,7 +151,7 @@ def unsettled(seen: Evidence) -> list[str]:
 
 
 def differences(seen: Evidence) -> list[Difference]:
-    """All differences of a fleet at rest."""
+    """Return all differences of a fleet at rest."""
     return [
         *_replacements(seen),
         *(each for saga in seen.logs for each in _log(saga, seen)),
@@ -241,7 +241,7 @@ def _replacements(seen: Evidence) -> Iterator[Difference]:
 
 
 def steps_of(kind: str, params: SagaParams) -> list[str]:
-    """The names of a saga's steps, in order."""
+    """Return the names of a saga's steps, in order."""
     definitions = {str(name): each for name, each in DEFINITIONS.items()}
     return [step.name for step in definitions[kind].steps(params)]
 

@@ -39,7 +39,7 @@ _failures = msgspec.json.Decoder(tuple[CurrentFailure, ...])
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of a round."""
+    """Holds the result of a round."""
 
     destruction: Destruction
     seconds: float = 0.0
@@ -60,7 +60,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class DestroyTally:
-    """The result of a campaign."""
+    """Counts the rounds of a campaign and collects their problems."""
 
     rounds: int = 0
     converged: int = 0
@@ -69,7 +69,7 @@ class DestroyTally:
     problems: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        """The last line."""
+        """Return the last line that the campaign prints."""
         return (
             f"rounds={self.rounds} converged={self.converged} operator={self.operator} "
             f"wrong={len(self.problems)}"

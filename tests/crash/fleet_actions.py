@@ -62,7 +62,7 @@ def moments_of(kind: str, order: str, *, spares: bool = False) -> list[Moment]:
 
 
 def moments(play: FleetAction, order: str, *, spares: bool = False) -> list[Moment]:
-    """Where a strike may be aimed; one whose moment does not come strikes at the action's end."""
+    """Return where a strike may be aimed; where a moment does not come, it is the action's end."""
     fault = [Moment("fault", "stored"), Moment("verdict", "stored"), *PUBLISHED]
     own = [moment for kind in play.kinds for moment in moments_of(kind, order, spares=spares)]
     return [*fault, *own] if "replace" in play.kinds else own
@@ -241,7 +241,7 @@ async def _retry(rig: Rig) -> str:
 
 
 def find_action(name: str) -> FleetAction:
-    """The action of a name."""
+    """Return the action of a name."""
     return next(each for each in FLEET_ACTIONS if each.name == name)
 
 

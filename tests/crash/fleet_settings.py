@@ -1,4 +1,4 @@
-"""The configuration of a struck fleet, and its provider's own state."""
+"""Builds the configuration of a struck fleet, and reads its provider's own state."""
 
 from pathlib import Path
 from typing import Any, Final

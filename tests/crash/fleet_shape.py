@@ -9,10 +9,10 @@ TOOK_EFFECT: Final = "took-effect"
 
 
 class Moment(NamedTuple):
-    """A saga's entry, an event (`fault.stored`, `cordoned.published`) or an effect of a step.
+    """Names a saga's entry, an event (`fault.stored`, `cordoned.published`) or a step's effect.
 
-    Or the state of an instance's record (`terminating.stored`). Effects are observed at the
-    provider and at the workload system.
+    A moment may also be the state of an instance's record (`terminating.stored`). Effects are
+    observed at the provider and at the workload system.
     """
 
     step: str
@@ -39,7 +39,7 @@ def moments_of_step(step: str, with_effect: Collection[str]) -> list[Moment]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Size and settings of the fleet."""
+    """Holds the size and the settings of the fleet."""
 
     nodes: int = 2
     order: str = "terminate_first"

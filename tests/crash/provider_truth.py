@@ -1,4 +1,4 @@
-"""Which instances exist, read from the provider itself, past everything under test."""
+"""Reads which instances exist from the provider itself, past everything under test."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ class Truth:
 
 
 class Provider(Protocol):
-    """A provider's own state."""
+    """Gives a provider's own state."""
 
     def truth(self) -> Truth:
-        """The current state."""
+        """Return the current state."""
         ...
 
     def names(self) -> list[str]:
@@ -39,7 +39,7 @@ class Provider(Protocol):
 
 
 class FakeProviderTruth:
-    """The database file of the `fake` provider."""
+    """Reads the database file of the `fake` provider."""
 
     def __init__(self, file: Path) -> None:
         """Read `file`, again only when it has changed."""
@@ -49,7 +49,7 @@ class FakeProviderTruth:
         self._truth = Truth()
 
     def truth(self) -> Truth:
-        """The current state."""
+        """Return the current state."""
         if self._database is None:
             if not self._file.exists():
                 return Truth()
@@ -82,14 +82,14 @@ def _read(database: sqlite3.Connection) -> Truth | None:
 
 
 class LocalProviderTruth:
-    """The directories of the `local` provider, and the agent processes of this machine."""
+    """Reads the directories of the `local` provider, and the agent processes of this machine."""
 
     def __init__(self, directory: Path) -> None:
         """Read `directory`."""
         self._directory = directory
 
     def truth(self) -> Truth:
-        """The current state: every agent process, and every directory without one."""
+        """Return the current state: every agent process, and every directory without one."""
         places = instance_directories(self._directory)
         agents = self.agents()
         empty = [(each.name, each.name) for each in places if each.name not in agents.values()]
@@ -98,7 +98,7 @@ class LocalProviderTruth:
         return Truth(existing, len(places) + len(aside))
 
     def names(self) -> list[str]:
-        """Names of the current directories."""
+        """Return the names of the current directories."""
         return [each.name for each in instance_directories(self._directory)]
 
     def agents(self) -> dict[int, str]:

@@ -24,7 +24,7 @@ KEPT: Final = ("nats/js", "provider.db", STORY)
 
 
 class Story(msgspec.Struct, frozen=True):
-    """What was happening when it was recorded."""
+    """Records what was happening when the store was recorded."""
 
     node: str
     """It is broken, and its work has not left."""
@@ -57,7 +57,7 @@ def unpack(store: Path, directory: Path) -> Story:
 
 
 def main() -> None:
-    """Record one."""
+    """Record the store that the arguments name."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash.recorded_store")
     parser.add_argument("name")
     parser.add_argument("--code", type=Path, default=ROOT)

@@ -62,7 +62,7 @@ class Replica:
 
     @property
     def process(self) -> asyncio.subprocess.Process | ForkedProcess:
-        """The current process, or the last one."""
+        """Return the current process, or the last one."""
         assert self._process is not None
         return self._process
 
@@ -111,7 +111,7 @@ class Replica:
             await self.ready.wait()
 
     def kill(self) -> None:
-        """`kill -9`, now."""
+        """Kill the process with SIGKILL, at once."""
         self._strike(signal.SIGKILL)
 
     def terminate(self) -> None:
@@ -153,7 +153,7 @@ class Replica:
             return await self.gone()
 
     def said(self, level: str) -> list[str]:
-        """Its log lines of a level."""
+        """Return the process's log lines of a level."""
         found = []
         for line in self._log.read_text("utf-8", "replace").splitlines():
             try:

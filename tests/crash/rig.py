@@ -60,7 +60,7 @@ class UnsettledError(AssertionError):
 
 
 class Rig:
-    """The fleet. Enter it and every node is in service; leave it and nothing is left."""
+    """Runs the fleet. Enter it and every node is in service; leave it and nothing is left."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class Rig:
         await self._outside.aclose()
 
     def replica(self, service: str, number: int = 1) -> Replica:
-        """One process of a service."""
+        """Return one process of a service."""
         return next(each for each in self.replicas if each.name == f"{service}/{number}")
 
     def server_kill(self) -> None:

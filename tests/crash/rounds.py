@@ -52,7 +52,7 @@ PUBLISHED: Final = tuple(
 
 
 def moments(order: str) -> list[Moment]:
-    """Every moment of a replacement, in order."""
+    """Return every moment of a replacement, in order."""
     found = [FAULT, VERDICT, Moment("saga", "started")]
     for step in REPLACE_STEPS[order]:
         found += moments_of_step(step, WITH_EFFECT)
@@ -72,7 +72,7 @@ def author(moment: Moment) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of a round."""
+    """Holds the result of a round."""
 
     node: str
     resume_seconds: float | None
@@ -84,7 +84,7 @@ class Outcome:
 
 
 def resume_seconds_allowed() -> float:
-    """How long a struck process may take to resume, on this machine now."""
+    """Return how many seconds a struck process may take to resume, on this machine now."""
     return allowed(RESUME_SECONDS_MAX)
 
 

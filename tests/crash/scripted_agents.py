@@ -43,7 +43,7 @@ Acts = Callable[[str, str], None]
 
 
 class ScriptedAgents:
-    """Every agent of the fleet."""
+    """Plays every agent of the fleet."""
 
     def __init__(
         self, bus: NatsBus, pool: str, provider: Provider, boot_seconds: float, acted: Acts
@@ -153,7 +153,7 @@ class ScriptedAgents:
         await self.say(checked)
 
     def boot_id(self, node: str) -> str:
-        """The current boot ID of a node."""
+        """Return the current boot ID of a node."""
         return self._boot_ids[node]
 
     # --- commands --------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class ScriptedAgents:
 
 
 def fault_of(pool: str, node: str, code: int, sequence: int, boot_id: str) -> Fault:
-    """An XID of one GPU; `sequence`: of the record in the node's kernel log."""
+    """Return an XID of one GPU; `sequence` is that of the record in the node's kernel log."""
     return Fault(
         id=f"{node}.kmsg.{sequence}",
         time=datetime.now(UTC),

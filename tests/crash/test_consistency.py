@@ -77,7 +77,7 @@ def written(
 
 
 def instance(name: str, state: str = "running") -> InstanceRecord:
-    """An instance's record."""
+    """Return an instance's record."""
     return InstanceRecord(
         pool="training",
         instance=name,
@@ -90,7 +90,7 @@ def instance(name: str, state: str = "running") -> InstanceRecord:
 
 
 def node(name: str, state: str = "active") -> NodeRecord:
-    """A node's record."""
+    """Return a node's record."""
     return NodeRecord(pool="training", node=name, state=state)  # type: ignore[arg-type]
 
 
@@ -122,7 +122,7 @@ WELL = Evidence(
 
 
 def changed(**fields: Any) -> Evidence:
-    """The same fleet with one deviation."""
+    """Return the same fleet with one deviation."""
     values = {name: getattr(WELL, name) for name in WELL.__dataclass_fields__} | fields
     return Evidence(**values)
 

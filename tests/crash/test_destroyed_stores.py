@@ -1,4 +1,4 @@
-"""What is stored is destroyed under a running fleet; it converges and terminates no healthy node.
+"""A fleet whose stores are destroyed while it runs converges and terminates no healthy node.
 
 `make crash DESTROY=1` draws at random; `make crash-matrix` destroys everything in every way.
 """

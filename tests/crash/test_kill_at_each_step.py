@@ -39,7 +39,7 @@ def receivers() -> list[Case]:
 
 
 def receives(service: str, moment: Moment) -> bool:
-    """Whether a moment is work for a service that did not store it."""
+    """Return whether a moment is work for a service that did not store it."""
     match service:
         case "health-monitor":
             return moment == FAULT
@@ -79,7 +79,7 @@ async def test_services_killed_while_they_hold_work(rig: Rig, cases: tuple[Case,
 
 
 async def test_every_service_is_struck_at_every_moment() -> None:
-    """In whichever rounds they are combined."""
+    """Every pair of service and moment is in a round, however the rounds combine them."""
     pairs = {case for cases in ROUNDS for case in cases}
     assert {(service, moment) for service in SERVICES for moment in moments(SHAPE.order)} == pairs
     struck = {moment for cases in IN_EVERY_RUN for _, moment in cases}

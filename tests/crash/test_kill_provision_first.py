@@ -1,4 +1,4 @@
-"""The same with `provision_first`: never more than one instance too many."""
+"""Services are killed with `provision_first`: never is there more than one instance too many."""
 
 import pytest
 

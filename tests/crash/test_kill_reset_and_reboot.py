@@ -27,7 +27,10 @@ CASES = [
 async def test_services_killed_as_a_moment_is_stored(
     rig: Rig, play: str, cases: tuple[Case, ...]
 ) -> None:
-    """By its agent or its provider: once, without work on it, and the node returns to service."""
+    """A node is reset or rebooted once, without work on it, and returns to service.
+
+    Its agent or its provider does it.
+    """
     if play == "ladder" and all(rig.rungs_used[node] >= 2 for node in await serving(rig)):
         # Its next remedy would be another one; a fresh node starts with the first.
         await find_action("replace").perform(rig)

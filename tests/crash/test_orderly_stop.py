@@ -23,7 +23,7 @@ SHAPE = Shape()
     "cases", sample(rounds(SERVICES, moments(SHAPE.order)[::3]), 2), ids=case_names
 )
 async def test_services_stopped_as_a_moment_is_stored(rig: Rig, cases: tuple[Case, ...]) -> None:
-    """They finish or return what they hold, and end with exit code 0."""
+    """Stopped services finish or return what they hold, and end with exit code 0."""
     outcome = await strike_services(rig, cases, "terminate")
     check_outcome(outcome)
     assert outcome.status == 0
@@ -31,7 +31,7 @@ async def test_services_stopped_as_a_moment_is_stored(rig: Rig, cases: tuple[Cas
 
 @pytest.mark.parametrize("service", SERVICES)
 async def test_service_stopped_while_the_server_is_away(rig: Rig, service: str) -> None:
-    """It can return no message, logs no error, and still ends with exit code 0."""
+    """A stopped service can return no message, logs no error, and still ends with exit code 0."""
     outcome = await stop_without_server(rig, rig.replica(service))
     check_outcome(outcome)
     assert outcome.status == 0

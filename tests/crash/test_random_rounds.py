@@ -1,4 +1,4 @@
-"""A few rounds of `make crash`: its last line and its exit code agree."""
+"""A few rounds of `make crash` end with a last line and an exit code that agree."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ LAST_LINE = re.compile(
 
 @pytest.mark.slow
 async def test_campaign_prints_its_counts() -> None:
-    """As many replacements as faults, and nothing else, under random strikes."""
+    """Random strikes lead to as many replacements as faults, and to nothing else."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.crash", str(ROUNDS), "1", "--pause", "2"),
         stdout=asyncio.subprocess.PIPE,

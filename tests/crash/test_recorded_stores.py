@@ -1,4 +1,4 @@
-"""This release goes on from what earlier ones have stored: an open saga ends."""
+"""An open saga ends, because a release goes on from what earlier ones have stored."""
 
 from pathlib import Path
 

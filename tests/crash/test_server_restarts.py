@@ -29,5 +29,5 @@ async def test_server_restarted_as_a_moment_is_stored(rig: Rig, moment: Moment) 
 
 @pytest.mark.parametrize(("service", "after_ms"), sample(STARTS, 5))
 async def test_server_killed_while_a_service_starts(rig: Rig, service: str, after_ms: int) -> None:
-    """At any point of its start: it neither hangs nor starts partially, and ends in time."""
+    """A starting service, at any point, neither hangs nor starts partially, and ends in time."""
     check_outcome(await start_without_server(rig, rig.replica(service), after_ms / 1000))

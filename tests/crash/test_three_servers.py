@@ -28,13 +28,13 @@ PAUSE_SECONDS = 5.0
 
 
 async def settled_well(rig: Rig) -> None:
-    """At rest, with nothing lost, doubled or leaked."""
+    """Check that the fleet is at rest, with nothing lost, doubled or leaked."""
     found, report = await rig.differences()
     assert not found, report
 
 
 async def test_clocks_a_minute_apart_replace_a_node_once(rig: Rig) -> None:
-    """Whichever replica acts: a deadline means the same to both."""
+    """A deadline means the same to both replicas, whichever acts."""
     check_outcome(await replace_without_strike(rig))
 
 
@@ -61,7 +61,7 @@ async def test_leader_of_the_saga_stream_is_killed_during_a_saga(rig: Rig) -> No
 
 @pytest.mark.parametrize("service", sample(["pool-manager", "notifier", "provisioner"], 3))
 async def test_paused_service_is_replaced_by_its_other_replica(rig: Rig, service: str) -> None:
-    """After five seconds the other replica continues its work, and nothing is done twice."""
+    """The other replica continues the work after five seconds, and nothing is done twice."""
     step = {"pool-manager": "cordon", "notifier": "drain", "provisioner": "provision"}[service]
     victim = rig.replica(service)
     await victim.is_ready()

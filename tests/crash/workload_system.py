@@ -64,7 +64,7 @@ class Workload:
         return PlainTextResponse("taken")
 
     def is_idle(self, node: str) -> bool:
-        """Whether a node has no work and gets none: it was cordoned, and its work has left."""
+        """Return whether a node has no work and gets none: it was cordoned, and its work left."""
         at = self._drained_at.get(node)
         return node in self._cordoned and at is not None and asyncio.get_running_loop().time() >= at
 
@@ -75,7 +75,7 @@ class Workload:
         return JSONResponse({"drained": gone and not self.holding})
 
     def settings(self, *, gpus: bool = False) -> dict[str, str]:
-        """What the configuration says of it."""
+        """Return the configuration's settings of this workload system."""
         return {
             "type": "webhook",
             **{

@@ -25,7 +25,7 @@ BOUNDS = LagSettings(messages=100, age=Duration(60))
 
 
 def state(messages: int, seconds: float) -> ConsumerBacklog:
-    """The state of one durable."""
+    """Return the state of one durable."""
     return ConsumerBacklog(stream="S", durable="d", messages=messages, seconds=seconds, sequence=7)
 
 
@@ -44,7 +44,7 @@ def state(messages: int, seconds: float) -> ConsumerBacklog:
 def test_lag_is_reported_at_its_start_and_at_its_end(
     states: list[tuple[int, float]], expected: list[str]
 ) -> None:
-    """Beyond either bound once; caught up below half of both."""
+    """A lag beyond either bound is reported once; it ends below half of both."""
     lagging: frozenset[str] = frozenset()
     reported: list[str] = []
     for messages, seconds in states:
@@ -61,7 +61,7 @@ def fresh_watch(bus: NatsBus, messages: int) -> tuple[ConsumerWatch, CollectorRe
 
 
 async def published(bus: NatsBus) -> list[tuple[str, str, int]]:
-    """Every published event about lag."""
+    """Return status, durable and messages of every published event about lag."""
     stored = await bus.read(EVENTS.name, subjects.fleet_event(FACTS[ConsumerLag]))
     events = [fleet_codec.decode(each.data) for each in stored]
     return [(e.status, e.durable, e.messages) for e in events if isinstance(e, ConsumerLag)]
@@ -108,7 +108,7 @@ async def test_undelivered_messages_are_reported_once(bus: NatsBus) -> None:
 
 
 async def test_every_durable_has_its_gauges(bus: NatsBus) -> None:
-    """Also those without waiting messages, so that a query finds them before they lag."""
+    """Durables without waiting messages have gauges too: a query finds them before they lag."""
     watch, registry = fresh_watch(bus, 4)
     await watch.check()
     for each in DURABLES:

@@ -31,12 +31,12 @@ GPUS = tuple(n.GpuIdentity(index=i, uuid=f"GPU-{i}", serial=f"s{i}") for i in ra
 
 
 def at(seconds: float) -> datetime:
-    """A time relative to NOW."""
+    """Return a time relative to NOW."""
     return NOW + timedelta(seconds=seconds)
 
 
 def of(what: type[Message], seconds: float, /, **more: Any) -> Message:
-    """An event about n-1."""
+    """Return an event, about n-1 if it is of a node."""
     about = {"pool": "a", "node": "n-1"} if issubclass(what, n.NodeEvent) else {}
     return what(id=more.pop("id", f"{what.__name__}-{seconds}"), time=at(seconds), **about, **more)
 
@@ -102,7 +102,7 @@ CASES = {
 
 @pytest.mark.parametrize(("events", "expected"), CASES.values(), ids=CASES)
 def test_an_outage_begins_with_its_first_event_and_ends_with_recovery(events, expected):
-    """It starts at the first event; the decisive fault gives its signature."""
+    """An outage starts at the first event; the decisive fault gives its signature."""
     found = outages((event.time, event) for event in [FAULT, *events])
     seconds = [
         (
@@ -132,7 +132,7 @@ def stored(*messages: Message) -> tuple[Stored, ...]:
 
 
 def saga(kind: str = "replace", spare: str = "", signature: str = "") -> list[Message]:
-    """A saga's log up to the new node's admission."""
+    """Return a saga's log up to the new node's admission."""
     params = SagaParams(
         pool="a", node="n-1", new_node="n-2", promotes=spare, fault_signature=signature
     )
@@ -214,7 +214,7 @@ def test_no_evidence_is_stored_of_a_manual_cordon_unless_the_node_was_replaced()
 
 
 def sample(seconds: float, number: int = 0) -> n.Telemetry:
-    """A sample of n-1."""
+    """Return a sample of n-1."""
     return n.Telemetry(
         id=f"t-{seconds}-{number}", time=at(seconds), pool="a", node="n-1", sequence=number
     )
@@ -275,14 +275,14 @@ def test_a_bundle_is_complete_when_the_buckets_are_empty():
 
 
 def test_the_verdict_gives_a_faults_result_that_the_health_record_lacks():
-    """It is published before the health record is written, which a capture may therefore miss."""
+    """A verdict is published before the health record, which a capture may therefore miss."""
     history = NodeHistory(pool="a", node="n-1", stored=stored(FAULT, UNHEALTHY))
     (fault,) = bundle(history, None, open_ending(history)).faults
     assert (fault.result, fault.rule) == ("unhealthy", "r")
 
 
 def test_a_list_keeps_its_beginning_and_its_end_within_both_limits():
-    """By number and by bytes; omitted items are counted."""
+    """A list is limited by number and by bytes; omitted items are counted."""
     assert limit_items(list(range(10)), 4, lambda _: b"") == ((0, 1, 8, 9), 6)
     kept, omitted = limit_items([0, 1, 2, 3, 4], 5, lambda _: bytes(e.PART_BYTES_MAX // 3))
     assert (kept, omitted) == ((0, 1, 4), 2)

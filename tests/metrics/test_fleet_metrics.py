@@ -57,7 +57,7 @@ def sample(name: str, *gpus: GpuSample, age_seconds: float = 0) -> LatestSample:
 
 
 def values(nodes, statuses=(), samples=()) -> dict[str, dict[tuple[str, ...], float]]:
-    """Every gauge, by name."""
+    """Return every gauge's values by its name."""
     found = gauges(
         {f"training.{each.node}": each for each in nodes},
         {f"training.{each.node}": each for each in statuses},
@@ -126,12 +126,12 @@ def test_nodes_are_counted_by_pool_and_health():
     ],
 )
 def test_a_node_has_one_status(record, status, expected):
-    """What is being done to it counts before what is wrong with it."""
+    """A node's status says what is being done to it before what is wrong with it."""
     assert node_status(record, status) == expected
 
 
 def test_gpus_are_counted_by_provider():
-    """Of a node that no provider launched, it is unknown."""
+    """The provider is unknown for a node that no provider launched."""
     launch = LaunchSpec(fleet="f", provider="aws", instance_type="p5", region="r")
     gpus = (GpuIdentity(index=0), GpuIdentity(index=1))
     found = values([node("n-1", launch=launch, gpus=gpus), node("n-2", gpus=gpus), node("n-3")])
@@ -199,7 +199,7 @@ def test_a_missing_gpu_lowers_the_count():
     ids=["stale", "terminated", "unknown"],
 )
 def test_stale_samples_and_samples_of_absent_nodes_are_left_out(nodes, age_seconds):
-    """Old ones, and those of terminated and unknown nodes."""
+    """Old samples are left out, and those of terminated and unknown nodes."""
     latest = sample("n-1", GpuSample(index=0, temperature_celsius=1), age_seconds=age_seconds)
     found = values(nodes, samples=[latest])
     assert found["navarch_node_gpu_temperature_celsius"] == {}

@@ -1,4 +1,4 @@
-"""How many series there are, whatever agents send: with 10,000 nodes, and beyond the limit."""
+"""The number of series is bounded, whatever agents send: for 10,000 nodes, and beyond them."""
 
 from datetime import UTC, datetime
 
@@ -111,7 +111,7 @@ def test_an_agent_cannot_make_series_at_will() -> None:
 
 
 def test_an_event_after_a_nodes_end_makes_no_series() -> None:
-    """Its series have ended, and nothing would end them again."""
+    """The node's series have ended, and nothing would end new ones."""
     found = collector(1)
     gone = NodeRecord(pool="p0", node="n-1", state="terminated")
     found.nodes = {**found.nodes, "p0.n-1": gone}

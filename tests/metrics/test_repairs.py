@@ -37,7 +37,7 @@ REPAIRED = subjects.node_event("a", "n-1", "repaired")
 
 
 def repaired(number: int, seconds: float = 60, fault_signature: str = "xid-79") -> Repaired:
-    """A repair of an eight-GPU node."""
+    """Return a repair of an eight-GPU node."""
     return Repaired(
         id=f"repaired-{number}",
         time=NOW,
@@ -53,7 +53,7 @@ def repaired(number: int, seconds: float = 60, fault_signature: str = "xid-79") 
 
 
 def test_a_redelivered_event_is_added_once():
-    """Its sequence in the stream decides."""
+    """The event's sequence in the stream decides whether it was added."""
     once = add_repair(RepairTotals(), repaired(1), 7)
     assert add_repair(once, repaired(1), 7) is once
     assert add_repair(once, repaired(2), 3) is once
@@ -83,7 +83,7 @@ async def publish(bus, *events: Message) -> None:
 
 
 def collector(bus) -> RepairCollector:
-    """One replica's."""
+    """Return the collector of one replica."""
     return RepairCollector(bus, SystemClock(), FailureRegister(CollectorRegistry()))
 
 
@@ -124,7 +124,10 @@ async def test_the_totals_survive_a_restart(bus):
 
 @pytest.mark.parametrize("garbage", [b"x", b"[]", b'{"sequence": "1"}', b'{"counts": [5]}', b""])
 async def test_unreadable_totals_are_reported_and_the_service_goes_on(bus, garbage):
-    """From the start or later; once the record is removed, every stored repair is counted."""
+    """Totals may be unreadable from the start or later.
+
+    Once the record is removed, every stored repair is counted.
+    """
     failures = FailureRegister(CollectorRegistry())
     totals = RepairCollector(bus, SystemClock(), failures)
     if garbage:
@@ -176,7 +179,7 @@ async def store_node(bus) -> None:
 
 
 async def ids(bus) -> list[str]:
-    """The ID of every published `repaired`."""
+    """Return the ID of every published `repaired`."""
     found = [n.node_codec.decode(each.data) for each in await bus.read(EVENTS.name, REPAIRED)]
     return [each.id for each in found if isinstance(each, Repaired)]
 
@@ -268,7 +271,7 @@ async def test_unreadable_evidence_delays_nothing(bus, garbage):
 
 
 async def test_a_node_that_recovered_without_remediation_is_not_listed_as_open(bus):
-    """Its capture says `recovered`; nothing is published, because nothing was repaired."""
+    """The capture says `recovered`; no event is published, because nothing was repaired."""
     await store_node(bus)
     collector = EvidenceCollector(bus, SystemClock())
     lost, back = n.Lost(id="l-1", **ABOUT), n.Returned(id="r-1", **ABOUT)

@@ -175,7 +175,7 @@ async def test_every_documented_metric_exists(bus, replica):
 
 
 async def test_a_replacement_shows_its_trace(bus, replica):
-    """As an exemplar of its bucket, for a scraper that takes OpenMetrics; others see none."""
+    """A bucket has the trace as exemplar for a scraper of OpenMetrics; others see none."""
     trace = "0af7651916cd43dd8448eb211c80319c"
     headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
     about = {"time": NOW, "pool": "a", "old_node": "n-1", "new_node": "n-2", "saga": "s"}
@@ -197,7 +197,7 @@ async def test_a_replacement_shows_its_trace(bus, replica):
 
 
 async def test_the_series_of_a_terminated_node_end(bus, replica):
-    """At the next scrape, whether its record says `terminated` or is deleted; others stay."""
+    """A terminated or deleted node's series end at the next scrape; others stay."""
     async with replica() as scrape:
         for node in ("n-1", "n-2", "n-3"):
             await put(bus, node)

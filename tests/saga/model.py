@@ -34,7 +34,7 @@ class CutOff(Exception):  # noqa: N818 - what happens to the process, not an err
 
 @dataclass
 class World:
-    """What sagas act on, as sets: doing a thing twice is visible only in `performed`."""
+    """Holds what sagas act on, as sets: doing a thing twice is visible only in `performed`."""
 
     instances: set[str] = field(default_factory=lambda: {"old"})
     cordoned: set[str] = field(default_factory=set)
@@ -78,7 +78,7 @@ class World:
                 self.instances.discard(node)
 
     def snapshot(self) -> tuple[frozenset[str], ...]:
-        """What is so now."""
+        """Return what is so now."""
         return tuple(map(frozenset, (self.instances, self.cordoned, self.drained, self.recovered)))
 
 
@@ -188,7 +188,7 @@ class Run:
         self.log.append(entry)
 
     def state(self) -> SagaState | None:
-        """The fold over the log."""
+        """Return the fold over the log."""
         state: SagaState | None = None
         for i, entry in enumerate(self.log, 1):
             state = fold(state, entry, i, {})

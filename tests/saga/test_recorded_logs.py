@@ -89,7 +89,7 @@ def test_a_recorded_log_leads_to_its_recorded_end(path: Path) -> None:
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
 def test_the_coordinator_would_append_the_recorded_entries_again(path: Path) -> None:
-    """After each part of a log, the next entry is the recorded one, where the coordinator wrote it.
+    """The entry after each part of a log is the recorded one, where the coordinator wrote it.
 
     Not compared: the end of a wait for a node, which the node's record decides, and cancelling.
     """

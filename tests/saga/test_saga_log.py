@@ -125,7 +125,7 @@ async def _nothing(*_: Any) -> None:
 
 
 async def test_an_entry_of_a_log_without_a_beginning_is_rejected_at_once() -> None:
-    """It was read ten times for each delivery, which held up the sagas of healthy pools."""
+    """The log was once read ten times for each delivery, which held up sagas of healthy pools."""
     bus = CountingBus(MemoryServer(SystemClock()), PerfectLink())
     await set_up(bus, SystemClock(), replicas=1)
     entry = StepFailed(id="1", reason="r", **STEP)
@@ -140,7 +140,7 @@ async def test_an_entry_of_a_log_without_a_beginning_is_rejected_at_once() -> No
 
 
 async def test_a_log_that_was_set_back_is_read_again() -> None:
-    """What is cached ends with a sequence that belongs to another entry since."""
+    """A cached log ends with a sequence that belongs to another entry since."""
     server = MemoryServer(SystemClock())
     bus, seen = MemoryBus(server, PerfectLink()), []
     await set_up(bus, SystemClock(), replicas=1)
@@ -236,7 +236,7 @@ async def test_a_saga_begins_behind_what_was_published_into_its_lost_log() -> No
 async def test_a_node_is_looked_at_again_unless_its_events_bring_the_saga_on(
     of: str, looks: int
 ) -> None:
-    """Its record names the saga: whatever changes it since then brings the saga on by itself."""
+    """A node's record names the saga: whatever changes it afterwards brings the saga on."""
     bus = MemoryBus(MemoryServer(SystemClock()), PerfectLink())
     await set_up(bus, SystemClock(), replicas=1)
     looked: list[str] = []

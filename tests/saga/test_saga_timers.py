@@ -17,7 +17,7 @@ STEPS = ("provision", "bootstrap", "register", "admit")
 
 
 def after(minutes: float) -> datetime:
-    """So long after the start."""
+    """Return a time so many minutes after the start."""
     return START + timedelta(minutes=minutes)
 
 
@@ -95,7 +95,7 @@ def entries_of(lengths: list[Step]) -> Iterator[tuple[StepStarted, float]]:
 
 @given(steps)
 def test_what_waits_is_woken_in_time(lengths: list[Step]) -> None:
-    """Whatever the steps take: a timer fires no later than the moment of the one under way."""
+    """A timer fires no later than the moment of the step under way, whatever the steps take."""
     timers, begun = set[datetime](), list[StepStarted]()
 
     def check(entry: StepStarted, now: datetime) -> None:

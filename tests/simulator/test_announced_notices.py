@@ -1,4 +1,4 @@
-"""Which drains a provider notice may cut short, by the invariants."""
+"""The invariants know which drains a provider notice may cut short."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +11,7 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def announcement(notice: str, deadline: float | None, *, withdrawn: bool = False) -> ProviderNotice:
-    """What an agent publishes."""
+    """Return the notice about n1 that an agent publishes."""
     at = None if deadline is None else NOW + timedelta(seconds=deadline)
     return ProviderNotice(
         id="x",
@@ -46,7 +46,7 @@ def announcement(notice: str, deadline: float | None, *, withdrawn: bool = False
     ],
 )
 def test_a_drain_is_cut_only_for_a_notice_in_force(events, at, may):
-    """And only close to its deadline; a withdrawal takes a few seconds to reach every replica."""
+    """A drain is cut only close to the deadline; a withdrawal takes seconds to reach replicas."""
     announced = AnnouncedNotices()
     for seconds, event in events:
         announced.add(event, NOW + timedelta(seconds=seconds))

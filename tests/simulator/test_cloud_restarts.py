@@ -88,7 +88,7 @@ def drained_over_and_over(patch: pytest.MonkeyPatch) -> None:
 
 
 class RESTARTS:
-    """What the invariants read of the product, as it was."""
+    """Keep the product's own values, which the invariants read, for the run with a planted bug."""
 
     SILENCING = announced_restarts.SILENCING
     RESTARTING = announced_restarts.RESTARTING

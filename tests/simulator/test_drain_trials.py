@@ -28,7 +28,7 @@ EFFECTS_MIN = 6
 
 @dataclass
 class Trial:
-    """What came of one node's drain."""
+    """Hold the result of one node's drain."""
 
     result: SeedResult
     orders: Counter[str] = field(default_factory=Counter)
@@ -73,7 +73,7 @@ def assert_sound(trial: Trial) -> None:
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
 @pytest.mark.parametrize("after", [0.05, 3.0])
 def test_the_notifier_is_away_for_an_hour(behaviour: FaultKind | None, after: float) -> None:
-    """From just after the fault, or while it waits for the drain, on."""
+    """A drain ends well while the notifier is away from just after the fault, or from later on."""
     away = InjectedFault(kind="crash", target="notifier", seconds=HOUR_SECONDS)
     trial = drained(behaviour, CampaignStep(40.0 + after, away), seconds=HOUR_SECONDS + 600.0)
     assert_sound(trial)
@@ -83,7 +83,7 @@ def test_the_notifier_is_away_for_an_hour(behaviour: FaultKind | None, after: fl
 @pytest.mark.slow
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
 def test_the_notifier_is_killed_between_any_two_of_its_calls(behaviour: FaultKind | None) -> None:
-    """After each of its effects on the bus or the workload system, from the fault on."""
+    """A kill after any one of the notifier's effects on bus and workload system does no harm."""
     kill = InjectedFault(kind="crash", target="notifier", seconds=2.0)
     for effects in itertools.count(1):
         trial = drained(behaviour, CampaignStep(39.9, replace(kill, after_effects=effects)))

@@ -130,7 +130,7 @@ def test_the_fleet_has_the_given_shares() -> None:
     ],
 )
 def test_the_fleet_starts_by_its_pattern(startup: StartupSpec, share_by_half: float) -> None:
-    """At half of the time this share of the fleet is wanted, and at the end all of it."""
+    """The given share of the fleet is wanted at half of the time, and all of it at the end."""
     fleet = generate(msgspec.structs.replace(FLEET, startup=startup), "1")
     early = sum(1 for each in fleet.slots if each.wanted_at < 50)
     assert share_by_half == pytest.approx(early / len(fleet.slots), abs=0.05)
@@ -140,7 +140,7 @@ def test_the_fleet_starts_by_its_pattern(startup: StartupSpec, share_by_half: fl
 
 
 def test_cold_starts_keep_to_their_bounds() -> None:
-    """They are drawn around the mean, and never outside the minimum and maximum."""
+    """Cold starts are drawn around the mean, and never outside the minimum and maximum."""
     startup = StartupSpec(
         cold_start_min=Duration(30),
         cold_start_max=Duration(60),
@@ -185,7 +185,7 @@ def test_failures_keep_their_bounds(chaos: ChaosSpec, seed: int) -> None:
 
 
 def test_failures_come_at_the_given_rate() -> None:
-    """Over three hours, within ten percent: ten per minute and thousand nodes."""
+    """Three hours have ten failures per minute and thousand nodes, within ten percent."""
     chaos = ChaosSpec(failure_rate=10, cascading=CascadingSpec(enabled=False))
     _, failures = _drawn(_spec(chaos, seconds=3 * 3_600), "1")
     assert 3 * 60 * 10 * 0.3 == pytest.approx(len(failures), rel=0.1)
@@ -219,7 +219,7 @@ def test_types_and_codes_follow_their_weights() -> None:
     ],
 )
 def test_an_outage_hits_every_node_of_its_target(scope: str, target: str, struck: int) -> None:
-    """At its time it hits every node there, and it passes after its duration."""
+    """An outage hits every node there at its time, and passes after its duration."""
     outage = OutageSpec(
         name="outage",
         start_time=Duration(100),

@@ -18,7 +18,7 @@ PROCESSES = 5
 
 
 def test_the_fleet_goes_on_and_each_replay_is_handled() -> None:
-    """In each service a message is fatal as a node breaks: in the end each node is replaced."""
+    """A message is fatal in each service as a node breaks: in the end each node is replaced."""
     steps: list[CampaignStep] = []
     for number, service in enumerate(SERVICES):
         at = 20.0 + number * BETWEEN_SECONDS
@@ -32,7 +32,7 @@ def test_the_fleet_goes_on_and_each_replay_is_handled() -> None:
 
 
 def test_it_ends_no_more_processes_while_its_letter_cannot_be_stored() -> None:
-    """It is reported once its letter is stored: the replay is the last that is heard of it."""
+    """A fatal message is reported once its letter is stored; nothing but its replay follows."""
     outage = InjectedFault(kind="refused_writes", target=BROKER, stream="DEAD", seconds=300.0)
     fatal = InjectedFault(kind="fatal_message", target="notifier")
     steps = (CampaignStep(10.0, outage), CampaignStep(20.0, fatal), CampaignStep(20.1, BROKEN))
@@ -47,7 +47,7 @@ END_IS_FATAL = "5705077"
 
 
 def test_the_end_of_a_node_is_published_though_its_entry_was_set_aside() -> None:
-    """Else the alert about its health stays open, and no later message ends it."""
+    """The end of a node must be published, or the alert about its health stays open for good."""
     found = simulate_seed(END_IS_FATAL, 3.0)
     assert (found.violation, found.tail) == ("", ())
     assert found.restarts >= PROCESSES

@@ -11,7 +11,7 @@ TOGETHER = 5
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1, SEEDS + 1, TOGETHER))
 def test_no_invariant_is_violated(first):
-    """Whatever faults and requests the seeds draw."""
+    """Every invariant holds, whatever faults and requests the seeds draw."""
     lines: list[str] = []
     order = FuzzOptions(seeds=[str(first + number) for number in range(TOGETHER)])
     tally = fuzz(order, lines.append)

@@ -1,4 +1,4 @@
-"""What must hold of jobs of several nodes, as far as Navarch decides on it and can know of it."""
+"""Jobs of several nodes keep their invariants, as far as Navarch decides on and knows of them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -27,7 +27,7 @@ Play = Callable[[SimulatedFleet, list[str]], Awaitable[None]]
 
 
 def violation(play: Play) -> str:
-    """What is found when this happens to a fleet and the nodes of a job that does not end."""
+    """Return the violation after `play` on a fleet and on the nodes of a job that does not end."""
 
     async def run() -> str:
         simulation, _ = await started(SHAPE)
@@ -64,7 +64,7 @@ def reboot(fleet: SimulatedFleet, node: str) -> None:
 
 
 def test_the_cloud_may_reboot_a_machine_that_runs_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits for no drain; the job stops all the same."""
+    """A reboot by the cloud waits for no drain; the job stops all the same."""
     at_once(monkeypatch)
 
     async def play(fleet: SimulatedFleet, nodes: list[str]) -> None:
@@ -88,7 +88,7 @@ def test_navarch_reboots_no_machine_that_runs_a_job() -> None:
 
 
 def test_in_observe_mode_the_cloud_alone_reboots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That the cloud has announced a reboot excuses none of Navarch's."""
+    """A reboot that the cloud has announced excuses none of Navarch's."""
     at_once(monkeypatch)
 
     async def run() -> tuple[object, str]:
@@ -108,9 +108,10 @@ def test_in_observe_mode_the_cloud_alone_reboots(monkeypatch: pytest.MonkeyPatch
 def found_in_outage(
     patch: pytest.MonkeyPatch, kind: FaultKind, seconds: float, *, later: float = 0.0
 ) -> tuple[str, float]:
-    """What is found, and how long after an outage of the workload system.
+    """Return the violation, and how long after an outage of the workload system it is found.
 
-    Two nodes of a job fail when it begins, or so long before that the job is recorded.
+    The duration is in seconds, and lasts to the end of the run where nothing is found.
+    Two nodes of a job fail when the outage begins, or so long before that the job is recorded.
     """
     patch.setattr(simulated_gangs, "STOPS_SHARE", 0.0)
     ended: list[float] = []

@@ -164,7 +164,7 @@ REPORT = StressReport(
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    """The page."""
+    """Return the page of the report."""
     return html_report.render(REPORT)
 
 
@@ -197,7 +197,7 @@ def test_each_bar_is_as_long_as_its_count(
 
 
 def test_the_areas_are_stacked(text: str) -> None:
-    """At each sample an area ends at the sum of its own nodes and those below."""
+    """An area ends, at each sample, at the sum of its own nodes and those below."""
     wide = _section(text, "How the nodes stood").partition("</svg>")[0]
     found = {
         style: points.split()[:3]
@@ -228,7 +228,7 @@ def test_failures_and_recoveries_are_drawn_in_their_interval(text: str) -> None:
 
 
 def test_a_slow_repair_has_its_timeline(text: str) -> None:
-    """Its stages as a strip in proportion to their duration; its moments with their times."""
+    """A repair's stages form a strip in proportion to their duration; its moments have times."""
     story = _section(text, "The slowest repairs")
     assert [
         ("10.00", "failure until noticed: 1.0 s"),

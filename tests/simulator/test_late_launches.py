@@ -1,4 +1,4 @@
-"""When the record of a launch that was given up may say that its machine is gone."""
+"""A given-up launch may be recorded as gone though its machine exists, if no list could show it."""
 
 import asyncio
 from datetime import timedelta

@@ -17,7 +17,7 @@ OUTAGE_SECONDS = 120.0
 def test_a_node_whose_notice_is_withdrawn_is_kept(
     order: Literal["terminate_first", "provision_first"],
 ) -> None:
-    """Its work does not leave, so that the notice is withdrawn first."""
+    """A node whose work does not leave before its notice is withdrawn is not terminated."""
     steps = (
         CampaignStep(9.0, InjectedFault(kind="endless_drain", target=WORKLOAD, seconds=20.0)),
         CampaignStep(10.0, InjectedFault(kind="preemption", seconds=12.0), "withdrawn"),

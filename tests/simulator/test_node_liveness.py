@@ -1,4 +1,4 @@
-"""Which nodes are lost by their last event, for the invariants."""
+"""The invariants know by a node's last event whether it is lost."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -11,7 +11,7 @@ from services.simulator.engine.virtual_time import EPOCH
 
 
 def event(of: type[NodeEvent], seconds: float) -> NodeEvent:
-    """What is published of n1 at a moment."""
+    """Return an event of the given type about n1, some seconds after the epoch."""
     time = EPOCH + timedelta(seconds=seconds)
     return of(id=f"{of.__name__}-{seconds}", time=time, pool="training", node="n1")
 

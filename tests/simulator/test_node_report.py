@@ -1,4 +1,4 @@
-"""What a stress run records of each node stays within bounds, and is counted by place."""
+"""A stress run records a bounded number of things about each node, and counts them by place."""
 
 from services.simulator.inputs.stress import node_report
 from services.simulator.inputs.stress.node_report import (

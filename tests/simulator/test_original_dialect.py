@@ -58,7 +58,7 @@ def test_faults_are_reported_once_or_last(fault: str, status: str, health: str) 
 
 
 def test_without_the_originals_words_the_fault_lasts() -> None:
-    """The same file in our own words."""
+    """The same file in our own words has a fault that lasts."""
     words = {"FAULT": "xid_error", "STATUS": "unhealthy", "HEALTH": "unhealthy"}
     text = re.sub("|".join(words), lambda found: words[found[0]], FAULTY)
     scenario = read_text("a.yaml", text.replace("log_message", "message"))
@@ -78,7 +78,7 @@ def test_a_scenario_runs_unchanged(file: str) -> None:
 
 @pytest.mark.slow
 def test_a_stress_file_runs_unchanged() -> None:
-    """What is judged is not replaced, the outage passes, and the assertion only logs."""
+    """A node that is judged is not replaced, the outage passes, and the assertion only logs."""
     scenario = read_file(FILES / "chaos.yaml")
     said: list[str] = []
     result = stress_entry.run_scenario(scenario, on_word=lambda _, text: said.append(text))
@@ -100,7 +100,7 @@ def test_a_stress_file_runs_unchanged() -> None:
     ("compat", "is_original"), [("", True), ("original", True), ("navarch", False)]
 )
 def test_compat_decides_before_the_words_of_a_file(compat: str, is_original: bool) -> None:
-    """In the file, or instead of it."""
+    """A file's own `compat`, or the one that is given instead, decides."""
     assert read_file(FILES / "chaos.yaml", compat).is_original == is_original
     written = BARE.replace("CHAOS", "") + (f"compat: {compat}\n" if compat else "")
     written = written.replace("fleet_gen", "duration: 1m\n  fleet_gen")
@@ -123,7 +123,7 @@ def test_compat_decides_before_the_words_of_a_file(compat: str, is_original: boo
     ],
 )
 def test_a_wrong_file_is_refused_with_its_problems(wrong: str) -> None:
-    """Whatever is where something else belongs."""
+    """A file with any value where something else belongs is refused with its problems."""
     for compat in ("original", ""):
         with pytest.raises(ScenarioError):
             read_text("a.yaml", f"name: a\nfleet: []\n{wrong}\n", compat)
@@ -164,7 +164,7 @@ def test_what_is_absent_has_the_originals_defaults() -> None:
 
 
 def test_a_file_of_our_own_has_none_of_them() -> None:
-    """Also one with `stress` alone."""
+    """A file of our own, even one with `stress` alone, gets no default of the original."""
     own = read_text(
         "a.yaml",
         BARE.replace("fleet: []\n", "")

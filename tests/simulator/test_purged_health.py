@@ -17,7 +17,7 @@ STOPPED_AT, LOST_AT = 20.0, 35.0
 @pytest.mark.parametrize("remediation", ["replace", "ladder"])
 @pytest.mark.parametrize("seconds", [0.0, 10.0, 30.0])
 def test_every_silent_node_has_its_return_or_its_end(remediation: str, seconds: float) -> None:
-    """Their agents register before they beat, and NODES takes that for a sign of life."""
+    """Agents register before they beat, and NODES takes that for a sign of life."""
     stopped = InjectedFault(kind="stopped", target=HALF, seconds=80.0)
     purged = InjectedFault(kind="stream_purged", target=BROKER, stream=f"KV_{HEALTH.name}")
     steps = (CampaignStep(STOPPED_AT, stopped), CampaignStep(LOST_AT + seconds, purged))

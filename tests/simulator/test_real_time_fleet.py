@@ -28,7 +28,7 @@ def test_real_time_agents_use_the_machines_clock() -> None:
 
 
 def test_heartbeats_pass_though_other_messages_cannot() -> None:
-    """They have a connection of their own."""
+    """Heartbeats have a connection of their own."""
 
     async def play() -> None:
         simulation = SimulationContext("connections")
@@ -48,7 +48,7 @@ def test_heartbeats_pass_though_other_messages_cannot() -> None:
 
 
 def test_an_agent_registers_and_beats() -> None:
-    """What agents use of a bus, these connections have."""
+    """The connections have everything that agents use of a bus."""
 
     async def play() -> None:
         simulation, real = SimulationContext("agents"), RealTimeContext("1", lambda _: None)

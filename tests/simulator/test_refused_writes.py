@@ -53,7 +53,7 @@ def test_every_fault_is_judged_and_every_command_performed(stream: str, before: 
 @pytest.mark.slow
 @pytest.mark.parametrize("adopted_names", [True, False], ids=["names reused", "names new"])
 def test_adopted_nodes_that_leave_meanwhile_are_forgotten(*, adopted_names: bool) -> None:
-    """Their end is published once it is recorded: nothing that is still read of them is left."""
+    """A node's end is published once it is recorded: nothing that is still read of it is left."""
     shape = replace(SMALL, adopted="act", reuses_names=adopted_names, nodes=4)
     outage = InjectedFault(
         kind="refused_writes", target=BROKER, stream="KV_NODES", seconds=SHORT_SECONDS

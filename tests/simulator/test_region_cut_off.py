@@ -102,7 +102,7 @@ def test_nothing_is_replaced_for_silence_and_every_fault_is_judged_once() -> Non
 
 
 def test_a_region_that_will_not_return_is_replaced_when_an_operator_closes_the_breaker() -> None:
-    """Its nodes, and no others."""
+    """Closing the breaker replaces the nodes of that region, and no others."""
 
     async def play() -> None:
         simulation, away = await with_a_region_cut_off()

@@ -120,7 +120,7 @@ def test_a_problem_is_reported_with_its_line_and_remedy(text, reported):
 
 
 def places(value, path=()):
-    """Every place in a document."""
+    """Yield the path of every place in a document."""
     if path:
         yield path
     for key in value if isinstance(value, dict) else range(len(value or ())):
@@ -149,7 +149,7 @@ def spoilt(document, chance):
 
 
 def problems_of(text):
-    """What is wrong with a file."""
+    """Return the problems of a scenario file's text; none where it is well-formed."""
     try:
         read_text("a.yaml", text)
     except ScenarioError as error:
@@ -225,7 +225,7 @@ def test_every_promise_is_in_the_list():
 
 
 def test_an_assertion_has_its_moment():
-    """It is evaluated at its moment, after the events of that moment."""
+    """An assertion is evaluated at its moment, after the events of that moment."""
     text = START + (
         "  - {at: 10s, action: issue_command, target: a, params: {command_type: cordon}}\n"
         "duration: 20s\nassertions:\n"
@@ -239,7 +239,7 @@ def test_an_assertion_has_its_moment():
 
 
 def commanded(command):
-    """The result of one command to a cordoned node."""
+    """Return whether the run passed, and its last detail, after a command to a cordoned node."""
     params = "{command_type: cordon}"
     text = START + f"  - {{at: 5s, action: issue_command, target: a, params: {params}}}\n"
     text += f"  - {{at: 7s, action: issue_command, target: a, params: {command}}}\n"

@@ -1,4 +1,4 @@
-"""Scenario files: their format, their problems, and their runs."""
+"""Scenario files are read, refused with their problems, and run."""
 
 from pathlib import Path
 
@@ -103,13 +103,13 @@ def test_all_problems_are_reported_at_once_with_their_lines():
     ],
 )
 def test_what_cannot_be_played_is_refused(text, problem):
-    """In words that say what to do."""
+    """An event that cannot be played is refused in words that say what to do."""
     with pytest.raises(ScenarioError, match=problem):
         read_text("a.yaml", text)
 
 
 def test_an_assertion_that_does_not_hold_fails_the_scenario():
-    """And says what was found instead."""
+    """A failed assertion says what was found instead."""
     text = SEEDS_OWN.replace("active", "cordoned")
     outcome = run(read_text("example.yaml", text))
     assert not outcome.ok
@@ -119,7 +119,7 @@ def test_an_assertion_that_does_not_hold_fails_the_scenario():
 
 
 def test_the_same_file_and_seed_have_the_same_history():
-    """To the byte; another seed has another history."""
+    """Two runs have the same history to the byte; another seed has another history."""
     scenario = read_file(ROOT / "config/scenarios/xid-stays-unhealthy.yaml")
     digests = [run(scenario, seed).digest for seed in ("5", "5", "6")]
     assert digests[0] == digests[1] != digests[2]

@@ -20,7 +20,7 @@ def begun(simulation: FuzzSimulation) -> list[str]:
 
 
 async def started(shape: FleetShape) -> tuple[FuzzSimulation, str]:
-    """A fleet in service, and the name of one of its nodes."""
+    """Return a simulation whose fleet is in service, and the name of one of its nodes."""
     simulation = FuzzSimulation("silence", Campaign(shape, (), 0.0))
     await simulation.fleet.open()
     await simulation.fleet.start()
@@ -50,7 +50,7 @@ def test_a_node_published_to_be_lost_that_beats_is_not_replaced():
 
 
 def test_a_node_that_beats_again_is_not_terminated():
-    """It beats again while its work is drained, and nothing publishes that it returned."""
+    """A node beats again while its work is drained, and nothing publishes that it returned."""
 
     async def play() -> tuple[list[str], bool]:
         simulation, node = await started(replace(SMALL, nodes=2))
@@ -71,7 +71,7 @@ def test_a_node_that_beats_again_is_not_terminated():
 
 
 def test_a_replacement_that_had_to_wait_looks_again_before_its_first_step() -> None:
-    """It was decided while the node was silent; it may begin long after the node beats again."""
+    """The decision fell while the node was silent; the saga may begin long after it beats again."""
 
     async def play() -> tuple[list[str], list[str], int]:
         simulation, node = await started(SMALL)

@@ -50,7 +50,7 @@ class Generous:
     """An autoscaler plugin of the operator: a node more than there are jobs."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """How many more."""
+        """Say how many more nodes the plugin wants."""
 
         more: int = 1
 
@@ -71,7 +71,7 @@ def _spec(text: str = TINY, **changes: Any) -> StressSpec:
 
 @pytest.fixture(scope="module")
 def found() -> StressReport:
-    """The report of the shipped scenario."""
+    """Return the report of the shipped scenario."""
     scenario = read_file(SHIPPED)
     return stress_entry.simulate(scenario.stress, name=scenario.name, base=scenario.configuration)
 
@@ -104,7 +104,7 @@ def test_the_figures_of_the_jobs_agree(found: StressReport) -> None:
 
 
 def test_the_page_shows_sizes_and_waiting(found: StressReport) -> None:
-    """A chart for each, and a table of the pools."""
+    """The page has a chart for each, and a table of the pools."""
     text = html_report.render(found)
     assert "Nodes wanted and in service over time" in text
     assert "Jobs that run and wait over time" in text
@@ -115,7 +115,7 @@ def test_the_page_shows_sizes_and_waiting(found: StressReport) -> None:
 
 
 def test_the_same_seed_makes_the_same_jobs_and_sizes() -> None:
-    """To the byte; an operator's autoscaler plugin is found as in a configuration."""
+    """Two runs agree to the byte; an operator's autoscaler is found as in a configuration."""
     own = TINY.replace("{type: queue}", f"{{type: '{__name__}:Generous', more: 2}}")
     one, two = (stress_entry.simulate(_spec(own)) for _ in range(2))
     assert report_format.encode(one) == report_format.encode(two)
@@ -172,7 +172,7 @@ def test_a_problem_is_reported_with_its_key(old: str, new: str, message: str) ->
 
 
 def test_older_spellings_mean_the_same() -> None:
-    """As in a configuration: a pool's `autoscaler`, and its thresholds."""
+    """A pool's `autoscaler` and its thresholds are accepted, as they are in a configuration."""
     older = "autoscaler: {type: reactive, scale_up_threshold: 50, step: 2}"
     text = TINY.replace("autoscaling: {type: queue}", older)
     health = "health: {remediation: ladder, unhealthy_threshold: 2}"
@@ -182,7 +182,7 @@ def test_older_spellings_mean_the_same() -> None:
 
 
 def test_jobs_arrive_at_the_rate_of_the_file() -> None:
-    """In each span, to each pool by its share, with the given durations."""
+    """Jobs arrive in each span, to each pool by its share, with the given durations."""
     spec = WorkloadSpec(
         demand=(DemandSpec(at=0, jobs_per_minute=600), DemandSpec(at=60, jobs_per_minute=60)),  # type: ignore[arg-type]
         job_mean=100,  # type: ignore[arg-type]
@@ -238,7 +238,7 @@ def test_a_job_waits_for_a_node_and_leaves_it_to_the_next() -> None:
 
 
 def test_what_runs_on_a_machine_that_breaks_starts_again_elsewhere() -> None:
-    """Before the waiting jobs; the failed machine gets no job until it is uncordoned."""
+    """An interrupted job precedes waiting ones; its machine gets no job until it is uncordoned."""
 
     async def live() -> None:
         jobs = _jobs(10.0, 10.0)
@@ -260,7 +260,7 @@ def test_what_runs_on_a_machine_that_breaks_starts_again_elsewhere() -> None:
 
 
 def test_a_node_is_drained_when_its_last_job_has_ended() -> None:
-    """It gets no new job meanwhile, nor does a cordoned node."""
+    """A node that waits for its drain gets no new job, nor does a cordoned node."""
 
     async def live() -> None:
         jobs = _jobs(10.0, 10.0)

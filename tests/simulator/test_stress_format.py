@@ -256,7 +256,7 @@ def test_numbers_in_quotes_and_an_empty_fleet_are_taken() -> None:
     [("instant", 0.0), ("linear", 30.0), ("exponential", 120.0), ("wave", 300.0)],
 )
 def test_each_pattern_has_its_time(pattern: str, seconds: float) -> None:
-    """Without a duration a fleet starts within its pattern's default time."""
+    """A fleet without a duration starts within its pattern's default time."""
     document = read_document(
         "f.yaml",
         "duration: 10m\nfleet_gen:\n  total_nodes: 1000\n"

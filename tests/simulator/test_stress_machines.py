@@ -80,7 +80,7 @@ def _samples(stored: list[tuple[float, str, Stored]]) -> list[tuple[float, Telem
     [("", 15), ("settings: {agent: {telemetry_interval: 4s, heartbeat_interval: 2s}}", 4)],
 )
 def test_every_agent_samples_at_its_interval(more: str, interval: int) -> None:
-    """At the interval of the configuration, from boot on, with every GPU in each sample."""
+    """An agent samples at the interval of the configuration, from boot on, every GPU each time."""
     stored, _ = _live(QUIET.format(more=more, seconds="2m", health=""))
     samples = _samples(stored)
     moments: dict[str, list[float]] = {}

@@ -73,7 +73,7 @@ def _spec(text: str = SMALL, **changes: Any) -> StressSpec:
 
 @pytest.fixture(scope="module")
 def found() -> StressReport:
-    """The report of one run."""
+    """Return the report of one run."""
     return stress_entry.simulate(_spec(), name="small")
 
 
@@ -119,7 +119,7 @@ def test_the_figures_agree_with_each_other(found: StressReport) -> None:
 
 
 def test_the_same_seed_makes_the_same_report_twice(found: StressReport) -> None:
-    """To the byte, page included; another seed makes another report."""
+    """Two reports agree to the byte, page included; another seed makes another report."""
     again = stress_entry.simulate(_spec(), name="small")
     assert report_format.encode(found) == report_format.encode(again)
     assert html_report.render(found) == html_report.render(again)
@@ -140,7 +140,7 @@ print(hashlib.sha256(report_format.encode(found) + html_report.render(found).enc
 
 
 def test_another_process_makes_the_same_report(tmp_path: Path) -> None:
-    """To the byte, whatever the order of sets and of memory addresses in them."""
+    """Processes agree to the byte, whatever the order of sets and of memory addresses in them."""
     scenario = tmp_path / "small.yaml"
     short = SMALL.replace("5m", "1m", 1).replace("total_nodes: 40", "total_nodes: 12")
     short = short.replace("start_time: 2m", "start_time: 30s")
@@ -191,7 +191,7 @@ def test_the_page_is_self_contained(found: StressReport) -> None:
 
 
 def test_a_report_without_failures_has_a_page() -> None:
-    """Without failures and repairs the page says so."""
+    """The page says that nothing was repaired where there were no failures and repairs."""
     calm = stress_entry.simulate(_spec(SMALL.partition("chaos:")[0], duration=40.0), name="calm")
     assert 0 == calm.summary.failures
     assert "Nothing was repaired." in html_report.render(calm)
@@ -230,7 +230,7 @@ def _stored(step: str, status: str, message: Message) -> Stored:
 
 
 def test_an_unwound_repair_is_closed() -> None:
-    """Its end releases the budget and is not a repair, whichever step failed."""
+    """An unwound repair's end releases the budget and is not a repair, whichever step failed."""
     recording = StressRecorder({"p": 10}, {"p": BudgetSpec(max_unavailable=1)})
     about: dict[str, Any] = {"time": NOW, "saga": "reset-gpu-a-1"}
     params = SagaParams(pool="p", node="a", fault_signature="xid-48")
@@ -258,7 +258,7 @@ def test_an_unwound_repair_is_closed() -> None:
 def test_a_repair_counts_from_the_failure_that_led_to_it(
     struck: list[tuple[float, FailureType, bool]], since: float
 ) -> None:
-    """The most severe failure of the machine; of light ones, the last."""
+    """The most severe failure of the machine counts; where all are light, the last does."""
     recording = StressRecorder({"p": 10}, {"p": BudgetSpec()})
     for number, (at, kind, fatal) in enumerate(struck):
         failure = ScheduledFailure(number=number, at=at, slot=1, type=kind, fatal=fatal)
@@ -270,7 +270,7 @@ def test_a_repair_counts_from_the_failure_that_led_to_it(
 
 
 def test_what_a_repair_consists_of() -> None:
-    """Its stages follow one another without a gap, from the failure to the last entry."""
+    """A repair's stages follow one another without a gap, from the failure to the last entry."""
     repair = Repair(
         saga="replace-a-1",
         kind="replace",

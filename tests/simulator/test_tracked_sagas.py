@@ -1,4 +1,4 @@
-"""Which nodes a saga is about, as the invariants know it, where its log is set back."""
+"""The invariants know which nodes a saga is about, where its log is set back."""
 
 from datetime import UTC, datetime
 
@@ -44,5 +44,5 @@ def test_a_promoted_spare_is_free_also_after_a_set_back(
 
 
 def stored(entry: SagaEntry) -> Stored:
-    """An entry in its log."""
+    """Return the entry as it is stored in its log."""
     return Stored(subject=f"log.{SAGA}", data=encode(entry), sequence=1, time=NOW)

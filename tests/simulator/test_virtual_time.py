@@ -75,7 +75,7 @@ def test_sets_of_tasks_are_walked_the_same_way_in_every_run():
 
 
 def test_threads_are_refused():
-    """They would not run in a fixed order."""
+    """Threads would not run in a fixed order."""
 
     async def thread() -> None:
         await asyncio.to_thread(time.monotonic)
@@ -85,7 +85,7 @@ def test_threads_are_refused():
 
 
 def test_a_timer_that_fails_fails_the_run():
-    """What it should have done is missing, however the run goes on."""
+    """A run cannot go on where the work of a failed timer is missing."""
 
     async def work() -> None:
         asyncio.get_running_loop().call_later(1, lambda: 1 / 0)
@@ -96,7 +96,7 @@ def test_a_timer_that_fails_fails_the_run():
 
 
 def test_a_frozen_owner_does_nothing_and_misses_nothing() -> None:
-    """Its timers come due meanwhile and run afterwards, in order; others go on."""
+    """The owner's timers come due meanwhile and run afterwards, in order; others go on."""
     seen: list[tuple[float, str]] = []
 
     async def tick(name: str) -> None:

@@ -111,7 +111,7 @@ class World:
 
 
 def dies_after(effects: int) -> Callable[[World], None]:
-    """The monitor dies right after its n-th write from now on."""
+    """Return the interruption in which the monitor dies right after its n-th write from now on."""
 
     def interrupt(world: World) -> None:
         process = world.monitor.process
