@@ -22,6 +22,7 @@ from agent.delivery.outbox import AgentOutbox
 from agent.delivery.spool import Spool
 from agent.enrollment import CONNECT_SECONDS_MAX, BusLogin
 from agent.fleet_join import SETTINGS_FILE, STATE_FOLDER
+from agent.interpreter_watch import end_when_held
 from agent.maintenance.diagnostics.health_check_plugins import load_checks
 from agent.node_logs import CHARS_MAX, LINES_MAX
 from agent.original_flags import present_command
@@ -261,11 +262,12 @@ async def _run(config: AgentConfig, logged: LogMemory) -> None:
             log=logged,
         ),
     )
-    keeping = asyncio.create_task(login.run())
+    beside = [asyncio.create_task(each) for each in (login.run(), end_when_held(clock))]
     try:
         await agent.run(stopping)
     finally:
-        keeping.cancel()
+        for each in beside:
+            each.cancel()
 
 
 async def _connect(
