@@ -71,6 +71,8 @@ AUDIT_LOG: Final = "audit.log"
 ACCOUNTS: Final = ("notifier", "pool-manager")
 """Services whose service accounts the tests act as, with the rights that the manifests give."""
 ISSUER: Final = "https://kubernetes.default.svc"
+TOLERATED_SECONDS: Final = 60
+"""The server accepts a token for so long after its end, because clocks differ."""
 START_SECONDS_MAX: Final = 90.0
 
 
@@ -235,9 +237,9 @@ class Cluster:
             "iss": ISSUER,
             "aud": [ISSUER],
             "sub": "system:serviceaccount:navarch:navarch-notifier",
-            "iat": now,
-            "nbf": now,
-            "exp": int(now + seconds),
+            "iat": now - TOLERATED_SECONDS,
+            "nbf": now - TOLERATED_SECONDS,
+            "exp": int(now + seconds) - TOLERATED_SECONDS,
             "kubernetes.io": {"namespace": "navarch", "serviceaccount": account},
         }
         self._tokens["short-lived"] = self._signed(claims)

@@ -40,7 +40,7 @@ from tests.support.inprocess import eventually
 
 log = logging.getLogger(__name__)
 
-TOKEN_SECONDS: Final = float(os.environ.get("NAVARCH_TOKEN_SECONDS", "12"))
+TOKEN_SECONDS: Final = float(os.environ.get("NAVARCH_TOKEN_SECONDS", "20"))
 TOKENS: Final = 3
 """So many lives of a token does a drain last."""
 EVICTED_EVERY_SECONDS_MAX: Final = 20.0
