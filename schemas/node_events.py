@@ -240,7 +240,7 @@ class Released(NodeEvent, frozen=True, kw_only=True, tag=POOL_MANAGER):
 
 
 class WorkRemains(NodeEvent, frozen=True, kw_only=True, tag=NOTIFIER):
-    """A drain waits for work; published when that changes, at most once a minute for a node."""
+    """A drain waits for work; published when that changes, soon at first, then once a minute."""
 
     saga: str
     work: tuple[RemainingWork, ...] = ()

@@ -1,4 +1,4 @@
-"""Publishes what a drain waits for: on a change, and at most once a minute for each node."""
+"""Publishes what a drain waits for: on a change, soon at first, later at most once a minute."""
 
 import asyncio
 import hashlib
@@ -18,6 +18,7 @@ from schemas.value_limits import NAME_CHARS_MAX, time_outside
 from services.bus.port import Bus
 from services.notifier.workload.workload_notifier import NodeReference, NodeWorkload, RunningWork
 from services.operator_text.workload_words import work_words
+from services.primitives.backoff import doubled
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError
 from services.primitives.redaction import redacted
@@ -26,8 +27,11 @@ from services.runtime.event_publisher import publish_event
 E = TypeVar("E", bound=NodeEvent)
 log = logging.getLogger(__name__)
 
+REPORT_FIRST_SECONDS: Final = 5.0
+"""Least time between the first two events about a drain: why work stays is known a moment after it
+was asked to leave. Each later one waits twice as long."""
 REPORT_SECONDS: Final = 60.0
-"""Least time between two events about one node."""
+"""The longest of these times."""
 REMAINING_MAX: Final = 5
 """Jobs listed in one event, which also has their number."""
 
@@ -63,6 +67,7 @@ class WorkReport:
     async def run(self) -> None:
         """Publish changes; never returns."""
         published = NodeWorkload(drained=False)
+        events = 0
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -76,7 +81,8 @@ class WorkReport:
             except BusError as error:
                 log.warning("what a drain waits for is not published: %s", error)
                 self._changed.set()
-            await self._clock.sleep(REPORT_SECONDS)
+            events += 1
+            await self._clock.sleep(doubled(REPORT_FIRST_SECONDS, events, REPORT_SECONDS))
 
 
 async def read_remaining_work(bus: Bus, pool: str, node: str, saga: str, at: datetime) -> str:

@@ -17,6 +17,9 @@ from services.operator_text.quantities import local_time, rough_time
 
 NAMED_MAX: Final = 5
 """Jobs named in one sentence."""
+NAMED_BESIDE_REASONS_MAX: Final = 1
+"""Jobs named before the reasons why work stays, which name it themselves: what an event's line has
+room for is the reasons."""
 
 
 def work_words(event: WorkRemains, at: datetime) -> str:
@@ -24,7 +27,8 @@ def work_words(event: WorkRemains, at: datetime) -> str:
     ends = [each.ends_at for each in event.work if each.ends_at is not None]
     last = max(ends) if len(ends) == event.total else None
     limits = [each for each in (last, event.until) if each is not None]
-    named = _named(event.work, event.total, at)
+    most = NAMED_BESIDE_REASONS_MAX if event.detail else NAMED_MAX
+    named = _named(event.work, event.total, at, most)
     why = f". {event.detail}" if event.detail else ""
     if not limits:
         return f"waits for {named}, without a time limit{why}"
@@ -47,8 +51,8 @@ def owners_words(event: OwnersNotified) -> str:
     return f"{named} has until {local_time(event.until)}"
 
 
-def _named(work: Sequence[RemainingWork], total: int, at: datetime) -> str:
-    named = [_job(each, at) for each in work[:NAMED_MAX]]
+def _named(work: Sequence[RemainingWork], total: int, at: datetime, most: int = NAMED_MAX) -> str:
+    named = [_job(each, at) for each in work[:most]]
     if total > len(named):
         named.append(f"{total - len(named)} more")
     return ", ".join(named)

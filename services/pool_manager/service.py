@@ -41,7 +41,6 @@ from services.pool_manager.node_event_limit import SENDER_LIMIT, node_of
 from services.pool_manager.node_rebuilder import NodeRebuilder
 from services.pool_manager.planner import node_projection
 from services.pool_manager.planner.admission import rack_admission
-from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.node_identity import identity_facts
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety.holds import hold_event, with_hold
@@ -66,6 +65,7 @@ from services.pool_manager.restore_detector import RestoreDetector
 from services.pool_manager.saga_auditor import SagaAuditor
 from services.pool_manager.saga_effects import SagaEffects
 from services.pool_manager.saga_interventions import UndoPutOff
+from services.pool_manager.unknown_nodes import UnknownNodes
 from services.primitives.errors import BusError, Reject, Retry, Unavailable, UnreadableRecord
 from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.event_publisher import publish_event
@@ -119,6 +119,7 @@ class PoolManager:
         """Pools and sagas that could not be processed -> when they are tried again."""
         self._clock = context.clock
         self.store = Store(context.bus, context.settings.budget)
+        self._unknown = UnknownNodes(self.store)
         self._configured = ConfiguredPools(context, self.store)
         self._lease = Lease(context.bus, context.clock, "pool-manager.resync", context.replica)
         self._idle = IdleWatch(context.bus, context.clock, self.store, self._lease)
@@ -286,7 +287,7 @@ class PoolManager:
 
         record, _, written = await self.store.changed_node(event.pool, event.node, changed)
         if record is None:
-            await self._unknown_node(event)
+            await self._unknown.take(event)
             return
         for fact in identity_facts(record, event, stored_at):
             await publish_event(self._bus, fact)
@@ -295,13 +296,6 @@ class PoolManager:
             await self._coordinator.advance(record.saga, fresh=True, seen=seen)
         if not isinstance(event, Registered):
             await self._reconciler.reconcile(event.pool)
-
-    async def _unknown_node(self, event: NodeEvent) -> None:
-        """A node that a saga is just bringing is recorded in a moment; any other is not ours."""
-        found = await self.store.pool(event.pool)
-        if found is not None and event.node in busy(found[0]):
-            raise Retry(f"{event.node} is not yet recorded")
-        log.warning("event about no node of ours", extra={"pool": event.pool, "node": event.node})
 
     async def on_request(self, received: Received[QueuedRequest]) -> None:
         """Answer one request; what it opened is recorded before the answer is published."""

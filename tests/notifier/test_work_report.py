@@ -1,4 +1,4 @@
-"""The work that a drain waits for is published on a change, at most once a minute, bounded."""
+"""Drains publish what they wait for on a change, at first soon, then once a minute, bounded."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,6 +25,7 @@ NODE = NodeReference(pool="training", node="training-7")
 ONE_JOB = (
     "waits for job 4711 of alice (has run for 2 h 10 min), until {at} at the latest (in 2 h 9 min)"
 )
+SUBJECT = "navarch.v1.node.training.training-7.event.work-remains"
 SAGA = "replace-training-7-1"
 AT = datetime(2026, 11, 22, 4, 26, tzinfo=UTC)
 BEGAN = datetime(2026, 11, 22, 0, 6, tzinfo=UTC)
@@ -42,7 +43,7 @@ def workload(*jobs: int, ends: datetime | None = AT) -> NodeWorkload:
 
 
 def event(answer: NodeWorkload, until: datetime | None) -> WorkRemains:
-    """Return the event about this answer."""
+    """Return the event about it."""
     found = work_remains(NODE, SAGA, until, answer, NOW)
     assert found is not None
     return found
@@ -63,6 +64,11 @@ def event(answer: NodeWorkload, until: datetime | None) -> WorkRemains:
             replace(workload(1, ends=None), detail="waits for its disruption\nbudget (x): ml/web"),
             None,
             "without a time limit. waits for its disruption budget (x): ml/web",
+        ),
+        (
+            replace(workload(1, 2, 3), detail="left until the deadline, it runs to completion: a"),
+            AT,
+            "waits for job 1 of alice (has run for 2 h 10 min), 2 more, until {at} at the latest",
         ),
         (workload(1, 2, 3, 4, 5, 6, 7), AT, "job 5 of alice (has run for 2 h 10 min), 2 more, "),
     ],
@@ -120,7 +126,7 @@ def test_event_is_bounded_whatever_the_workload_system_says() -> None:
 
 @pytest.fixture
 async def bus() -> AsyncIterator[Bus]:
-    """Yield a bus with the topology."""
+    """Make a bus with the topology."""
     server = MemoryServer(SystemClock())
     connected = MemoryBus(server, PerfectLink())
     await set_up(connected, SystemClock(), replicas=1)
@@ -136,7 +142,7 @@ async def test_a_change_within_a_minute_waits(bus: Bus) -> None:
     for job in range(50):
         report.update(workload(job))
         await asyncio.sleep(0.001)
-    stored = await bus.read(EVENTS.name, "navarch.v1.node.training.training-7.event.work-remains")
+    stored = await bus.read(EVENTS.name, SUBJECT)
     assert len(stored) == 1
     assert "job 0 of alice" in await read_remaining_work(bus, "training", "training-7", SAGA, NOW)
     assert await read_remaining_work(bus, "training", "training-7", "another", NOW) == ""
@@ -151,5 +157,35 @@ async def test_a_repeated_report_stores_nothing(bus: Bus) -> None:
         running = asyncio.create_task(report.run())
         await asyncio.sleep(0.01)
         running.cancel()
-    stored = await bus.read(EVENTS.name, "navarch.v1.node.training.training-7.event.work-remains")
+    stored = await bus.read(EVENTS.name, SUBJECT)
     assert len(stored) == 1
+
+
+class SteppedClock(SystemClock):
+    """Hands each sleep to the test, which ends it."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+        self.sleeps = asyncio.Queue[asyncio.Event]()
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep until the test says so."""
+        self.slept.append(seconds)
+        over = asyncio.Event()
+        self.sleeps.put_nowait(over)
+        await over.wait()
+
+
+async def test_why_work_stays_is_published_soon(bus: Bus) -> None:
+    """The first event comes before an eviction is answered; later ones come less and less often."""
+    clock = SteppedClock()
+    report = WorkReport(bus, clock, NODE, SAGA, AT)
+    running = asyncio.create_task(report.run())
+    for count in range(1, 8):
+        report.update(replace(workload(1), detail=f"for reason {count}"))
+        over = await clock.sleeps.get()
+        stored = await bus.read(EVENTS.name, SUBJECT)
+        assert len(stored) == count
+        over.set()
+    running.cancel()
+    assert clock.slept == [5, 10, 20, 40, 60, 60, 60]

@@ -10,6 +10,8 @@ import os
 import secrets
 import shutil
 import ssl
+import time
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,12 +20,14 @@ from typing import Any, Final
 import httpx
 import pytest
 import yaml
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
     PublicFormat,
+    load_pem_private_key,
 )
 
 from services.primitives.free_ports import free_ports
@@ -36,13 +40,44 @@ CONTROLLERS: Final = (
     "statefulset-controller,daemonset-controller,pod-garbage-collector-controller,garbage-collector-controller,"
     "node-lifecycle-controller,taint-eviction-controller,resourcequota-controller"
 )
+ADMISSION: Final = """\
+apiVersion: apiserver.config.k8s.io/v1
+kind: AdmissionConfiguration
+plugins:
+  - name: ResourceQuota
+    configuration:
+      apiVersion: apiserver.config.k8s.io/v1
+      kind: ResourceQuotaConfiguration
+      limitedResources:
+        - resource: pods
+          matchScopes:
+            - scopeName: PriorityClass
+              operator: In
+              values: [system-node-critical, system-cluster-critical]
+"""
+"""Pods of the system's classes need a quota, as in GKE's clusters."""
+AUDIT: Final = """\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived, ResponseStarted]
+rules:
+  - level: Metadata
+    users:
+      - system:serviceaccount:navarch:navarch-notifier
+      - system:serviceaccount:navarch:navarch-observer
+  - {level: None}
+"""
+AUDIT_LOG: Final = "audit.log"
 ACCOUNTS: Final = ("notifier", "pool-manager")
 """Services whose service accounts the tests act as, with the rights that the manifests give."""
+ISSUER: Final = "https://kubernetes.default.svc"
+TOLERATED_SECONDS: Final = 60
+"""The server accepts a token for so long after its end, because clocks differ."""
 START_SECONDS_MAX: Final = 90.0
 
 
 def parts_folder() -> Path | None:
-    """Return the folder of the programs that tests/real/kubernetes/install.sh installs, if any."""
+    """Return where tests/real/kubernetes/install.sh has put the programs; None: nowhere."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     named = os.environ.get("NAVARCH_KUBERNETES_PARTS")
     folder = Path(named or Path(cache) / "navarch" / "kubernetes-1.37.2")
@@ -59,7 +94,7 @@ def needs_kubernetes(*programs: str) -> pytest.MarkDecorator:
 
 
 class Cluster:
-    """Runs the programs of a cluster, with a client that has every right."""
+    """Holds the running programs and a client with every right."""
 
     def __init__(self, parts: Path, folder: Path) -> None:
         """Keep everything in `folder`."""
@@ -118,6 +153,9 @@ class Cluster:
     async def start_api(self) -> None:
         """Start the API server and wait until it is ready."""
         certificates = self.folder / "certificates"
+        admission, audit = self.folder / "admission.yaml", self.folder / "audit.yaml"
+        admission.write_text(ADMISSION)
+        audit.write_text(AUDIT)
         await self._start(
             "kube-apiserver",
             f"--etcd-servers=http://127.0.0.1:{self._etcd}",
@@ -129,11 +167,14 @@ class Cluster:
             "--authorization-mode=RBAC",
             "--allow-privileged=true",
             f"--token-auth-file={self.folder}/tokens.csv",
-            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-issuer={ISSUER}",
             f"--service-account-key-file={self.folder}/accounts.pub",
             f"--service-account-signing-key-file={self.folder}/accounts.key",
             "--service-cluster-ip-range=10.96.0.0/24",
             "--disable-admission-plugins=ServiceAccount",
+            f"--admission-control-config-file={admission}",
+            f"--audit-policy-file={audit}",
+            f"--audit-log-path={self.folder / AUDIT_LOG}",
             "--max-requests-inflight=2000",
             "--max-mutating-requests-inflight=1000",
         )
@@ -161,7 +202,7 @@ class Cluster:
         await process.wait()
 
     async def stop(self) -> None:
-        """End the client and all programs."""
+        """End every program."""
         if self._api is not None:
             await self._api.aclose()
         for name in list(self._processes):
@@ -184,6 +225,41 @@ class Cluster:
         file.write_text(json.dumps(config))
         file.chmod(0o600)
         return file
+
+    def short_lived(self, uid: str, seconds: float) -> Path:
+        """Write a kubeconfig with a token of the notifier's account, as the server makes them.
+
+        The server itself makes none that lives for less than ten minutes.
+        """
+        now = int(time.time())
+        account = {"name": "navarch-notifier", "uid": uid}
+        claims = {
+            "iss": ISSUER,
+            "aud": [ISSUER],
+            "sub": "system:serviceaccount:navarch:navarch-notifier",
+            "iat": now - TOLERATED_SECONDS,
+            "nbf": now - TOLERATED_SECONDS,
+            "exp": int(now + seconds) - TOLERATED_SECONDS,
+            "kubernetes.io": {"namespace": "navarch", "serviceaccount": account},
+        }
+        self._tokens["short-lived"] = self._signed(claims)
+        return self.kubeconfig("short-lived")
+
+    def _signed(self, claims: dict[str, Any]) -> str:
+        key = load_pem_private_key((self.folder / "accounts.key").read_bytes(), None)
+        assert isinstance(key, rsa.RSAPrivateKey)
+        text = ".".join(_part(json.dumps(each).encode()) for each in ({"alg": "RS256"}, claims))
+        signature = key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256())
+        return f"{text}.{_part(signature)}"
+
+    async def touch_and_compact(self) -> None:
+        """Have the store forget every version but a new one; the API server does not run."""
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self._etcd}") as store:
+            key = b64encode(b"test").decode()
+            reply = await store.post("/v3/kv/put", json={"key": key, "value": key})
+            version = reply.json()["header"]["revision"]
+            reply = await store.post("/v3/kv/compaction", json={"revision": version})
+            assert reply.is_success, reply.text
 
     async def create(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """Create an object; return it as stored."""
@@ -235,11 +311,17 @@ class Cluster:
         )
 
 
-PLURALS: Final = {"PodDisruptionBudget": "poddisruptionbudgets", "DeviceClass": "deviceclasses"}
+def _part(data: bytes) -> str:
+    """Part of a token."""
+    return urlsafe_b64encode(data).decode().rstrip("=")
+
+
+PLURALS: Final = {"NetworkPolicy": "networkpolicies"}
 CLUSTER_WIDE: Final = frozenset(
     {
         *("Node", "Namespace", "ClusterRole", "ClusterRoleBinding"),
         *("DeviceClass", "ResourceSlice", "CustomResourceDefinition"),
+        *("PriorityClass", "RuntimeClass"),
     }
 )
 
@@ -250,7 +332,8 @@ def collection(manifest: dict[str, Any]) -> str:
     base = "/api/v1" if version == "v1" else f"/apis/{version}"
     if kind not in CLUSTER_WIDE:
         base += f"/namespaces/{manifest['metadata'].get('namespace', 'default')}"
-    return f"{base}/{PLURALS.get(kind, kind.lower() + 's')}"
+    plural = kind.lower() + ("es" if kind.endswith("s") else "s")
+    return f"{base}/{PLURALS.get(kind, plural)}"
 
 
 @asynccontextmanager

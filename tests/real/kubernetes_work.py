@@ -1,6 +1,8 @@
 """Nodes, pods and orders for the tests against a real Kubernetes."""
 
 import asyncio
+import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,7 +16,7 @@ from services.notifier.workload.workload_notifier import (
 )
 from services.primitives.clock import SystemClock
 from services.workload_systems.kubernetes_objects import CORDONED
-from tests.real.kubernetes_cluster import Cluster
+from tests.real.kubernetes_cluster import AUDIT_LOG, Cluster
 from tests.support.inprocess import eventually
 
 TOLERATE_ALL = [{"operator": "Exists"}]
@@ -24,7 +26,7 @@ TOLERATE_ALL = [{"operator": "Exists"}]
 async def notifier(
     cluster: Cluster, user: str = "notifier", port: int = 0, **options: Any
 ) -> AsyncIterator[KubernetesNotifier]:
-    """Yield a notifier with the rights of deploy/kubernetes/notifier-rbac.yaml."""
+    """Make a notifier with the rights of deploy/kubernetes/notifier-rbac.yaml."""
     made = KubernetesNotifier(
         options=KubernetesNotifier.Options(
             kubeconfig=str(cluster.kubeconfig(user, port)), **options
@@ -42,23 +44,33 @@ def reference(name: str, **known: str) -> NodeReference:
     return NodeReference(pool="gpu", node=f"gpu-{name}", hostname=name, **known)
 
 
-def order(name: str, step: str = "cordon", reason: str = "XID 79 on GPU 3") -> WorkloadOrder:
-    """Return an order about a node."""
-    deadline = datetime.now(UTC) + timedelta(hours=1)
+def order(
+    name: str,
+    step: str = "cordon",
+    reason: str = "XID 79 on GPU 3",
+    *,
+    about: NodeReference | None = None,
+    ends: timedelta = timedelta(hours=1),
+) -> WorkloadOrder:
+    """An order about a node, or about what Navarch knows it as, and when its drain ends."""
     return WorkloadOrder(
-        node=reference(name), reason=reason, key=f"replace-{name}/{step}", deadline=deadline
+        node=about or reference(name),
+        reason=reason,
+        key=f"replace-{name}/{step}",
+        deadline=datetime.now(UTC) + ends,
     )
 
 
-async def add_nodes(cluster: Cluster, pool: str, count: int) -> list[str]:
-    """Add nodes with the label `pool`, ready and schedulable, and return their names."""
+async def add_nodes(
+    cluster: Cluster, pool: str, count: int, *, provider_ids: bool = True
+) -> list[str]:
+    """Add nodes with the label `pool`, ready and schedulable, of a cloud or of none."""
     names = [f"{pool}-{each}" for each in range(count)]
     slots = asyncio.Semaphore(16)
 
     async def add(name: str) -> None:
         about = {"name": name, "labels": {"pool": pool, "kubernetes.io/hostname": name}}
-        provider = f"aws:///us-east-1a/i-{name}"
-        spec = {"providerID": provider}
+        spec = {"providerID": f"aws:///us-east-1a/i-{name}"} if provider_ids else {}
         async with slots:
             await cluster.create(
                 {"apiVersion": "v1", "kind": "Node", "metadata": about, "spec": spec}
@@ -75,7 +87,7 @@ async def add_nodes(cluster: Cluster, pool: str, count: int) -> list[str]:
 
 
 def pod_spec(pool: str, **spec: Any) -> dict[str, Any]:
-    """Return the spec of a pod for the nodes of a pool."""
+    """Return a pod for the nodes of a pool."""
     container = {"name": "main", "image": "none"}
     return {
         "nodeSelector": {"pool": pool},
@@ -86,23 +98,28 @@ def pod_spec(pool: str, **spec: Any) -> dict[str, Any]:
 
 
 async def add_replicas(
-    cluster: Cluster, pool: str, count: int, annotations: dict[str, str] | None = None, **spec: Any
+    cluster: Cluster,
+    name: str,
+    count: int,
+    annotations: dict[str, str] | None = None,
+    pool: str = "",
+    **spec: Any,
 ) -> None:
-    """Add a ReplicaSet of the pool's name and wait until it runs."""
-    about = {"labels": {"app": pool}, "annotations": annotations or {}}
+    """Create a ReplicaSet, running; empty `pool`: the pool of its name."""
+    about = {"labels": {"app": name}, "annotations": annotations or {}}
     await cluster.create(
         {
             "apiVersion": "apps/v1",
             "kind": "ReplicaSet",
-            "metadata": {"name": pool},
+            "metadata": {"name": name},
             "spec": {
                 "replicas": count,
-                "selector": {"matchLabels": {"app": pool}},
-                "template": {"metadata": about, "spec": pod_spec(pool, **spec)},
+                "selector": {"matchLabels": {"app": name}},
+                "template": {"metadata": about, "spec": pod_spec(pool or name, **spec)},
             },
         }
     )
-    await running(cluster, pool, count)
+    await running(cluster, name, count)
 
 
 async def add_job(
@@ -175,7 +192,7 @@ async def running(cluster: Cluster, pool: str, count: int) -> None:
 
 
 async def workload(asked: KubernetesNotifier, name: str) -> NodeWorkload:
-    """Return the workload of a node that the notifier reports."""
+    """Return what the notifier says of a node."""
     answer = (await asked.workloads([reference(name)]))[f"gpu-{name}"]
     assert isinstance(answer, NodeWorkload)
     return answer
@@ -221,3 +238,22 @@ async def events_of(cluster: Cluster, name: str) -> list[str]:
     )
     ours = [each for each in found["items"] if each["source"].get("component") == "navarch"]
     return sorted(each["reason"] for each in ours)
+
+
+def asked(cluster: Cluster, since: int = 0) -> list[dict[str, Any]]:
+    """Return what the notifier asked of the API server, from this line of the audit log on."""
+    lines = (cluster.folder / AUDIT_LOG).read_text("utf-8").splitlines()[since:]
+    return [json.loads(each) for each in lines]
+
+
+def kinds(found: list[dict[str, Any]]) -> Counter[str]:
+    """Count requests by verb, resource and subresource."""
+    about = ((each["verb"], each["objectRef"]) for each in found if "objectRef" in each)
+    parts = ((verb, where["resource"], where.get("subresource")) for verb, where in about)
+    return Counter("/".join(filter(None, each)) for each in parts)
+
+
+async def release(cluster: Cluster, budget: str) -> None:
+    """Let every pod of a budget go."""
+    path = f"/apis/policy/v1/namespaces/default/poddisruptionbudgets/{budget}"
+    await cluster.patch(path, {"spec": {"minAvailable": 0}})

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Build helm, kustomize, kubeconform, actionlint and an OpenTelemetry collector from their Go modules
-# into a cache outside this repository: tests/real/kubernetes/install-tools.sh [FOLDER]. Needs Go
-# 1.26, 3 GB of disk and 5 to 20 minutes of two cores, and pip; the tests skip without them.
+# Build helm, kustomize, kubeconform, actionlint and an OpenTelemetry collector from their Go modules,
+# with definitions that the chart refers to, into a cache outside this repository:
+# tests/real/kubernetes/install-tools.sh [FOLDER]. Needs Go 1.26, 3 GB of disk and 5 to 20 minutes of
+# two cores, and pip; the tests skip without them.
 set -euo pipefail
 into=${1:-${NAVARCH_DEPLOY_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/navarch/deploy-tools}}
 mkdir -p "$into"
@@ -43,4 +44,18 @@ if [[ ! -d $schemas ]]; then
             "$work/schemas/$version"/*.json
     done
     mv "$work/schemas" "$schemas"
+fi
+# What others define, by which the API server checks a route and monitors.
+definitions=$into/definitions
+if [[ ! -d $definitions ]]; then
+    work=$(mktemp -d)
+    route=sigs.k8s.io/gateway-api@v1.6.1
+    monitor=github.com/prometheus-operator/prometheus-operator@v0.85.0
+    go mod download "$route" "$monitor"
+    modules=$(go env GOMODCACHE)
+    install -m 644 -t "$work" \
+        "$modules/$route/config/crd/standard/gateway.networking.k8s.io_httproutes.yaml" \
+        "$modules/$monitor/example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml"
+    chmod 755 "$work"
+    mv "$work" "$definitions"
 fi
