@@ -1,4 +1,4 @@
-"""`navarch join` and `leave`: machines that exist become nodes of a pool, and leave it again."""
+"""`navarch join`, `leave`, `forget`: machines that exist become nodes of a pool, and leave it."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,22 +15,25 @@ from schemas.join_tokens import (
     LEAVE,
     NODES_MAX,
     VALID_SECONDS_MAX,
+    ForgetAnswer,
     JoinAnswer,
     JoinRecord,
     JoinRequest,
     NodeOfPool,
 )
 from schemas.names import InvalidNameError, token
+from schemas.operations import FORGET, PLAN_FORGET
 from schemas.pool_records import PoolRecord
 from services.cli import console
-from services.cli.command_options import Node, Output, Pool
-from services.cli.fleet_connection import bus_of, fleet_command
+from services.cli.command_options import Node, Nodes, Output, Pool
+from services.cli.fleet_connection import FleetAccess, bus_of, everyday_command, fleet_command
 from services.cli.fleet_discovery import served_settings
-from services.cli.fleet_names import find_node
+from services.cli.fleet_names import find_node, find_nodes
 from services.cli.ssh_join import host_steps
 from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.query_answers import decode_answer
 from services.operator_text.quantities import age_since
+from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
 from services.primitives.host_list import expand_hosts
 
@@ -145,6 +148,42 @@ async def leave(
 
     runs = HostRuns(*HostLogin(_data_folder(config), key).used(), view.pool)
     _require_all(await runs.leave(_targets([f"{view.id}={ssh}"]), _report))
+
+
+@everyday_command
+async def forget(
+    fleet: FleetAccess,
+    nodes: Nodes,
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be forgotten, and change nothing.")
+    ] = False,
+    output: Output = console.Format.TABLE,
+) -> None:
+    """Take adopted nodes out of the fleet; nothing is done to their machines.
+
+    Their agents' credentials are refused from then on, and no sweep adopts them again. Work is not
+    drained: `navarch drain` first. Launched nodes are ended by `navarch terminate`.
+    """
+    views = await find_nodes(fleet, nodes)
+    order = PLAN_FORGET if dry_run else FORGET
+    answers = []
+    for each in views:
+        answers.append(await fleet.perform(order, NodeOfPool(pool=each.pool, node=each.id)))
+        if not output.is_data:
+            console.write(escape_line(forget_text(answers[-1], dry_run=dry_run)))
+    if output.is_data:
+        console.write_data(output, answers)
+
+
+def forget_text(answer: ForgetAnswer, *, dry_run: bool) -> str:
+    """Return what is forgotten, and how it would come back. Pure."""
+    agent = "; its agent's credentials are refused" if answer.has_agent else "; it had no agent"
+    back = f"navarch join --print {answer.node}"
+    if answer.is_listed:
+        back = f"{answer.provider} goes on listing it; navarch sweep --adopt {answer.node}"
+    what = "would be" if dry_run else "is"
+    return f"{answer.node} of pool {answer.pool} {what} forgotten{agent}. To have it back: {back}"
 
 
 class HostLogin(NamedTuple):
