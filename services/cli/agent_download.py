@@ -37,7 +37,7 @@ from services.settings.placeholders import UNIT
 PROGRAM: Final = "/install.py"
 BEARER: Final = re.compile(r"Bearer ([a-z0-9-]{1,80})/([a-z0-9-]{1,80})/([\w-]{16,128})")
 AT_ONCE_MAX: Final = 4
-"""Archives that are read at once; they are held in memory."""
+"""Archives that are read at once, and questions to the bus: strangers cause no more."""
 WHO: Final = "provisioner"
 REFUSED: Final = (
     "the token was revoked, ended, or is of another fleet: make another (navarch join --print)"
@@ -82,13 +82,15 @@ def why_refused(header: str, records: Sequence[JoinRecord], now: datetime) -> st
 
 def download_app(data: Path, tokens: Tokens, now: Callable[[], datetime]) -> Starlette:
     """Return what answers; `data`: the folder in which the wheels are kept."""
-    room = asyncio.Semaphore(AT_ONCE_MAX)
+    room, asking = asyncio.Semaphore(AT_ONCE_MAX), asyncio.Semaphore(AT_ONCE_MAX)
 
     async def refused(request: Request) -> str:
         header = request.headers.get("authorization", "")
         # What has not the form of a token costs no question to the bus.
-        records = await tokens() if BEARER.fullmatch(header) else ()
-        return why_refused(header, records, now())
+        if not BEARER.fullmatch(header):
+            return why_refused(header, (), now())
+        async with asking:
+            return why_refused(header, await tokens(), now())
 
     async def program(request: Request) -> Response:
         try:

@@ -142,7 +142,8 @@ def _print_lines(answer: JoinAnswer, port: int, login: "HostLogin") -> None:
     for each in answer.tokens:
         # `echo` is the shell's own: the token is in no process's arguments.
         line = f"echo {each.token} | navarch-agent join"
-        console.write(f"{printed_line(each.token, port) if port else line}  # {each.node}")
+        line = printed_line(each.token, port) if port else line
+        console.write(f"{line}  # {each.node}", exactly=True)
 
 
 @fleet_command
