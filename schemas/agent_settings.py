@@ -1,5 +1,7 @@
 """Settings that agents receive."""
 
+from typing import Annotated
+
 import msgspec
 
 from schemas.duration import Duration
@@ -11,6 +13,10 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     bus_url: str = ""
     """Where agents on nodes reach the bus, for `{{.ControlPlane}}`; empty: `nats.url`. With a name
     or IPv4 address and `tls://`, the bus that `navarch serve` starts listens there, encrypted."""
+    install_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+    """Where `navarch serve` gives machines that have a token the agent to install, encrypted as the
+    bus is; 0: nowhere, and the agent is installed before a machine joins by hand. A reload does not
+    change it."""
     region_bus_urls: dict[str, str] = {}
     """The same by a provider's region, where that has a server of its own."""
     heartbeat_interval: Duration = Duration(10)

@@ -274,3 +274,5 @@ REFUSED: Final = "refused"
 
 NOT_LISTED: Final = "not listed by its provider"
 """Error in the record of a running instance that its provider does not list."""
+FORGOTTEN: Final = "an operator had it forgotten"
+"""Error in the record of an instance that its provider lists and that no sweep adopts by itself."""

@@ -96,6 +96,18 @@ class NodeOfPool(
     by: Name = ""
 
 
+class ForgetAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Says which node is forgotten, or would be."""
+
+    pool: Token
+    node: Token
+    provider: str
+    is_listed: bool
+    """Whether its provider goes on listing the machine, which an operator alone adopts again."""
+    has_agent: bool
+    """Whether an agent has joined from it, whose credentials are refused."""
+
+
 class JoinRecord(Record, frozen=True, kw_only=True):
     """LEASES `provisioner.join.<pool>.<node>`: the last token of a node; it expires with it."""
 

@@ -14,6 +14,7 @@ from schemas.drill_orders import DrillOrder
 from schemas.enums import Refusal
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from schemas.identity_orders import IdentityAccept
+from schemas.join_tokens import ForgetAnswer, NodeOfPool
 from schemas.node_disconnections import ReadmitRequest
 from schemas.node_events import BusAccess, DrillStarted, IdentityChanged
 from schemas.operation_bodies import (
@@ -286,6 +287,24 @@ READMIT: Final[ServiceOrder[BusAccess]] = ServiceOrder(
     path="/nodes/{node}/readmit",
     method="readmit_node",
 )
+FORGET: Final[ServiceOrder[ForgetAnswer]] = ServiceOrder(
+    name="forget",
+    help="Take an adopted node out of the fleet for good; nothing is done to its machine.",
+    request=NodeOfPool,
+    answer=ForgetAnswer,
+    service="provisioner",
+    path="/nodes/{node}/forget",
+    method="forget_node",
+    seconds_max=15.0,  # the pool-manager retires the node
+)
+PLAN_FORGET: Final = msgspec.structs.replace(
+    FORGET,
+    name="forget-plan",
+    help="Say whether an adopted node would be forgotten; nothing is changed.",
+    path="/nodes/{node}/forget-plan",
+    method="plan_forget_node",
+    is_query=True,
+)
 ACCEPT_IDENTITY: Final[ServiceOrder[IdentityChanged]] = ServiceOrder(
     name="identity-accept",
     help="Accept the identity that a node's agent reports, after a repair or a move.",
@@ -370,6 +389,7 @@ RESUME: Final[ServiceOrder[StopsAnswer]] = ServiceOrder(
 ORDERS: Final[tuple[ServiceOrder[Any], ...]] = (
     *(ACKNOWLEDGE_ALERT, UPDATE_ALERT, ADD_HARDWARE, FORGET_HARDWARE, READMIT, SWEEP, PLAN_SWEEP),
     *(CHECK_WORKLOAD, REPORT_WORK_DONE, STOP, RESUME, ACCEPT_IDENTITY, DRILL),
+    *(FORGET, PLAN_FORGET),
 )
 CHANGE: Final[Mapping[str, Change]] = {each.name: each for each in CHANGES}
 """Verb -> its declaration."""

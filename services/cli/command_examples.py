@@ -44,6 +44,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "sweep": "navarch sweep --dry-run",
     "join": "navarch join --print gpu-01",
     "leave": "navarch leave gpu-01",
+    "forget": "navarch forget training-1 --dry-run",
     "demo": "navarch demo",
     "init": "navarch init --gpus 8",
     "serve": "navarch serve --config config/navarch.yaml",

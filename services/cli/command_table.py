@@ -46,6 +46,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Operate nodes": (
         *("cordon", "uncordon", "drain", "replace", "reset-gpu", "reboot", "terminate"),
         *("diagnose", "hold", "release", "readmit", "identity", "ssh", "join", "leave"),
+        "forget",
         "drill",
     ),
     "Operate pools": (
@@ -112,6 +113,7 @@ COMMANDS: Final = {
     "ssh": "ssh_command:ssh",
     "join": "join_commands:join",
     "leave": "join_commands:leave",
+    "forget": "join_commands:forget",
     "drill": "drill_command:drill",
     "hold": "node_commands:hold",
     "release": "node_commands:release",

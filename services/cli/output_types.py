@@ -16,6 +16,7 @@ from schemas.dry_run import DryRun
 from schemas.evidence_bundles import EvidenceBundle, KeptEvidence
 from schemas.fleet_queries import CurrentFailure, Expiry, FleetBudgetView, NodeView, PoolView
 from schemas.hardware_denylist import HardwareRecord
+from schemas.join_tokens import ForgetAnswer
 from schemas.log_excerpts import LogExcerpt
 from schemas.offering_records import OfferingView
 from schemas.plugin_records import PluginHealth
@@ -119,6 +120,7 @@ OUTPUTS: Final[Mapping[str, Any]] = {
     "resume": StopsAnswer,
     "resume --dry-run": StopsAnswer,
     "sweep": SweepAnswer,
+    "forget": list[ForgetAnswer],
     "version": Versions,
     "backup": Manifest,
     "restore": Manifest,

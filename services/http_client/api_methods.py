@@ -155,6 +155,8 @@ class ApiMethods:
     accept_identity = _Answered(order_calls.accept_identity)
     drill_node = _Answered(order_calls.drill_node)
     readmit_node = _Answered(order_calls.readmit_node)
+    forget_node = _Answered(order_calls.forget_node)
+    plan_forget_node = _Answered(order_calls.plan_forget_node)
     sweep_instances = _Answered(order_calls.sweep_instances)
     check_workload = _Answered(order_calls.check_workload)
     report_work_done = _Answered(order_calls.report_work_done)

@@ -59,7 +59,7 @@ def dry_run(call: ApiCall[ChangeAnswer]) -> ApiCall[DryRun]:
 def order_call(order: ServiceOrder[T], request: msgspec.Struct) -> ApiCall[T]:
     """Return the call that has an order performed."""
     name = getattr(request, order.subject) if order.subject else ""
-    if order.is_query and order.body is None:
+    if order.is_query and order.body is None and not order.subject:
         fields, path = msgspec.to_builtins(request), f"{API}{order.path}"
         more = order.seconds_max
         return ApiCall(path=path, answer=order.answer, query=fields, more_seconds=more)

@@ -10,6 +10,7 @@ from typing import Final
 from schemas.alert_records import Alert, OpenAlertRecord
 from schemas.enums import DrillKind, HardwareKind
 from schemas.hardware_denylist import HardwareRecord
+from schemas.join_tokens import ForgetAnswer
 from schemas.log_excerpts import LogExcerpt
 from schemas.names import token
 from schemas.node_events import BusAccess, DrillStarted, IdentityChanged
@@ -33,7 +34,9 @@ from schemas.operations import (
     ADD_HARDWARE,
     CHECK_WORKLOAD,
     DRILL,
+    FORGET,
     FORGET_HARDWARE,
+    PLAN_FORGET,
     PLAN_SWEEP,
     READMIT,
     REPORT_WORK_DONE,
@@ -126,6 +129,16 @@ def forget_hardware(kind: HardwareKind, value: str) -> ApiCall[list[HardwareReco
 def readmit_node(name: str) -> ApiCall[BusAccess]:
     """Have a disconnected node's credentials accepted again."""
     return operation_call(READMIT, name, BusAccess, None)
+
+
+def forget_node(name: str) -> ApiCall[ForgetAnswer]:
+    """Take an adopted node out of the fleet for good; nothing is done to its machine."""
+    return operation_call(FORGET, name, ForgetAnswer, None)
+
+
+def plan_forget_node(name: str) -> ApiCall[ForgetAnswer]:
+    """Say whether an adopted node would be forgotten; nothing is changed."""
+    return operation_call(PLAN_FORGET, name, ForgetAnswer, None)
 
 
 def accept_identity(name: str, *, claim: str) -> ApiCall[IdentityChanged]:

@@ -71,6 +71,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "agent_signing_file": "keys/agent-signing.nk",
     "revocation_file": "keys/revocation.nk",
     "HttpSettings.port": 9100,
+    "install_port": 4223,
     "GatewaySettings.port": 8080,
     "probes_port": 8081,
     "GatewaySettings.tls_cert_file": "tls/gateway.pem",

@@ -145,8 +145,8 @@ async def test_the_page_leads_to_a_healthy_machine_that_is_explained(tmp_path: P
     await navarch(
         *("init", "--host", "127.0.0.1", "--gpus", str(GPUS), "--file", str(fleet.config))
     )
-    (port,) = free_ports(1)
-    text = fleet.config.read_text().replace(":4222", f":{port}")
+    port, install = free_ports(2)
+    text = fleet.config.read_text().replace(":4222", f":{port}").replace("4223", str(install))
     fleet.config.write_text(f"data_dir: {tmp_path / 'data'}\n{text}")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "services.cli", "serve", "--config", str(fleet.config)),

@@ -66,7 +66,7 @@ def test_what_is_no_machine_is_refused(words: list[str], said: str) -> None:
         (READY._replace(installed=True), False, ("join", "start")),
         (READY._replace(installed=True, joined="gpu/gpu-01"), False, ("start",)),
         (READY._replace(joined="gpu/gpu-01"), True, ("install", "start")),
-        (READY, False, "no agent: add --wheels FOLDER"),
+        (READY, False, "no agent, and no wheels are kept: add --wheels FOLDER"),
         (
             READY._replace(python="", version="3.9.2"),
             True,

@@ -101,29 +101,28 @@ REFUSED = [
     *("hold gone --for 1h --reason x", "drain training-2 -o json", "breaker open --reason x"),
     *("breaker close --reason x", "cordon -l zone=gone", "drain -l pool=training --dry-run"),
     *("drain training-1 --mode immediate --timeout 1m", "drain training-1 --mode soon"),
-    *("drain training-1 --dry-run", "replace training-2 --dry-run -o json"),
-    *("events --since yesterday", "scale training -1", "saga cancel gone"),
+    *("drain training-1 --dry-run", "replace training-2 --dry-run -o json", "saga cancel gone"),
     *("scale training 99 --wait", "down gone --yes", "down ../x --yes"),
     *("up --name web --gpus 8 --type b200 --yes", "up --name ../x --gpus 8 --type p5.48xlarge"),
     *("up --name training --gpus 12 --type p5.48xlarge --dry-run", "saga retry ../x"),
     *("up --name web --gpus 16 --type p5.48xlarge --dry-run", "saga proceed gone"),
     *("diagnose training-1", "diagnose training-3 --check dcgm -o json", "diagnose gone"),
-    *("reset-gpu training-2", "reboot training-2 --mode wait"),
+    *("reset-gpu training-2", "reboot training-2 --mode wait", "events --since yesterday"),
     *("resume --pool serving", "resume --dry-run", "stop --pool training --provider a --reason b"),
     *("alerts acknowledge gone", "alerts ack ''", "hardware forget gpu GPU-2"),
     *("hardware add tpu x --reason y", "incident gone", "incident", "incident x --since 1h"),
-    *("hardware forget --node training-7", "hardware forget", "readmit gone"),
+    *("hardware forget --node training-7", "hardware forget", "forget training-3", "forget gone"),
+    *("readmit gone", "forget training-1 --dry-run -o json"),
     *("identity accept training-1", "identity accept gone --dry-run", "drill gone xid 79 --yes"),
     *("workload check training", "workload check training -o json", "workload check gone"),
-    *("workload check training --node training-3", "workload done gone"),
+    *("workload check training --node training-3", "workload done gone", "scale training -1"),
 ]
 """Commands that change nothing, also since they are refused; each gives the same twice."""
 CHANGES = [
     *("cordon training-1 training-3 --reason x", "uncordon training-1"),
     *("hold training-1 --for 1.5h --reason x", "release training-1"),
-    *("drain training-1 --mode deadline --timeout 90s", "replace training-3"),
-    *("scale training 2", "terminate training-1"),
-    "up --name web --gpus 16 --type p5.48xlarge --yes --no-wait",
+    *("drain training-1 --mode deadline --timeout 90s", "replace training-3", "scale training 2"),
+    *("terminate training-1", "up --name web --gpus 16 --type p5.48xlarge --yes --no-wait"),
     *("down training --yes --no-wait --mode immediate", "cordon -l health=healthy --at-most 1 -y"),
 ]
 """Commands that the small pool-manager accepts, however often."""
@@ -133,6 +132,7 @@ ORDERS = [
     *("readmit training-1", "sweep", "alerts assign silence/t --to b", "alerts note silence/t x"),
     *("stop --reason why", "stop --pool training --running --reason why", "resume -o json"),
     *("workload done training-1", "workload done training-1 --saga drain-training-1-1 -o json"),
+    "forget training-1",
 ]
 """Commands that small services carry out at once."""
 BUS_ONLY = [

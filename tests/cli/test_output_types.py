@@ -33,6 +33,7 @@ LINES: Final = {
     "timeline": "timeline training-2",
     "evidence NODE": "evidence training-9",
     "logs": "logs notifier",
+    "forget": "forget training-1 --dry-run",
     "hold": "hold training-1 --for 1h --reason x",
     "saga list --all": "saga list --all --since 300d",
     "policy test": f"policy test {POLICY}",

@@ -12,12 +12,21 @@ from schemas.alert_records import Alert, AlertAcknowledge, AlertUpdate, OpenAler
 from schemas.drill_orders import DrillOrder
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from schemas.identity_orders import IdentityAccept
+from schemas.join_tokens import ForgetAnswer, NodeOfPool
 from schemas.log_excerpts import LogExcerpt, LogLine
 from schemas.messages import encode
 from schemas.node_disconnections import ReadmitRequest
 from schemas.node_events import BusAccess, DrillStarted, IdentityChanged
 from schemas.node_work import JOB_NODES, JobNodes, JobNodesQuery
-from schemas.operations import ACCEPT_IDENTITY, DRILL, RESUME, STOP, UPDATE_ALERT
+from schemas.operations import (
+    ACCEPT_IDENTITY,
+    DRILL,
+    FORGET,
+    PLAN_FORGET,
+    RESUME,
+    STOP,
+    UPDATE_ALERT,
+)
 from schemas.permissions import WORK_DONE
 from schemas.stops import ResumeRequest, Stop, StopRequest, StopsAnswer, WaitingStart
 from schemas.sweeps import SweepAnswer, SweepLine, SweepRequest
@@ -78,6 +87,7 @@ class Orders:
             "hardware-add": self._add,
             "hardware-forget": self._forget,
             "readmit": self._readmit,
+            FORGET.name: self._forget_node,
             ACCEPT_IDENTITY.name: self._accept_identity,
             DRILL.name: self._drill,
             "sweep-now": self._sweep,
@@ -88,6 +98,7 @@ class Orders:
         return {
             **{subjects.order_wildcard(name): each for name, each in orders.items()},
             subjects.query("sweep-plan"): self._plan,
+            subjects.query(PLAN_FORGET.name): self._plan_forget,
             subjects.query("stops"): _stops,
             subjects.query(JOB_NODES): self._job,
             subjects.query(WORKLOAD_CHECK): self._check,
@@ -128,6 +139,20 @@ class Orders:
         asked = self._keep("readmit", data, headers, ReadmitRequest)
         event = BusAccess(id="r", time=NOW, pool=asked.pool, node=asked.node, refused=False)
         return encode(event)
+
+    async def _forget_node(self, data: bytes, headers: Headers) -> bytes:
+        return self._forgotten(self._keep(FORGET.name, data, headers, NodeOfPool))
+
+    async def _plan_forget(self, data: bytes, headers: Headers) -> bytes:
+        return self._forgotten(self._keep(PLAN_FORGET.name, data, headers, NodeOfPool))
+
+    def _forgotten(self, asked: NodeOfPool) -> bytes:
+        if asked.node != "training-1":
+            raise ValueError(f"pool {asked.pool} launches its nodes: `navarch terminate`")
+        answer = ForgetAnswer(
+            pool=asked.pool, node=asked.node, provider=HOSTILE, is_listed=True, has_agent=True
+        )
+        return encode(answer)
 
     async def _accept_identity(self, data: bytes, headers: Headers) -> bytes:
         asked = self._keep(ACCEPT_IDENTITY.name, data, headers, IdentityAccept)

@@ -55,6 +55,8 @@ ORDERS = {
     "/hardware/forget": {"kind": "gpu", "value": "GPU-1"},
     "/nodes/training-1/identity/accept": {"claim": "0123456789ab"},
     "/nodes/training-1/drill": {"kind": "xid", "code": 79},
+    "/nodes/training-1/forget": None,
+    "/nodes/training-1/forget-plan": None,
     "/nodes/training-1/readmit": None,
     "/nodes/training-1/work-done": {"saga": SAGA},
     "/pools/training/workload-check": {"node": "training-1"},

@@ -12,9 +12,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
+from zipfile import ZipFile
 
 import pytest
 
+from services.cli.ssh_join import upgrade_steps
 from services.primitives.free_ports import free_ports
 from tests.cli.test_first_fleet import FirstFleet
 from tests.cli.test_serve import READY, environment, serving
@@ -92,9 +94,9 @@ async def host(folder: Path, name: str, key: Path) -> AsyncIterator[int]:
 @asynccontextmanager
 async def served_fleet(place: Path) -> AsyncIterator[FirstFleet]:
     """Serve a fleet with a pool that machines join, over an encrypted bus."""
-    fleet, (port,) = FirstFleet(place), free_ports(1)
-    url = f"tls://127.0.0.1:{port}"
-    fleet.config.write_text(f"data_dir: {place / 'data'}\nagent: {{bus_url: '{url}'}}{POOLS}")
+    fleet, (port, install) = FirstFleet(place), free_ports(2)
+    agent = f"{{bus_url: 'tls://127.0.0.1:{port}', install_port: {install}}}"
+    fleet.config.write_text(f"data_dir: {place / 'data'}\nagent: {agent}{POOLS}")
     async with serving(place, fleet.config) as services:
         await services.says(READY)
         yield fleet
@@ -127,7 +129,7 @@ async def test_machines_join_and_leave_over_ssh(tmp_path: Path, wheels: Path) ->
         assert "add the public key to its authorized_keys" in "".join(map(str, refused))
         status, said = await run("join", *machines[:2])
         assert status
-        assert said.count("it has no agent: add --wheels FOLDER") == 2
+        assert said.count("it has no agent, and no wheels are kept: add --wheels FOLDER") == 2
         planned = await run("join", "--dry-run", "--wheels", str(wheels), *machines[:2])
         assert planned[0] == 0
         assert planned[1].count("would install the agent in /opt/navarch, join, start") == 2
@@ -160,6 +162,112 @@ async def test_machines_join_and_leave_over_ssh(tmp_path: Path, wheels: Path) ->
         assert [] == left
         assert await fleet.health("gpu-01") == ""
         assert "joined pool gpu" in (await run("join", "--wheels", str(wheels), machines[0]))[1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="own mount namespaces need root")
+@pytest.mark.skipif(SSHD is None or not shutil.which("unshare"), reason="needs sshd and unshare")
+async def test_agents_are_upgraded_in_waves(
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release whose agent does not come back reaches one machine; the next ends it whole."""
+    monkeypatch.setattr(upgrade_steps, "BACK_SECONDS", 20)
+    key = tmp_path / "id"
+    new_key(key)
+    broken = another_release(wheels, tmp_path / "broken", "raise SystemExit(1)\n")
+    repaired = another_release(wheels, tmp_path / "repaired", "# repaired\n")
+    async with (
+        served_fleet(tmp_path) as fleet,
+        host(tmp_path, "gpu-01", key) as one,
+        host(tmp_path, "gpu-02", key) as two,
+        host(tmp_path, "gpu-03", key) as three,
+    ):
+        ports = {"gpu-01": one, "gpu-02": two}
+        machines = [f"{name}=root@127.0.0.1:{port}" for name, port in ports.items()]
+        more = ("--key", str(key), "--config", str(fleet.config))
+
+        async def run(*words: str) -> tuple[int, str]:
+            status, out, err = await navarch("join", *words, *more)
+            return status, out + err
+
+        status, said = await run("--upgrade", *machines)
+        assert (status != 0, "no wheels are kept: add --wheels FOLDER" in said) == (True, True)
+        status, said = await run("--wheels", str(wheels), *machines)
+        assert status == 0, said
+        status, said = await run("--upgrade", *machines, f"gpu-03=root@127.0.0.1:{three}")
+        assert said.count("is at 0.1.0+") == 2, said
+        assert "FAIL  gpu-03  it has joined no pool" in said
+
+        status, said = await run("--upgrade", "--wheels", str(broken), *machines)
+        assert status
+        assert "FAIL  gpu-01  its agent has not come back" in said, said
+        assert "FAIL  gpu-02  not begun" in said
+        again = ("join", "--upgrade", "--wheels", str(repaired), *machines, *more)
+        await _begin_and_kill(again, tmp_path)
+        planned = (await run("--upgrade", "--dry-run", *machines))[1]
+        assert planned.count("would be upgraded from") == 2, planned
+        status, said = await run("--upgrade", *machines, "-l", "pool=gpu")
+        assert (status, said.count("upgraded from")) == (0, 2), said
+        for name in ports:
+            await eventually(lambda name=name: _is_healthy(fleet, name))
+        status, said = await run("--upgrade", *machines)
+        assert (status, said.count("already")) == (0, 2), said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="own mount namespaces need root")
+@pytest.mark.skipif(SSHD is None or not shutil.which("unshare"), reason="needs sshd and unshare")
+async def test_the_printed_line_makes_a_machine_a_node(tmp_path: Path, wheels: Path) -> None:
+    """The machine has Python and the token alone; the line again is harmless, elsewhere refused."""
+    key = tmp_path / "id"
+    new_key(key)
+    async with (
+        served_fleet(tmp_path) as fleet,
+        host(tmp_path, "gpu-01", key) as one,
+        host(tmp_path, "gpu-02", key) as two,
+    ):
+
+        async def run_line(port: int, line: str) -> tuple[int, str]:
+            words = ("-i", key, "-p", str(port), "-o", "StrictHostKeyChecking=no")
+            process = await asyncio.create_subprocess_exec(
+                *("ssh", *words, "-o", f"UserKnownHostsFile={tmp_path}/hosts", "root@127.0.0.1"),
+                "bash -s",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+            said, _ = await process.communicate(line.encode())
+            return process.returncode or 0, said.decode()
+
+        assert "| navarch-agent join" in await fleet.says("join", "--print", "gpu-01")
+        line = await fleet.says("join", "--print", "gpu-01", "--wheels", str(wheels))
+        status, said = await run_line(one, line)
+        assert (status, "joined as gpu-01 of pool gpu" in said) == (0, True), said
+        await eventually(lambda: _is_healthy(fleet, "gpu-01"))
+        status, said = await run_line(one, line)
+        assert (status, "had joined already" in said) == (0, True), said
+        status, said = await run_line(two, line)
+        assert (status != 0, "the token was used already" in said) == (True, True), said
+        assert "used " in await fleet.says("join", "--list")
+
+        second = await fleet.says("join", "--print", "gpu-02")
+        status, said = await run_line(one, second)
+        assert "this machine is another node already" in said
+        await fleet.says("join", "--revoke", "gpu-02")
+        (tmp_path / "gpu-02" / "opt" / "navarch" / "release").unlink(missing_ok=True)
+        status, said = await run_line(two, second)
+        assert (status != 0, "navarch: the token was revoked" in said) == (True, True), said
+
+
+def another_release(wheels: Path, folder: Path, more: str) -> Path:
+    """Make wheels of which the agent's begins with other lines."""
+    shutil.copytree(wheels, folder)
+    [own] = folder.glob("navarch-*.whl")
+    with ZipFile(own) as before:
+        files = {each: before.read(each) for each in before.namelist()}
+    files["navarch/agent/service.py"] = more.encode() + files["navarch/agent/service.py"]
+    with ZipFile(own, "w") as after:
+        for name, data in files.items():
+            after.writestr(name, data)
+    return folder
 
 
 async def _begin_and_kill(words: tuple[str, ...], place: Path) -> None:

@@ -123,4 +123,34 @@ LATER_ATTACKS: Final = (
             *tests_of("pool_manager/test_stops_on_the_bus", "test_what_makes_no_sense_is_refused"),
         ),
     ),
+    Attack(
+        44,
+        "A machine installs a wheel that serve did not hand out, or serve hands it to a stranger.",
+        (
+            *tests_of(
+                "cli/test_agent_wheels",
+                "test_what_was_changed_since_is_not_installed",
+                "test_requirements_of_a_stranger_are_not_used",
+                "test_a_machine_checks_hashes_before_it_installs",
+                "test_only_machines_of_the_pool_are_upgraded",
+            ),
+            *tests_of(
+                "cli/test_agent_download",
+                "test_who_has_no_token_that_holds_gets_nothing",
+                "test_a_damaged_file_is_handed_to_no_one",
+                "test_the_printed_line_runs_what_the_fleet_says_and_nothing_else",
+                "test_a_machine_of_another_node_is_left_as_it_is",
+            ),
+        ),
+    ),
+    Attack(
+        45,
+        "A node that an operator had forgotten comes back by a sweep, its agent or its token.",
+        tests_of(
+            "provisioner/test_forgotten_nodes",
+            "test_a_forgotten_node_does_not_come_back_by_itself",
+            "test_a_launched_node_is_not_forgotten",
+            "test_a_viewer_forgets_nothing",
+        ),
+    ),
 )

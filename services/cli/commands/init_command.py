@@ -13,6 +13,7 @@ from services.primitives.errors import NavarchError
 from services.settings.plain_values import plain_problem
 
 PORT: Final = 4222
+INSTALL_PORT: Final = 4223
 ANYWHERE: Final = ("192.0.2.1", 9)
 """An address of documentation: connecting a datagram socket to it sends nothing."""
 TEXT: Final = """\
@@ -20,6 +21,7 @@ TEXT: Final = """\
 fleet: {fleet}
 agent:
   bus_url: tls://{host}:{port}    # where machines reach this one: open that port to them alone
+  install_port: {install}           # and this one: who has a token is given the agent there
 providers:
   machines: {{type: enrolled}}    # machines join by `navarch join`; none is launched or ended
 pools:
@@ -79,7 +81,8 @@ def configuration(host: str, pool: str, fleet: str, gpus: int) -> str:
         raise NavarchError(f"--host {host}: write a name or an IPv4 address, without a port")
     if problem := plain_problem(host):
         raise NavarchError(f"--host {host}: {problem}")
-    return TEXT.format(fleet=fleet, host=host, port=PORT, pool=pool, gpus=gpus)
+    ports = {"port": PORT, "install": INSTALL_PORT}
+    return TEXT.format(fleet=fleet, host=host, pool=pool, gpus=gpus, **ports)
 
 
 def own_address() -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
+from schemas.enums import FORGOTTEN
 from schemas.node_disconnections import ReadmitRequest
 from schemas.operations import PLAN_SWEEP, READMIT, SWEEP
 from schemas.sweeps import SweepRequest
@@ -78,7 +79,8 @@ async def sweep(
         bool, typer.Option("--dry-run", help="Show what a sweep would do, and change nothing.")
     ] = False,
     adopt: Annotated[
-        list[str] | None, typer.Option("--adopt", help="Make this orphan a node of its pool.")
+        list[str] | None,
+        typer.Option("--adopt", help="Make this orphan, or a forgotten node, one of its pool."),
     ] = None,
     terminate: Annotated[
         list[str] | None, typer.Option("--terminate", help="Terminate this orphan.")
@@ -124,8 +126,10 @@ async def _check_orphans(fleet: FleetAccess, adopt: set[str], terminate: set[str
     """Refuse names that no orphan has, nor what else a command may remove."""
     if not adopt | terminate:
         return
-    found = await fleet.instances("", terminated=False)
-    unknown = (adopt | terminate) - {each.instance for each in found if each.state == "orphaned"}
+    found = await fleet.instances("", terminated=True)
+    forgotten = {each.instance for each in found if each.error == FORGOTTEN}
+    orphans = {each.instance for each in found if each.state == "orphaned"}
+    unknown = (adopt - forgotten - orphans) | (terminate - orphans)
     if unknown and not unknown & adopt:
         plan = await fleet.perform(PLAN_SWEEP, SweepRequest())
         shown = [each for each in plan.lines if each.verb in REMOVABLE]

@@ -1,5 +1,6 @@
-"""`navarch join` and `leave`: machines that exist become nodes of a pool, and leave it again."""
+"""`navarch join`, `leave`, `forget`: machines that exist become nodes of a pool, and leave it."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
@@ -15,22 +16,27 @@ from schemas.join_tokens import (
     LEAVE,
     NODES_MAX,
     VALID_SECONDS_MAX,
+    ForgetAnswer,
     JoinAnswer,
     JoinRecord,
     JoinRequest,
     NodeOfPool,
 )
 from schemas.names import InvalidNameError, token
+from schemas.operations import FORGET, PLAN_FORGET
 from schemas.pool_records import PoolRecord
 from services.cli import console
-from services.cli.command_options import Node, Output, Pool
-from services.cli.fleet_connection import bus_of, fleet_command
+from services.cli.batch_orders import Selection, chosen
+from services.cli.command_options import Node, Nodes, Output, Pool, Selector
+from services.cli.fleet_connection import FleetAccess, bus_of, everyday_command, fleet_command
 from services.cli.fleet_discovery import served_settings
-from services.cli.fleet_names import find_node
+from services.cli.fleet_names import find_node, find_nodes
 from services.cli.ssh_join import host_steps
+from services.cli.ssh_join.agent_wheels import AgentWheels, keep_wheels, kept_wheels, read_wheels
 from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.query_answers import decode_answer
 from services.operator_text.quantities import age_since
+from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
 from services.primitives.host_list import expand_hosts
 
@@ -48,7 +54,7 @@ LOOPBACK: Final = ("//127.", "//localhost", "//[::1]")
 
 @fleet_command
 async def join(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     nodes: Annotated[
         list[str] | None,
         typer.Argument(
@@ -67,6 +73,10 @@ async def join(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done on each machine.")
     ] = False,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="Bring agents that joined to the wheels' release.")
+    ] = False,
+    selector: Selector = None,
     print_lines: Annotated[
         bool, typer.Option("--print", help="Print a line for each, to run on its machine.")
     ] = False,
@@ -85,25 +95,38 @@ async def join(
     The pool has `nodes: enrolled`, or `nodes: adopted` and lists the machine. A token is for one
     machine, one pool and one name, and ends by itself.
     """
-    bus_of(fleet, "this command")
+    bus = bus_of(fleet, "this command")
     if shown or revoke:
-        await _tokens(fleet, revoke, pool, output)
+        await _tokens(bus, revoke, pool, output)
         return
     if not nodes:
         raise NavarchError("name the machines: navarch join user@gpu-[01-08]")
+    if selector and not upgrade:
+        raise NavarchError("--selector is for --upgrade: name the machines that join")
     if not print_lines:
         place = HostLogin(_data_folder(config), key, wheels)
-        chosen = await _pool(fleet, pool)
-        await _join_hosts(fleet, nodes, chosen, place, again=again, dry_run=dry_run)
+        named = await _pool(bus, pool)
+        if upgrade:
+            await _upgrade_hosts(fleet, nodes, named, place, selector or (), dry_run=dry_run)
+            return
+        await _join_hosts(bus, nodes, named, place, again=again, dry_run=dry_run)
         return
     names = _names(nodes)
-    chosen = await _pool(fleet, pool)
-    asked = JoinRequest(pool=chosen, nodes=names, valid_seconds=_seconds(valid), again=again)
-    data = await fleet.order(JOIN, asked, timeout_seconds=ORDER_SECONDS_MAX, who=WHO)
+    named = await _pool(bus, pool)
+    asked = JoinRequest(pool=named, nodes=names, valid_seconds=_seconds(valid), again=again)
+    data = await bus.order(JOIN, asked, timeout_seconds=ORDER_SECONDS_MAX, who=WHO)
     answer = decode_answer(JoinAnswer, data, JOIN, WHO)
     if output.is_data:
         console.write_data(output, answer)
         return
+    login = HostLogin(_data_folder(config), key, wheels)
+    _print_lines(answer, served_settings(config)[0].agent.install_port, login)
+
+
+def _print_lines(answer: JoinAnswer, port: int, login: "HostLogin") -> None:
+    """Print a line for each machine; `port`: at which it is given the agent, 0: nowhere."""
+    from services.cli.agent_download import printed_line  # noqa: PLC0415 - as above
+
     if any(each in answer.url for each in LOOPBACK):
         console.note(
             f"only this machine reaches {answer.url}: for others set agent.bus_url to the address "
@@ -113,9 +136,14 @@ async def join(
         f"each line is for one machine, as root, until {answer.expires_at:%Y-%m-%d %H:%M} UTC"
         + (f"; authority {answer.fingerprint[:16]}" if answer.fingerprint else "")
     )
+    if port and not login.agent_wheels(dry_run=False).packed:
+        console.note("no wheels are kept, so the agent must be installed: add --wheels FOLDER")
+        port = 0
     for each in answer.tokens:
         # `echo` is the shell's own: the token is in no process's arguments.
-        console.write(f"echo {each.token} | navarch-agent join  # {each.node}")
+        line = f"echo {each.token} | navarch-agent join"
+        line = printed_line(each.token, port) if port else line
+        console.write(f"{line}  # {each.node}", exactly=True)
 
 
 @fleet_command
@@ -143,8 +171,44 @@ async def leave(
     console.write(f"{view.id} has left pool {view.pool}")
     from services.cli.ssh_join.host_runs import HostRuns  # noqa: PLC0415 - as above
 
-    runs = HostRuns(*HostLogin(_data_folder(config), key).used(), view.pool)
+    runs = HostRuns(*HostLogin(_data_folder(config), key).used(), AgentWheels(), view.pool)
     _require_all(await runs.leave(_targets([f"{view.id}={ssh}"]), _report))
+
+
+@everyday_command
+async def forget(
+    fleet: FleetAccess,
+    nodes: Nodes,
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be forgotten, and change nothing.")
+    ] = False,
+    output: Output = console.Format.TABLE,
+) -> None:
+    """Take adopted nodes out of the fleet; nothing is done to their machines.
+
+    Their agents' credentials are refused from then on, and no sweep adopts them again. Work is not
+    drained: `navarch drain` first. Launched nodes are ended by `navarch terminate`.
+    """
+    views = await find_nodes(fleet, nodes)
+    order = PLAN_FORGET if dry_run else FORGET
+    answers = []
+    for each in views:
+        answers.append(await fleet.perform(order, NodeOfPool(pool=each.pool, node=each.id)))
+        if not output.is_data:
+            console.write(escape_line(forget_text(answers[-1], dry_run=dry_run)))
+    if output.is_data:
+        console.write_data(output, answers)
+
+
+def forget_text(answer: ForgetAnswer, *, dry_run: bool) -> str:
+    """Return what is forgotten, and how it would come back. Pure."""
+    agent = "; its agent's credentials are refused" if answer.has_agent else "; it had no agent"
+    back = f"navarch join --print {answer.node}"
+    if answer.is_listed:
+        back = f"{answer.provider} goes on listing it; navarch sweep --adopt {answer.node}"
+    what = "would be" if dry_run else "is"
+    return f"{answer.node} of pool {answer.pool} {what} forgotten{agent}. To have it back: {back}"
 
 
 class HostLogin(NamedTuple):
@@ -154,12 +218,17 @@ class HostLogin(NamedTuple):
     key: str
     wheels: Path | None = None
 
-    def used(self) -> tuple[Path, str, bytes]:
-        """Return the file of host keys, the private key, and the wheels as an archive."""
+    def used(self) -> tuple[Path, str]:
+        """Return the file of host keys, and the private key."""
         from services.cli.ssh_join import host_runs  # noqa: PLC0415 - keeps other commands quick
 
-        packed = host_runs.packed_wheels(self.wheels) if self.wheels else b""
-        return self.data / "ssh" / KNOWN_HOSTS, self.key or host_runs.own_key(), packed
+        return self.data / "ssh" / KNOWN_HOSTS, self.key or host_runs.own_key()
+
+    def agent_wheels(self, *, dry_run: bool) -> AgentWheels:
+        """Return the wheels: those of the folder, which are kept from then on, or the kept ones."""
+        if self.wheels is None:
+            return kept_wheels(self.data)
+        return read_wheels(self.wheels) if dry_run else keep_wheels(self.wheels, self.data)
 
 
 async def _join_hosts(
@@ -176,8 +245,34 @@ async def _join_hosts(
     known = [each.id for each in await fleet.nodes(Query(pool=pool))]
     from services.cli.ssh_join.host_runs import HostRuns  # noqa: PLC0415 - as above
 
-    runs = HostRuns(*login.used(), pool, known)
+    runs = HostRuns(*login.used(), login.agent_wheels(dry_run=dry_run), pool, known)
     _require_all(await runs.join(targets, token_of, _report, dry_run=dry_run))
+
+
+async def _upgrade_hosts(
+    fleet: FleetAccess,
+    words: list[str],
+    pool: str,
+    login: HostLogin,
+    labels: Sequence[str],
+    *,
+    dry_run: bool,
+) -> None:
+    """Bring agents to the release of the wheels; `labels`: of the nodes, if not of all."""
+    targets = _targets(words)
+    known = {each.id for each in await fleet.nodes(Query(pool=pool))}
+    if labels:
+        selected = {each.id for each in await chosen(fleet, Selection(labels=labels))}
+        targets = [each for each in targets if each.node in selected]
+    if not targets:
+        raise NavarchError(f"none of these machines is {' and '.join(labels)}: navarch list")
+    wheels = login.agent_wheels(dry_run=dry_run)
+    if not wheels.packed:
+        raise NavarchError("no wheels are kept: add --wheels FOLDER, as for `navarch join`")
+    from services.cli.ssh_join.host_runs import HostRuns  # noqa: PLC0415 - as above
+
+    runs = HostRuns(*login.used(), wheels, pool, known)
+    _require_all(await runs.upgrade(targets, _report, dry_run=dry_run))
 
 
 def _targets(words: list[str]) -> list[host_steps.Target]:

@@ -346,13 +346,14 @@ def serve(config: Path | None, replicas: int = 1, *, is_open: bool = False) -> i
 
 
 async def _serve(serving: ServedFleet, requests: ReloadRequests, log: LogSink) -> None:
+    from services.cli.agent_download import downloads  # noqa: PLC0415
     from services.cli.served_reload import ServedReload  # noqa: PLC0415
 
     def log_entry(level: str, text: str) -> None:
         log("serve", _entry("serve", text, level))
 
     reload = ServedReload(serving, requests, os.environ, log_entry)
-    async with requests.taken() as stopping, serving:
+    async with requests.taken() as stopping, serving, downloads(serving):
         starting = asyncio.create_task(_log_start(serving, log))
         _, *lasting = await race(stopping.wait(), serving.supervisor.failed(), reload.run())
         starting.cancel()

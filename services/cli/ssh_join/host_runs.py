@@ -1,8 +1,6 @@
 """Runs the steps on machines over SSH, many at once; each machine's result is a sentence."""
 
 import asyncio
-import io
-import tarfile
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
@@ -10,7 +8,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from schemas.duration import Duration
-from services.cli.ssh_join import host_steps
+from services.cli.ssh_join import host_steps, upgrade_steps
+from services.cli.ssh_join.agent_wheels import AgentWheels
 from services.cli.ssh_join.host_steps import HostState, Step, Target
 from services.primitives.errors import NavarchError
 from services.provisioner.provider_client.provider_errors import ProviderError
@@ -22,7 +21,6 @@ from services.settings.placeholders import UNIT
 AT_ONCE_MAX: Final = 32
 CONNECT_SECONDS: Final = 15
 COMMAND_SECONDS: Final = 300
-WHEELS_BYTES_MAX: Final = 256 * 1_048_576
 KEYS: Final = ("id_ed25519", "id_ecdsa", "id_rsa")
 PLANNED: Final = {
     "install": "install the agent in /opt/navarch",
@@ -45,9 +43,9 @@ class HostRuns:
     """Enters machines and runs the steps there."""
 
     def __init__(
-        self, pins: Path, key_file: str, wheels: bytes, pool: str, known: Collection[str] = ()
+        self, pins: Path, key_file: str, wheels: AgentWheels, pool: str, known: Collection[str] = ()
     ) -> None:
-        """Enter with a key; `pins`: the file of host keys. `wheels`: an archive, if any.
+        """Enter with a key; `pins`: the file of host keys.
 
         `known`: the nodes of the pool.
         """
@@ -76,6 +74,28 @@ class HostRuns:
             return await self._join(target, token_of, dry_run=dry_run)
 
         return await self._each(targets, one, report)
+
+    async def upgrade(
+        self,
+        targets: Sequence[Target],
+        report: Callable[[HostResult], None],
+        *,
+        dry_run: bool = False,
+    ) -> list[HostResult]:
+        """Bring agents to the release of the wheels, in waves that stop at one that fails."""
+
+        async def one(target: Target) -> str:
+            return await self._upgrade(target, dry_run=dry_run)
+
+        results: list[HostResult] = []
+        for wave in [list(targets)] if dry_run else upgrade_steps.waves(targets):
+            results += await self._each(wave, one, report)
+            if not all(each.ok for each in results) and not dry_run:
+                break
+        left = targets[len(results) :]
+        for each in left:
+            report(HostResult(each, ok=False, text="not begun: an agent has not come back"))
+        return results + [HostResult(each, ok=False, text="") for each in left]
 
     async def leave(
         self, targets: Sequence[Target], report: Callable[[HostResult], None]
@@ -116,7 +136,7 @@ class HostRuns:
                 await self._run(target, host_steps.RESUME)
                 state = await self._look(target)
                 self._known |= {target.node}
-        has_wheels, is_known = bool(self._wheels), target.node in self._known
+        has_wheels, is_known = bool(self._wheels.packed), target.node in self._known
         steps = host_steps.steps_for(
             state, self._pool, target.node, has_wheels=has_wheels, is_known=is_known
         )
@@ -126,6 +146,8 @@ class HostRuns:
             return f"would {', '.join(PLANNED[each] for each in steps)}"
         for step in steps:
             runs = await self._perform(step, target, state, token_of)
+        if "install" in steps and not state.joined:  # no earlier agent runs on
+            await self._run(target, upgrade_steps.release_script(self._wheels.release))
         what = "had joined already" if state.joined else f"joined pool {self._pool}"
         return f"{what}; its agent runs {runs}"
 
@@ -140,9 +162,7 @@ class HostRuns:
     ) -> str:
         match step:
             case "install":
-                unit = resource(UNIT).read_text(encoding="utf-8")
-                script = host_steps.install_script(state.python, unit)
-                await self._run(target, script, self._wheels)
+                await self._install(target, state)
                 return ""
             case "join":
                 token = await token_of(target.node)
@@ -154,6 +174,29 @@ class HostRuns:
                     raise NavarchError("its agent was not started: journalctl -u navarch-agent")
                 return found
 
+    async def _install(self, target: Target, state: HostState) -> None:
+        unit = resource(UNIT).read_text(encoding="utf-8")
+        script = host_steps.install_script(state.python, unit)
+        await self._run(target, script, self._wheels.packed)
+
+    async def _upgrade(self, target: Target, *, dry_run: bool) -> str:
+        state, release = await self._look(target), self._wheels.release
+        is_known = target.node in self._known
+        refused = upgrade_steps.why_not_upgraded(state, self._pool, target.node, is_known=is_known)
+        if refused:
+            raise NavarchError(refused)
+        if state.release == release:
+            return f"is at {release} already"
+        what = f"from {state.release or 'an unknown release'} to {release}"
+        if dry_run:
+            return f"would be upgraded {what}"
+        await self._install(target, state)
+        said = await self._run(target, upgrade_steps.restart_script(release))
+        if host_steps.said_of(said, "back") != "yes":
+            why = said.strip().rpartition("\n")[2]
+            raise NavarchError(f"its agent has not come back at {release}: {why}")
+        return f"upgraded {what}"
+
     async def _run(self, target: Target, script: str, data: bytes = b"") -> str:
         machine = InventoryMachine(
             host=target.host, name=target.node, port=target.port, user=target.user, type=""
@@ -162,23 +205,6 @@ class HostRuns:
             return await self._links.run(machine, script, patient=True, data=data)
         except ProviderError as error:
             raise NavarchError(host_steps.failure_sentence(str(error))) from error
-
-
-def packed_wheels(folder: Path) -> bytes:
-    """Return the wheels of a folder as a tar archive; NavarchError where one is missing."""
-    wheels = sorted(folder.glob("*.whl"))
-    if not any(each.name.startswith("navarch-") for each in wheels):
-        raise NavarchError(
-            f"{folder} has no wheel navarch-….whl: pip wheel -w {folder} "
-            "'navarch-….whl[credentials]'"
-        )
-    if (size := sum(each.stat().st_size for each in wheels)) > WHEELS_BYTES_MAX:
-        raise NavarchError(f"{folder} has wheels of {size} bytes; {WHEELS_BYTES_MAX} are the limit")
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for each in wheels:
-            archive.add(each, arcname=each.name)
-    return packed.getvalue()
 
 
 def own_key() -> str:

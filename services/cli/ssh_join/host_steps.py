@@ -58,6 +58,8 @@ class HostState(NamedTuple):
     """Whether a join was begun there and has not ended."""
     free_kib: int = 0
     systemd: bool = False
+    release: str = ""
+    """Of the agent that was last seen to run there; empty: it is not known."""
 
 
 def targets(words: Iterable[str]) -> list[Target]:
@@ -98,6 +100,7 @@ if [ -s {STATE}/nats.creds ]; then
 d=/opt; [ -d $d ] || d=/
 echo "{MARK} free $(df -Pk $d | awk 'NR==2 {{ print $4 }}')"
 [ -d /run/systemd/system ] && echo "{MARK} systemd yes"
+[ -s {HOME}/release ] && [ ! -e {HOME}.unfinished ] && echo "{MARK} release $(cat {HOME}/release)"
 echo "{MARK} end"
 """
 
@@ -119,6 +122,7 @@ def read_look(output: str) -> HostState | None:
         pending="pending" in said,
         free_kib=int(said["free"]) if said.get("free", "").isdigit() else 0,
         systemd="systemd" in said,
+        release=said.get("release", ""),
     )
 
 
@@ -129,6 +133,21 @@ def steps_for(
 
     `is_known`: whether the fleet has the node.
     """
+    if refused := why_not_ours(state, pool, node, is_known=is_known):
+        return refused
+    begun: tuple[Step, ...] = ("start",) if state.joined else ("join", "start")
+    if state.installed:
+        return begun
+    if not has_wheels:
+        return (
+            "it has no agent, and no wheels are kept: add --wheels FOLDER with those of "
+            "navarch[credentials] (pip wheel -w FOLDER 'navarch-….whl[credentials]')"
+        )
+    return why_no_room(state) or ("install", *begun)
+
+
+def why_not_ours(state: HostState, pool: str, node: str, *, is_known: bool) -> str:
+    """Return why a machine that joined is not this node, in a sentence; empty: it may be."""
     if state.joined and state.joined != f"{pool}/{node}":
         return (
             f"it is {state.joined} already: take it out first (navarch leave "
@@ -139,14 +158,11 @@ def steps_for(
             f"it is {state.joined} of another fleet, or has left this one: run `navarch-agent "
             "leave` there, and join again"
         )
-    begun: tuple[Step, ...] = ("start",) if state.joined else ("join", "start")
-    if state.installed:
-        return begun
-    if not has_wheels:
-        return (
-            "it has no agent: add --wheels FOLDER with the wheels of navarch[credentials] (pip "
-            "wheel -w FOLDER 'navarch-….whl[credentials]')"
-        )
+    return ""
+
+
+def why_no_room(state: HostState) -> str:
+    """Return why an agent cannot be installed on a machine, in a sentence; empty: it can."""
     if not state.python:
         has = f"its python3 is {state.version}" if state.version else "it has no python3"
         return (
@@ -158,11 +174,15 @@ def steps_for(
             f"its disk has {state.free_kib // 1024} MB free below /opt, and the agent needs "
             f"{FREE_KIB_MIN // 1024}: make room there"
         )
-    return ("install", *begun)
+    return ""
 
 
 def install_script(python: str, unit: str) -> str:
-    """Return what installs the agent; standard input has the wheels, as a tar archive."""
+    """Return what installs the agent; standard input has the wheels, as a tar archive.
+
+    `python`: the interpreter; empty: NAVARCH_PYTHON names it.
+    """
+    named = shlex.quote(python) if python else '"$NAVARCH_PYTHON"'
     supervisor = f"""\
 #!/bin/sh
 # Starts the agent again when it ends. Written by `navarch join`; `navarch leave --ssh` removes it.
@@ -176,11 +196,12 @@ set -e; umask 022
 # What an earlier join began goes on when the operator's command is killed.
 exec 8>{LOCK}; flock -w {LOCK_SECONDS} 8
 d=$(mktemp -d /var/tmp/navarch.XXXXXX); trap 'rm -rf "$d"' EXIT
-tar -xf - -C "$d"
+tar -xf - -C "$d"; cd "$d"; sha256sum --quiet -c SHA256SUMS
 [ ! -e {HOME}.unfinished ] || rm -rf {HOME}
-mkdir -p {HOME}; touch {HOME}.unfinished
-[ -x {HOME}/bin/python ] || {shlex.quote(python)} -m venv {HOME}
-{HOME}/bin/pip install -q --no-index --find-links "$d" --upgrade 'navarch[credentials]'
+mkdir -p {HOME}; touch {HOME}.unfinished; rm -f {HOME}/release
+[ -x {HOME}/bin/python ] || {named} -m venv {HOME}
+{HOME}/bin/pip install -q --no-index --find-links "$d" --no-deps --force-reinstall \
+  --require-hashes -r requirements.txt
 printf %s {shlex.quote(supervisor)} > {SUPERVISOR}; chmod 755 {SUPERVISOR}
 if [ -d /run/systemd/system ]; then printf %s {shlex.quote(unit)} > {UNIT}; fi
 mkdir -p -m 700 {STATE}
@@ -202,7 +223,7 @@ if [ -d /run/systemd/system ]; then
     && echo "{MARK} runs by systemd"
 else
   # Its log is in the answer of `navarch logs NODE`; a file would grow without a bound.
-  setsid {SUPERVISOR} > /dev/null 2>&1 < /dev/null &
+  setsid {SUPERVISOR} > /dev/null 2>&1 < /dev/null 8>&- &
   if command -v crontab > /dev/null 2>&1; then
     {{ crontab -l 2>/dev/null | grep -vF {SUPERVISOR}; echo "@reboot {SUPERVISOR}"; }} | crontab - \
       && echo "{MARK} runs supervised, and by cron after a reboot"

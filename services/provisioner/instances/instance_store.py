@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
-from schemas.enums import InstanceState
+from schemas.enums import FORGOTTEN, InstanceState
 from schemas.instance_records import InstanceRecord
 from schemas.node_records import node_key
 from schemas.pool_records import FLEET_KEY, FleetRecord
@@ -118,4 +118,5 @@ class InstanceStore:
 
 
 def _ttl_seconds(record: InstanceRecord) -> int:
-    return TERMINATED_TTL_SECONDS if record.state == "terminated" else 0
+    ended = record.state == "terminated" and record.error != FORGOTTEN
+    return TERMINATED_TTL_SECONDS if ended else 0

@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from schemas.agent_commands import EnrollRequest
+from schemas.enums import FORGOTTEN
 from schemas.instance_records import InstanceRecord
-from schemas.join_tokens import JoinRecord, JoinRequest, digest_of
+from schemas.join_tokens import JoinRecord, JoinRequest, NodeOfPool, digest_of
 from schemas.pool_records import PoolRecord
 
 CLOCK_SECONDS_MAX: Final = 300.0
@@ -45,6 +46,8 @@ def why_not_made(
     """
     taken = record is not None and record.state in ALIVE
     if pool.spec.nodes == "adopted":
+        if is_forgotten(record):
+            return f"{node} was forgotten; to adopt it again: navarch sweep --adopt {node}"
         if record is None or record.state != "running":
             return (
                 f"{pool.spec.provider} lists no machine {node} for pool {asked.pool}: names are in "
@@ -57,6 +60,30 @@ def why_not_made(
             f"{node} is a machine of pool {asked.pool} already: choose another name, or add "
             "--again where its disk was wiped"
         )
+    return ""
+
+
+def is_forgotten(record: InstanceRecord | None) -> bool:
+    """Return whether an operator had an instance forgotten that its provider goes on listing."""
+    return record is not None and record.state == "terminated" and record.error == FORGOTTEN
+
+
+def why_stays(
+    pool: PoolRecord | None, asked: NodeOfPool, record: InstanceRecord | None, saga: str
+) -> str:
+    """Return why a node is not taken out of the fleet as it is; empty: it may be.
+
+    `saga`: the one that is about the node, if there is one.
+    """
+    if pool is not None and pool.spec.nodes == "launched":
+        return (
+            f"pool {asked.pool} launches its nodes, and their machines would go on to cost money: "
+            f"`navarch terminate {asked.node}`"
+        )
+    if record is None or record.state != "running":
+        return f"no machine {asked.node} has joined pool {asked.pool}"
+    if saga:
+        return f"{saga} is about {asked.node}: cancel it (`navarch saga cancel {saga}`), or wait"
     return ""
 
 

@@ -17,12 +17,14 @@ from msgspec.structs import replace
 
 from schemas import subjects
 from schemas.agent_commands import EnrollRequest
+from schemas.enums import FORGOTTEN, NOT_LISTED
 from schemas.instance_records import InstanceRecord
 from schemas.join_tokens import (
     JOIN,
     JOIN_REVOKE,
     JOIN_TOKENS,
     LEAVE,
+    ForgetAnswer,
     IssuedToken,
     JoinAnswer,
     JoinRecord,
@@ -34,15 +36,17 @@ from schemas.join_tokens import (
     fingerprint_of,
 )
 from schemas.messages import decoder, encode
-from schemas.node_records import node_key
+from schemas.node_records import NodeRecord, node_key
+from schemas.operations import FORGET, PLAN_FORGET
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.stream_specs import DAY_SECONDS
-from schemas.topology import LEASES, POOLS
+from schemas.topology import LEASES, NODES, POOLS
 from services.bus.bucket_mirror import readable, readable_record
 from services.bus.port import Bus, Endpoint, Headers
 from services.bus.protocol.endpoint_replies import requester
 from services.bus.record_bucket import RecordBucket
 from services.primitives.clock import Clock
+from services.primitives.errors import NavarchError
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances.instance_decisions import record_from_tags
 from services.provisioner.instances.instance_store import InstanceStore
@@ -61,6 +65,7 @@ KEPT_SECONDS: Final = DAY_SECONDS
 
 _pool: Final = decoder(PoolRecord)
 _record: Final = decoder(JoinRecord)
+_node: Final = decoder(NodeRecord)
 
 
 class JoinEndpoints:
@@ -89,6 +94,8 @@ class JoinEndpoints:
             subjects.order_wildcard(JOIN): self._make,
             subjects.order_wildcard(JOIN_REVOKE): self._revoke,
             subjects.order_wildcard(LEAVE): self._leave,
+            subjects.order_wildcard(FORGET.name): self._forget,
+            subjects.query(PLAN_FORGET.name): self._plan_forget,
             subjects.query(JOIN_TOKENS): self._show,
         }
 
@@ -202,18 +209,48 @@ class JoinEndpoints:
     async def _leave(self, data: bytes, headers: Headers) -> bytes:
         """Take a machine that joined out of its pool: its credentials are refused from then on."""
         asked = msgspec.json.decode(data, type=NodeOfPool)
-        key = node_key(asked.pool, asked.node)
-        record = await self._store.get(key)
-        pool = await self._pool(asked.pool)
-        if pool is not None and (refused := join_decisions.why_no_pool(pool, asked.pool)):
-            raise ValueError(refused)
-        if record is None or record.state != "running":
-            raise ValueError(f"no machine {asked.node} has joined pool {asked.pool}")
-        await self._bus.delete(LEASES, _key(asked.pool, asked.node))
-        by = requester(headers, asked.by)
-        await self._orphans.retire_joined(key, f"{LEFT}: {by or 'an operator'} took it out")
-        log.info("machine left", extra={"pool": asked.pool, "node": asked.node, "by": by})
+        _, record = await self._leaving(asked)
+        await self._take_out(asked, requester(headers, asked.by), NOT_LISTED)
         return encode(record)
+
+    async def _forget(self, data: bytes, headers: Headers) -> bytes:
+        """Take a machine out of its pool so that no sweep adopts it again."""
+        asked = msgspec.json.decode(data, type=NodeOfPool)
+        pool, record = await self._leaving(asked)
+        answer = _answer(pool, record)
+        if record.state == "running":
+            mark = FORGOTTEN if answer.is_listed else NOT_LISTED
+            await self._take_out(asked, requester(headers, asked.by), mark)
+        return encode(answer)
+
+    async def _plan_forget(self, data: bytes, _: Headers) -> bytes:
+        """Say whether a machine would be forgotten."""
+        return encode(_answer(*await self._leaving(msgspec.json.decode(data, type=NodeOfPool))))
+
+    async def _leaving(self, asked: NodeOfPool) -> tuple[PoolRecord | None, InstanceRecord]:
+        """Return a node's pool and instance; ValueError where the node does not leave as it is."""
+        key, pool = node_key(asked.pool, asked.node), await self._pool(asked.pool)
+        record = await self._store.get(key)
+        if record is not None and join_decisions.is_forgotten(record):
+            return pool, record
+        node = readable_record(await self._bus.get(NODES, key), _node)
+        saga = node.saga if node is not None else ""
+        if refused := join_decisions.why_stays(pool, asked, record, saga):
+            raise ValueError(refused)
+        assert record is not None
+        return pool, record
+
+    async def _take_out(self, asked: NodeOfPool, by: str, mark: str) -> None:
+        key = node_key(asked.pool, asked.node)
+        await self._bus.delete(LEASES, _key(asked.pool, asked.node))
+        try:
+            why = f"{LEFT}: {by or 'an operator'} took it out"
+            await self._orphans.retire_joined(key, why, mark)
+        except NavarchError:
+            # What is refused must not be carried out by a later sweep.
+            await self._orphans.keep_joined(key)
+            raise
+        log.info("machine left", extra={"pool": asked.pool, "node": asked.node, "by": by})
 
     async def _show(self, _: bytes, __: Headers) -> bytes:
         """Return the tokens that hold, and those that were used or ended lately."""
@@ -241,3 +278,13 @@ class JoinEndpoints:
 
 def _key(pool: str, node: str) -> str:
     return f"{KEY}.{pool}.{node}"
+
+
+def _answer(pool: PoolRecord | None, record: InstanceRecord) -> ForgetAnswer:
+    return ForgetAnswer(
+        pool=record.pool,
+        node=record.instance,
+        provider=record.provider,
+        is_listed=pool is not None and pool.spec.nodes == "adopted",
+        has_agent=bool(record.agent_key),
+    )

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from schemas import subjects
-from schemas.enums import NOT_LISTED
+from schemas.enums import FORGOTTEN, NOT_LISTED
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder, encode
 from schemas.node_records import NodeRecord, node_key
@@ -119,17 +119,31 @@ class Orphans:
 
         await self._store.change(key, adopted)
 
-    async def retire_joined(self, key: str, why: str) -> None:
-        """Have the pool-manager retire the node of an instance that others removed."""
+    async def retire_joined(self, key: str, why: str, mark: str = NOT_LISTED) -> None:
+        """Have the pool-manager retire the node of an instance that others removed.
+
+        `mark`: FORGOTTEN where an operator wants that no sweep adopts it again. A sweep goes on
+        with a process that is killed in between.
+        """
+
+        def marked(record: InstanceRecord) -> InstanceRecord:
+            kept = record.error == FORGOTTEN
+            return record if kept else msgspec.structs.replace(record, error=mark)
+
         # First, as a saga about the node may have to end before: it is the machine of no step then.
-        unlisted = partial(msgspec.structs.replace, error=NOT_LISTED)
-        record = await self._store.amend(key, unlisted, "running")
+        record = await self._store.amend(key, marked, "running")
         if record is None or record.state != "running":
             return
         await self._request(RETIRE_NODE, record)
         log.info("instance retired", extra={"instance": key, "reason": why})
-        retired = partial(mark_terminated, now=self._clock.now(), error=LEFT)
+        error = FORGOTTEN if record.error == FORGOTTEN else LEFT
+        retired = partial(mark_terminated, now=self._clock.now(), error=error)
         await self._store.amend(key, retired, "running")
+
+    async def keep_joined(self, key: str) -> None:
+        """Undo the mark of an instance whose node was not retired."""
+        unmarked = partial(msgspec.structs.replace, error="")
+        await self._store.amend(key, unmarked, "running")
 
     async def _request(self, what: str, record: InstanceRecord) -> None:
         reply = await self._bus.request(

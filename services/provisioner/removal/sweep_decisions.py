@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.enums import NOT_LISTED
+from schemas.enums import FORGOTTEN, NOT_LISTED
 from schemas.instance_records import InstanceRecord
 from schemas.machine_identity import MachineIdentity
 from schemas.names import TOKEN, node_serial
@@ -281,11 +281,14 @@ def _decide_joined(seen: SweepInput, provider: str, instance: Instance) -> Sweep
         return action("restore-record", instance=instance, why=why)
     same = record is not None and record.provider_id == instance.provider_id
     if record is None or record.state == "terminated":
-        ended = record is not None and same and record.error != LEFT
+        wanted = {instance.name, instance.provider_id} & seen.adopt
+        ended = record is not None and same and record.error != LEFT and not wanted
         return None if ended else action("adopt-joined", instance=instance, why="it has joined")
     if record.state == "running" and not same:
         why = f"{instance.provider_id} has its name now"
         return action("retire-joined", instance=instance_of(record), why=why)
+    if record.state == "running" and record.error == FORGOTTEN:
+        return action("retire-joined", instance=instance, why=FORGOTTEN)
     if record.state == "running" and record.error == NOT_LISTED:
         return action("mark-listed", instance=instance, why="its provider lists it again")
     return None
