@@ -1,4 +1,4 @@
-"""`python -m services.health_monitor`."""
+"""Start the health-monitor: `python -m services.health_monitor`."""
 
 import services.runtime.import_trim  # noqa: F401 - before whatever loads more than is used
 from services.health_monitor.service import build, check

@@ -109,7 +109,7 @@ class HealthStore:
         return known is not None and known.state == "active"
 
     async def is_new(self, pool: str, node: str, boot: str) -> bool:
-        """Whether nothing is known of the health of a node of which this boot may be the first."""
+        """Return whether a node's health is not known yet and this boot may be the node's first."""
         held = await self._read_or_recover(pool, node, boot=boot)
         return held is not None and held.record.status == "unknown"
 
@@ -193,7 +193,7 @@ class HealthStore:
         await retry_conflicts(attempt, f"HEALTH {key}")
 
     async def node_state(self, pool: str, node: str) -> NodeState | Literal["absent", "unreadable"]:
-        """What NODES says of a node; absent: it has no record."""
+        """Return a node's state in NODES, absent without a record, or unreadable."""
         try:
             known = (await self._nodes.read(node_key(pool, node))).record
         except UnreadableRecord as error:

@@ -63,7 +63,7 @@ class PolicyInForce:
         return self._policy
 
     async def answer(self, _data: bytes, _headers: Headers) -> bytes:
-        """The query `policy`."""
+        """Answer the query `policy` with the policy in force, as JSON."""
         return msgspec.json.encode(policy_view(self._policy))
 
     async def keep(self) -> None:

@@ -99,7 +99,7 @@ class NodeWorkers:
 
 
 class HealthInstruments:
-    """What the health-monitor measures."""
+    """Holds the metrics of the health-monitor."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.judged = Counter(

@@ -64,7 +64,7 @@ class Bed:
         return path
 
     def asked(self, program: str) -> list[str]:
-        """With which arguments a tool was run."""
+        """Return the arguments of each run of a tool, one run a line."""
         path = self.directory / f"{program}.asked"
         return path.read_text().splitlines() if path.exists() else []
 

@@ -1,4 +1,4 @@
-"""An agent as a real process, on the test's bus, with simulated GPUs and a kernel log file."""
+"""Starts an agent as a real process, on the test's bus, with simulated GPUs and a kernel log."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ XID_79 = "NVRM: Xid (PCI:{pci}): 79, pid=7, name=python, GPU has fallen off the 
 
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in for libnvidia-ml.so.1."""
+    """Build the stand-in for libnvidia-ml.so.1."""
     if compiler() is None:
         pytest.skip("no C compiler, so no simulated GPUs")
     return build_library(tmp_path_factory.mktemp("nvml"))
@@ -136,7 +136,7 @@ async def host(
 
 @pytest.fixture
 def bed(tmp_path: Path) -> Bed:
-    """A host without tools."""
+    """Make a host without tools."""
     directory = tmp_path / "bin"
     directory.mkdir()
     return Bed(directory)

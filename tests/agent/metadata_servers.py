@@ -34,7 +34,7 @@ class Server:
                 await self._came.wait()
 
     async def start(self) -> None:
-        """Listen."""
+        """Listen on a free port of this host."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         host, port = self._server.sockets[0].getsockname()
         self.url = f"http://{host}:{port}"
@@ -118,7 +118,7 @@ class Gcp(Server):
         """Released by each request that begins to wait."""
 
     def set(self, name: str, value: str) -> None:
-        """Announce."""
+        """Announce a value, and end the requests that wait for a change."""
         self.values[name] = value
         self.change()
 

@@ -48,7 +48,7 @@ async def test_an_agent_registers_then_reports_a_line(host: AgentHost, bus: Nats
 
 
 async def test_a_line_names_the_job_of_its_process(host: AgentHost, bus: NatsBus, tmp_path: Path):
-    """By the control group that the process has right then; one that is gone names none."""
+    """The job is that of the control group which the process has right then; no process, no job."""
     group = tmp_path / "proc" / "4711" / "cgroup"
     group.parent.mkdir(parents=True)
     group.write_text("0::/system.slice/slurmstepd.scope/job_1234/step_0/user/task_0\n")
@@ -106,7 +106,7 @@ async def test_faults_wait_for_the_broker(
 async def test_a_lost_spool_loses_no_fault_of_the_kernel_log(
     host: AgentHost, bus: NatsBus, server: EmbeddedServer, loss: str
 ):
-    """What the spool held is read from the kernel log again."""
+    """The kernel log is read again for what a lost spool held."""
     await host.start()
     await events(bus, host.node, 2)
     await server.stop()
@@ -174,7 +174,7 @@ async def test_a_hung_call_neither_blocks_the_agent_nor_its_end(host: AgentHost,
 
 
 async def test_diagnose_answers_with_the_boot_checks(host: AgentHost, bus: NatsBus):
-    """What the checks find is answered in words; here one GPU fewer than there should be."""
+    """The answer says in words what the checks find; here one GPU fewer than there should be."""
     await host.start(NAVARCH_GPU_COUNT="8")
     stored = contents(await events(bus, host.node, 3))
     assert [each.get("ok") for each in stored] == [None, False, None]
@@ -199,7 +199,7 @@ async def test_heartbeats_stop_with_the_agent(host: AgentHost, bus: NatsBus):
 
 
 async def test_the_agent_ends_with_what_it_belongs_to(host: AgentHost, bus: NatsBus):
-    """Without the directory that NAVARCH_EXIT_WITHOUT names, the agent has nothing to do here."""
+    """The agent exits without the directory that NAVARCH_EXIT_WITHOUT names: its work is over."""
     belongs_to = host.kmsg.parent / "instance"
     belongs_to.mkdir()
     await host.start(NAVARCH_EXIT_WITHOUT=str(belongs_to), NAVARCH_HEARTBEAT_INTERVAL="100ms")

@@ -119,7 +119,7 @@ async def test_a_reset_resets_a_counter(runs: Runs):
 
 
 async def test_a_boot_reports_states_again(runs: Runs):
-    """After a boot bad states and volatile errors are reported again; other counts if they rose.
+    """A boot reports bad states and volatile errors again; other counts are reported if they rose.
 
     NVLinks come up after the agent does, so their count is not compared with the last boot's.
     """
@@ -132,7 +132,7 @@ async def test_a_boot_reports_states_again(runs: Runs):
 
 
 async def test_a_gpu_that_vanished_meanwhile_is_reported_once(runs: Runs):
-    """It is a fault of the next run, and who it was is still known: by address and by UUID."""
+    """A vanished GPU is a fault of the next run, and is still known by address and by UUID."""
     await runs.run()
     assert await runs.run(count=2) == [("gpu_lost", 2, "vanished")]
     assert await runs.run(count=2) == []
@@ -155,7 +155,7 @@ async def test_a_gpu_that_cannot_be_found_keeps_its_name(runs: Runs):
 
 
 async def test_other_hardware_is_no_loss(runs: Runs):
-    """After a boot on another host, or with a GPU replaced in its place, nothing has vanished."""
+    """Nothing has vanished after a boot on another host, or with a GPU replaced in its place."""
     await runs.run()
     assert await runs.run(gpus=ELSEWHERE, same_boot=False) == []
     assert await runs.run(gpus=(*ELSEWHERE[:2], GPUS[2]), same_boot=False) == []
@@ -200,7 +200,7 @@ def test_a_memory_that_cannot_be_read_is_empty(tmp_path: Path, content: bytes | 
 
 
 def test_a_memory_is_written_seldom_and_whole(tmp_path: Path):
-    """What changed is written, not sooner than the last write allows, and at the end always."""
+    """A change is written, not sooner than the last write allows, and at the end always."""
     path = tmp_path / "agent_state.json"
     file = AgentStateFile(path)
     memory = AgentState(boot_id="boot", gpus=GpuState(present=GPUS))

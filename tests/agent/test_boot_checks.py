@@ -133,7 +133,7 @@ def sys(tmp_path: Path) -> Path:
     ],
 )
 def test_rdma_devices_are_counted(sys: Path, needed: int, ok: bool, detail: str) -> None:
-    """Those with an active port; a host without any has none, and more are no fault."""
+    """Devices with an active port count; a host without any has none, and more are no fault."""
     needs = RdmaNeeds(devices=needed)
     found = rdma_check(needs, {}, rdma_ports(sys))
     assert (RDMA, ok, detail) == (found.name, found.ok, found.detail)
@@ -146,7 +146,7 @@ def test_rdma_devices_are_counted(sys: Path, needed: int, ok: bool, detail: str)
 async def test_rdma_devices_that_come_up_late_pass_and_missing_ones_do_not(
     host: AgentHost, bus: NatsBus, sys: Path
 ) -> None:
-    """As the fabric: the node is not refused while the network still sets links up."""
+    """Devices may come up late, as the fabric may: the network still sets links up at boot."""
     await host.start(NAVARCH_RDMA_DEVICES="3", NAVARCH_SYS=str(sys))
     await events(bus, host.node, 1)
     await host.logged("NVML reports XIDs of 4 GPUs")

@@ -26,7 +26,7 @@ class Provisioner:
         self.authority = authority
 
     async def request(self, *_: object, **__: Any) -> Reply:
-        """Answer."""
+        """Answer with a token and the authorities."""
         return Reply(encode(EnrollAnswer(token="t.t.t", authority=self.authority)), {})
 
 
@@ -36,7 +36,7 @@ class Provisioner:
 async def test_the_authorities_are_replaced_by_those_of_the_provisioner(
     tmp_path: Path, sent: str, kept: str
 ) -> None:
-    """So that every agent knows a new one; what is no certificate replaces nothing."""
+    """Every agent thus knows a new authority; what is no certificate replaces nothing."""
     file, own = tmp_path / "bus-ca.pem", tmp_path / "nats.creds"
     file.write_text("old")
     own.write_text(CREDENTIALS.format(token="a.a.a", seed=new_seed("user")))
@@ -50,7 +50,7 @@ async def test_the_authorities_are_replaced_by_those_of_the_provisioner(
 async def test_authorities_that_cannot_be_written_do_not_keep_credentials_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are logged: the node works until the old authority is refused."""
+    """The failure is logged: the node works until the old authority is refused."""
     own = tmp_path / "nats.creds"
     own.write_text(CREDENTIALS.format(token="a.a.a", seed=new_seed("user")))
     missing = str(tmp_path / "missing/bus-ca.pem")

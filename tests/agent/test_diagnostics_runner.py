@@ -52,7 +52,7 @@ async def test_what_is_asked_for_is_run_and_answered(bed: Bed):
 
 @pytest.mark.parametrize("names", [("boot",), ("smile",)])
 async def test_each_answer_has_what_holds_and_what_is_unknown(bed: Bed, names: tuple[str, ...]):
-    """Also where no test was run: a node whose driver hangs must not look as if all were well."""
+    """Conditions come even where no test was run: a node whose driver hangs must not look well."""
     found = await answer(bed.make(), *names)
     seen = [(each.name, each.gpu_index, each.unknown) for each in found.conditions]
     assert seen == [("pcie-width", 3, False), ("nvml", -1, True)]
@@ -70,7 +70,7 @@ REFUSALS: list[tuple[tuple[str, ...], int, bool | None, str]] = [
 async def test_exclusive_tests_are_refused_unless_cordoned(
     bed: Bed, names: tuple[str, ...], level: int, cordoned: bool | None, expected: str
 ):
-    """What needs the GPUs for itself, or does not exist, is refused whole and with the reason."""
+    """Tests that need the GPUs alone, or do not exist, are refused whole and with the reason."""
     for program in ("dcgmi", "all_reduce_perf", "gpu_burn"):
         bed.install(program)
     bed.cordoned = cordoned
@@ -135,7 +135,7 @@ def _alive(pid: int) -> bool:
 
 
 async def test_output_is_kept_within_bounds():
-    """Of endless output the front and the back are kept; secrets are not handed on."""
+    """The front and the back of endless output are kept; secrets are not handed on."""
     script = (
         "import os; print(os.environ.get('NAVARCH_NATS_PASSWORD')); print('x' * 9_000_000 + 'end')"
     )
@@ -187,7 +187,7 @@ async def test_the_schedule_runs_and_reports_a_failure_once(bed: Bed):
 
 @pytest.fixture(scope="session")
 def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in for libcuda.so.1."""
+    """Build the stand-in for libcuda.so.1."""
     if compiler() is None:
         pytest.skip("no C compiler, so no simulated CUDA")
     source = Path(__file__).parent / "simulated_cuda.c"
@@ -210,7 +210,7 @@ MEMORY = [
 async def test_memory_is_written_and_read(
     bed: Bed, cuda: Path, monkeypatch: pytest.MonkeyPatch, order: str, ok: bool, detail: str
 ):
-    """What is written is read back; a CUDA that does not start fails; a GPU in use is let be."""
+    """Memory reads back as written; a CUDA that does not start fails; a GPU in use is let be."""
     monkeypatch.setenv("CUDA_STAND_IN", order)
     process = await run_tool(
         (sys.executable, "-m", gpu_memory_test.__name__, str(cuda), "1048576"),

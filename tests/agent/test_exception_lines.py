@@ -1,4 +1,4 @@
-"""What a driver really prints when programs fail: one fault for each, and the right process.
+"""Reads what a driver really prints when programs fail: one fault for each, and the right process.
 
 The lines are those of an NVIDIA H200 (driver 580.159.04, kernel 6.18) whose programs wrote to
 address 0 and to a wild one, to a misaligned one, beyond their shared memory, called an address
@@ -61,7 +61,7 @@ def test_every_failed_program_is_one_fault_with_its_process():
 
 
 def test_a_process_that_only_ran_at_the_time_is_not_blamed():
-    """With many SMs the lines name whichever process runs meanwhile, until the last one."""
+    """Lines of many SMs name any process that runs meanwhile; only the last line is believed."""
     found, _ = parsed(ALL_SMS)
     blamed = [(e["code"], e["metrics"]["pid"], e["metrics"]["process"]) for e in found]
     assert blamed == [(13, 876, "prog"), (43, 876, "prog")]
@@ -91,7 +91,7 @@ class Joined:
 
     @staticmethod
     def read(reported: Any) -> list[tuple[int, int]]:
-        """Sequence and process of each."""
+        """Return the sequence and process of each reported fault."""
         return [(line.sequence, found.metrics.get("pid", 0)) for line, found in reported]
 
 
@@ -127,7 +127,7 @@ def test_another_gpu_and_a_fault_of_the_hardware_join_nothing():
 
 
 def test_more_gpus_than_there_is_room_for_are_reported_at_once():
-    """What is held is bounded."""
+    """Lines are held up to a bound, and further GPUs are reported without waiting."""
     joined = Joined()
     held = [joined.says(FIRST.replace(PCI, f"0000:{n:02x}:00"), 0.0) for n in range(HELD_MAX + 2)]
     assert held == [[]] * HELD_MAX + [[(HELD_MAX + 1, 0)], [(HELD_MAX + 2, 0)]]
@@ -146,7 +146,7 @@ def test_more_gpus_than_there_is_room_for_are_reported_at_once():
     ],
 )
 def test_which_lines_come_ahead_of_the_last(text: str, leads: bool):
-    """Those of the SMs; they name no process that could be trusted."""
+    """Lines of the SMs come ahead; they name no process that could be trusted."""
     found = recognise(text)
     assert isinstance(found, RecognisedFault)
     assert found.leads == leads
@@ -154,7 +154,7 @@ def test_which_lines_come_ahead_of_the_last(text: str, leads: bool):
 
 
 async def test_a_failed_program_is_one_event_of_both_sources(host: AgentHost, bus: NatsBus):
-    """Kernel log and NVML as on the H200: one XID 13, and for a call to no code 13 and 43."""
+    """Both sources report as on the H200: one XID 13, and for a call to no code 13 and 43."""
     await host.start()
     await host.logged("NVML reports XIDs of 4 GPUs")
     pci = host.gpus[0].pci

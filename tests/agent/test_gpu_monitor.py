@@ -47,7 +47,7 @@ class Driver:
 
 @pytest.fixture
 def driver(tmp_path: Path, nvml_library: Path) -> Iterator[Driver]:
-    """A driver with two GPUs in order."""
+    """Make a driver whose two GPUs are in order."""
     os.environ["NAVARCH_NVML_STATE"] = str(tmp_path / "state")
     yield Driver(nvml_library, tmp_path / "state")
     del os.environ["NAVARCH_NVML_STATE"]
@@ -190,7 +190,7 @@ def test_use_is_dated_from_its_change(driver: Driver):
 def test_nothing_runs_on_gpus_without_the_kernel_module(
     driver: Driver, code: int, busy: bool | None
 ) -> None:
-    """With another version of the library, programs that run go on."""
+    """Programs that run go on where only the version of the library is another one."""
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
     async def run() -> GpuUse | None:
@@ -307,7 +307,7 @@ def test_the_nvlink_domain_is_read(driver: Driver, orders: tuple[str, ...], expe
 
 
 async def test_a_gpu_that_is_lost_again_is_reported_again(driver: Driver):
-    """After it has answered in between, the same failure is a new one."""
+    """A GPU that has answered in between fails again as a new failure."""
     watched = MonitorRun(driver)
     await watched.watch.open()
     for order in ("gpu 1 lost 1", "", "gpu 1 lost 1"):

@@ -48,7 +48,7 @@ async def test_a_gpu_that_does_not_come_back_is_reported(driver: Driver) -> None
 
 
 async def test_a_reset_that_raises_leaves_no_gpu_unwatched(driver: Driver) -> None:
-    """Whatever happens meanwhile, the watch goes on."""
+    """The watch goes on whatever happens while the GPUs are released."""
     watched = MonitorRun(driver)
     await watched.watch.sample()
     with pytest.raises(OSError, match="no such tool"):
@@ -58,7 +58,7 @@ async def test_a_reset_that_raises_leaves_no_gpu_unwatched(driver: Driver) -> No
 
 
 async def test_who_computes_on_the_gpus_is_known(driver: Driver) -> None:
-    """By process, for each GPU; a GPU that is lost has none."""
+    """Processes are listed for each GPU; a GPU that is lost has none."""
     driver.order("gpu 0 processes 2", "gpu 1 processes 1", "gpu 1 lost 1")
     watched = MonitorRun(driver)
     await watched.watch.sample()
@@ -66,7 +66,7 @@ async def test_who_computes_on_the_gpus_is_known(driver: Driver) -> None:
 
 
 def test_a_gpu_that_cannot_report_its_processes_has_none(driver: Driver) -> None:
-    """As on cards and drivers that do not support it."""
+    """Some cards and drivers do not support the question, and that is no error."""
     driver.order("gpu * none processes")
     nvml = Nvml(driver.library)
     nvml.open()

@@ -114,7 +114,7 @@ def test_what_a_check_breaks_is_reported(kind: type, broken: str, published: str
 
 
 def test_an_author_runs_it_with_pytest(tmp_path: Path) -> None:
-    """As the guide shows it: a package of one's own, and the names of what it breaks."""
+    """The guide's way works: a package of one's own, and the names of what it breaks are shown."""
     (tmp_path / "acme_checks.py").write_text(
         "from schemas.node_events import CheckResult\n"
         "class ScratchDisk:\n"
@@ -150,7 +150,7 @@ def test_an_author_runs_it_with_pytest(tmp_path: Path) -> None:
 async def test_a_disk_without_room_fails(
     usage: Usage, ok: bool, detail: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By share and by size; an empty answer of the kernel is no room."""
+    """The room is judged by share and by size; an empty answer of the kernel is no room."""
     monkeypatch.setattr(
         "agent.maintenance.diagnostics.disk_space.shutil.disk_usage", lambda _: usage
     )
@@ -159,7 +159,7 @@ async def test_a_disk_without_room_fails(
 
 
 async def test_our_own_check_is_named_as_the_guide_says(tmp_path: Path) -> None:
-    """By module and class; a place that is not there fails it and nothing else."""
+    """The module and class name the check; a place that is not there fails it and nothing else."""
     [check] = load_checks("agent.maintenance.diagnostics.disk_space:DiskSpace")
     assert ("disk-space", 300.0) == (check.name, check.interval_seconds)
     missing = await DiskSpace(tmp_path / "none").run()

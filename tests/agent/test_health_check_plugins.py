@@ -78,7 +78,7 @@ PLUGINS: list[tuple[Callable[[], Any], bool, bool, str]] = [
 async def test_a_plugin_can_fail_nothing_but_its_check(
     kind: Callable[[], Any], ok: bool, ran: bool, detail: str
 ):
-    """Whatever a plugin does, its finding names it within its deadline; what failed has not run."""
+    """A plugin's finding names it within its deadline whatever it does; what failed has not run."""
     found = await PluginRunner(kind()).run(0.2)
     assert (found.name, found.ok, found.ran) == ("good", ok, ran)
     assert detail in found.detail
@@ -103,7 +103,7 @@ async def test_plugins_run_at_boot_or_at_their_interval(bed: Bed):
 
 
 def test_plugins_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """By entry point, or by module and class; what is not there is said with what is."""
+    """An entry point names a plugin, or module and class do; a refusal lists what is installed."""
     package = tmp_path / "acme"
     package.mkdir()
     (package / "acme_checks.py").write_text(

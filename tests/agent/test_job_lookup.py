@@ -1,4 +1,4 @@
-"""Whose job a process is of: every form in which schedulers name their control groups."""
+"""Finds whose job a process is of: every form in which schedulers name their control groups."""
 
 from pathlib import Path
 
@@ -78,7 +78,7 @@ def test_a_job_is_named_in_its_control_group(cgroup: str, job: str) -> None:
     | st.lists(st.sampled_from(["0::", "/slurm", "/job_1", "/pod", UID, "\n"])).map("".join)
 )
 def test_nothing_in_a_control_group_raises(text: str) -> None:
-    """Whatever the text is, there is an answer that fits into an event."""
+    """Any text has an answer that fits into an event."""
     assert job_of(text).isascii()
 
 
@@ -110,7 +110,7 @@ STAT = "4711 (a) b (c) R 1 4711 4711 0 -1 4194304 1 0 0 0 1 1 0 0 20 0 1 0 {tick
     ],
 )
 def test_when_a_process_began_is_read(stat: str, seconds: float | None) -> None:
-    """Whatever it calls itself; what cannot be read is not known."""
+    """The start is read whatever a process calls itself; what cannot be read is not known."""
     assert seconds == started_seconds(stat, 100)
 
 

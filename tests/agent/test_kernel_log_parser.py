@@ -43,7 +43,7 @@ def test_what_is_no_record_is_none(record: bytes):
 
 @given(st.binary(max_size=300))
 def test_no_bytes_raise(data: bytes):
-    """Whatever bytes come, reading them gives a value."""
+    """Reading gives a value whatever bytes come."""
     scanner = KernelLogScanner()
     for line in (parse_kmsg(data), parse_text(data), parse_kmsg(b"3,1,2,-;" + data)):
         if line is not None:

@@ -94,7 +94,7 @@ async def test_bad_lines_are_counted_and_stop_nothing(
 
 
 async def test_only_what_is_new_is_reported(tmp_path: Path, follow: Callable[..., Follower]):
-    """After a sequence that was dealt with, what comes next is reported, and a gap is counted."""
+    """Lines after a sequence that was dealt with are reported, and a gap is counted."""
     records = b"".join(kmsg_record(n, n, str(n)) for n in (3, 4, 5, 9))
     append(tmp_path / "kmsg", records)
     follower = follow(after=4)
@@ -154,7 +154,7 @@ def test_a_position_counts_in_its_own_boot(tmp_path: Path, content: bytes | None
 
 
 def test_a_position_only_goes_forward(tmp_path: Path):
-    """What is saved is loaded; an older position does not overwrite it; no disk is no error."""
+    """A saved position is loaded; an older one does not overwrite it; no disk is no error."""
     file = PositionFile(tmp_path / "kmsg.json", "boot", LOG)
     file.save(5)
     file.save(3)

@@ -136,7 +136,7 @@ def test_mangled_lines_are_not_all_nonsense():
 
 
 def planted() -> list[dict[str, Any]]:
-    """What was planted in the storm."""
+    """Return the faults that were planted in the storm."""
     text = (DATA / "storm.faults.jsonl").read_text(encoding="ascii")
     return [json.loads(line) for line in text.splitlines()]
 
@@ -153,7 +153,7 @@ def published(sighting: RecognisedFault, line: KernelLogLine) -> dict[str, Any]:
 
 
 async def test_a_storm_hides_nothing_and_makes_nothing_up(tmp_path: Path):
-    """Of a thousand good, bad and forged lines every planted fault is found, and nothing else."""
+    """Every planted fault among a thousand good, bad and forged lines is found, and no other."""
     (tmp_path / "kmsg").write_bytes((DATA / "storm.kmsg").read_bytes())
     scanner, found = KernelLogScanner(), []
 
@@ -192,7 +192,7 @@ SHOWS_FORGED = {"dmesg -x", "dmesg -r", "journalctl -k", "journalctl -k -o short
 
 @pytest.mark.parametrize("form", TEXTS)
 def test_the_storm_is_read_in_every_form_of_text(form: str):
-    """What dmesg, journalctl and syslog make of the same storm gives the same faults."""
+    """The same storm as dmesg, journalctl and syslog print it gives the same faults."""
     written = []
     for raw in (DATA / "storm.kmsg").read_bytes().split(b"\n"):
         line = parse_kmsg(raw)
@@ -214,7 +214,7 @@ def test_the_storm_is_read_in_every_form_of_text(form: str):
 
 
 def test_each_line_of_the_storm_is_independent():
-    """Without the lines before it a planted line still reports the same kind and code."""
+    """A planted line reports the same kind and code without the lines before it."""
     codes = {(each["kind"], each["code"]) for each in planted()}
     lines = (DATA / "storm.kmsg").read_bytes().split(b"\n")
     parsed = (parse_kmsg(line) for line in lines)

@@ -1,4 +1,4 @@
-"""What an agent answers about its log and the kernel's, as a process on a real server."""
+"""An agent answers about its log and the kernel's, as a process on a real server."""
 
 import asyncio
 import itertools
@@ -26,7 +26,7 @@ FLOOD = 2_000
 
 
 async def asked(host: AgentHost, bus: NatsBus, request: LogRequest) -> LogExcerpt:
-    """The agent's answer."""
+    """Return the agent's answer to a request for its log."""
     subject = subjects.node_command("training", host.node, "logs")
     reply = await bus.request(subject, encode(request), timeout_seconds=WAIT_SECONDS)
     assert len(reply.data) <= AGENT_BYTES_MAX
@@ -36,7 +36,7 @@ async def asked(host: AgentHost, bus: NatsBus, request: LogRequest) -> LogExcerp
 async def test_an_agent_answers_its_lines_and_the_kernels_about_the_driver(
     host: AgentHost, bus: NatsBus
 ) -> None:
-    """Also the kernel's from before a restart; other lines of the kernel stay on the node."""
+    """The kernel's lines from before a restart come too; its other lines stay on the node."""
     await host.start(NAVARCH_LOG_LEVEL="INFO")
     host.write("usb 1-1: a password is hunter2", XID_79.format(pci="0000:61:00"), "eth0: link up")
     await events(bus, host.node, 3)
@@ -112,7 +112,7 @@ class Clock(SystemClock):
 
 
 async def kept(logs: NodeLogs) -> list[tuple[str, float]]:
-    """Each line with the seconds from NOW on."""
+    """Return each line with the seconds from NOW on."""
     found = msgspec.json.decode(await logs.answer(b"", {}), type=LogExcerpt)
     return [(each.text, round((each.time - NOW).total_seconds(), 3)) for each in found.lines]
 
@@ -134,7 +134,7 @@ async def test_lines_have_the_times_of_the_kernel_and_stay_in_order() -> None:
 
 
 async def test_a_line_that_is_read_twice_is_kept_once() -> None:
-    """As where its file is replaced by a copy."""
+    """A file that is replaced by a copy is read again, and its lines are known by sequence."""
     logs = NodeLogs("n1", LogMemory(10, 1_000, time.time()), SystemClock())
     for sequence in (0, 1, 0, 1, 2):
         logs.kernel(KernelLogLine(f"NVRM {sequence}", sequence))

@@ -242,7 +242,7 @@ class Hurried(SystemClock):
 
 
 async def test_a_service_is_asked_until_it_is_back(caplog: pytest.LogCaptureFixture):
-    """That it is away is logged once, and its notices come when it answers."""
+    """The service's absence is logged once, and its notices come when it answers."""
     came = asyncio.Event()
     watch = NoticeWatcher(
         [Flaky()], Hurried(), published=(), on_notice=lambda _: came.set(), on_over=print
@@ -344,7 +344,7 @@ def test_moments_are_read_in_both_forms(text: str, expected: datetime | None):
 def test_the_firmware_says_which_cloud_it_is(
     tmp_path: Path, file: str, content: str, expected: str
 ):
-    """Where nothing is configured the machine's own name decides; elsewhere nothing is asked."""
+    """The machine's own name decides where nothing is configured; elsewhere nothing is asked."""
     (tmp_path / file).write_text(content)
     assert detect(tmp_path) == expected
     config = AgentConfig(pool="p", node="n")

@@ -1,4 +1,4 @@
-"""Which notices take the node, and what is reported when the cloud announces one no more."""
+"""Notices of some kinds take the node; what a cloud announces no more is reported as over."""
 
 import json
 from datetime import UTC, datetime
@@ -77,7 +77,7 @@ UNKNOWN = [
 
 @pytest.mark.parametrize(("notice", "effect"), EFFECTS)
 def test_each_term_of_a_cloud_has_an_effect(notice: Any, effect: str | None) -> None:
-    """What is only advice, or the account's own doing, has none."""
+    """A term that is only advice, or the account's own doing, has no effect."""
     assert (notice().effect, notice().unknown) == (effect, False)
 
 

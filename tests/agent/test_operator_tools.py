@@ -94,7 +94,7 @@ def test_a_drill_that_the_agent_ignores_is_named(
     any_facility: str,
     warned: bool,
 ):
-    """What a process writes to the kernel's own log is not taken for what the driver writes."""
+    """A process that writes to the kernel's own log is not taken for the driver."""
     write_state(tmp_path / "state", simulated_gpus("n1", 1))
     monkeypatch.setenv("NAVARCH_NVML_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("NAVARCH_NVML_LIBRARY", str(nvml_library))
@@ -187,7 +187,7 @@ def test_a_host_is_fit_though_faults_name_no_job(
 def test_diagnose_without_a_bus_ends_with_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It waits for a diagnostic as long as asked, and for a bus only briefly."""
+    """The command waits for a diagnostic as long as asked, and for a bus only briefly."""
     monkeypatch.setattr("agent.__main__.BUS_SECONDS_MAX", 0.3)
     for name, value in (("POOL", "training"), ("NODE", "n1"), ("NATS_URL", "nats://127.0.0.1:1")):
         monkeypatch.setenv(f"NAVARCH_{name}", value)

@@ -55,7 +55,7 @@ class Running:
 
 
 async def test_what_one_run_could_not_send_the_next_does(tmp_path: Path, bus: NatsBus):
-    """What was kept on disk goes out first, then what is new, each once."""
+    """Messages that were kept on disk go out first, then new ones, each once."""
     async with Running(Spool(tmp_path / "spool")) as outbox:
         for number in range(5):
             outbox.put(message(number))
@@ -70,7 +70,7 @@ async def test_what_one_run_could_not_send_the_next_does(tmp_path: Path, bus: Na
 
 
 async def test_what_waits_goes_out_when_the_bus_is_found(tmp_path: Path, bus: NatsBus):
-    """Not at the next try: this clock's pauses never end by themselves."""
+    """Messages do not wait for the next try: this clock's pauses never end by themselves."""
     clock = Clock()
     outbox = AgentOutbox(Spool(tmp_path / "spool"), clock)
     outbox.put(message(0))
@@ -123,7 +123,7 @@ async def test_the_position_waits_for_the_bus_not_for_the_spool(tmp_path: Path, 
 
 
 async def test_no_more_than_the_bound_waits(tmp_path: Path):
-    """Beyond the bound new messages are dropped and counted; those that wait are kept."""
+    """New messages beyond the bound are dropped and counted; those that wait are kept."""
     outbox = AgentOutbox(Spool(tmp_path / "spool"), SystemClock())
     for number in range(WAITING_MAX + 3):
         outbox.put(message(number))
@@ -161,7 +161,7 @@ async def test_a_full_disk_is_survived(
 
 
 async def test_a_directory_that_cannot_be_written_is_survived(tmp_path: Path, bus: NatsBus):
-    """Without any store at all messages still go out."""
+    """Messages still go out without any store at all."""
     async with Running(Spool(tmp_path / "missing" / "spool")) as outbox:
         outbox.put(message(1))
         await outbox.flush(0.05)

@@ -1,4 +1,4 @@
-"""What an agent keeps of its node's record, and when it registers again."""
+"""An agent keeps a part of its node's record, and registers again when that demands it."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -19,7 +19,7 @@ LATER = NOW + timedelta(hours=1)
 
 
 def node(admitted_at: datetime | None = None, sagas: int = 0, boot: str = "") -> NodeRecord:
-    """Its record."""
+    """Return the record of the agent's node."""
     return NodeRecord(
         pool="training",
         node="n1",

@@ -38,7 +38,7 @@ async def test_google_reports_of_racks(serve: Serve) -> None:
 
 
 async def test_azure_reports_of_fault_domains(serve: Serve) -> None:
-    """Of a placement group; a lone machine has none."""
+    """The fault domain is one of a placement group; a lone machine has none."""
     server = await serve(Azure)
     assert "" == await rack_of("azure", server.url)
     server.compute = {"platformFaultDomain": "2", "placementGroupId": "f67c14ab"}
@@ -58,7 +58,7 @@ async def test_azure_reports_of_fault_domains(serve: Serve) -> None:
     ],
 )
 def test_what_is_no_place_names_no_rack(text: str, expected: str) -> None:
-    """And what is one becomes a word that can be shown."""
+    """Text that does name a place becomes a word that can be shown."""
     assert expected == gcp_rack(text)
 
 
@@ -106,7 +106,7 @@ async def test_a_service_that_does_not_report_holds_nothing_up(
 async def test_an_instance_id_is_read_in_the_form_that_its_provider_lists(
     serve: Serve, cloud: str, kind: type[Server], known: dict[str, Any], expected: str
 ) -> None:
-    """As INSTANCES has it; where the service names none, or no word, it is not known."""
+    """The form is that of INSTANCES; where the service names none, or no word, it is not known."""
     server = await serve(kind)
     for name, value in known.items():
         setattr(server, name, value)
@@ -124,7 +124,7 @@ async def test_what_is_set_is_not_asked_for(tmp_path: Path) -> None:
 async def test_an_agent_registers_with_its_rack(
     serve: Serve, host: AgentHost, bus: NatsBus
 ) -> None:
-    """From the metadata service to the bus."""
+    """The rack and instance that the metadata service names reach the bus."""
     server = await serve(Gcp)
     server.values |= {"zone": "projects/42/zones/us-central1-a", "name": "training-7"}
     server.values["attributes/physical_host"] = "/3fa1/77b0/9c2e"
@@ -142,7 +142,7 @@ DOMAIN = "00000000-0000-0000-0000-0000000000a7"
 async def test_an_nvlink_domain_is_the_rack_as_soon_as_the_gpus_are_in_it(
     serve: Serve, host: AgentHost, bus: NatsBus
 ) -> None:
-    """Before, it is the cloud's; the node is registered again before its checks have passed."""
+    """The cloud's rack holds until they are; the node registers again before its checks pass."""
     server = await serve(Gcp)
     server.values["attributes/physical_host"] = "/3fa1/77b0/9c2e"
     cloud = {"NAVARCH_CLOUD": "gcp", "NAVARCH_CLOUD_METADATA_URL": server.url}
@@ -159,7 +159,7 @@ async def test_an_nvlink_domain_is_the_rack_as_soon_as_the_gpus_are_in_it(
 
 @pytest.mark.slow
 async def test_the_operator_s_name_of_a_rack_wins(host: AgentHost, bus: NatsBus) -> None:
-    """What the GPUs report is published beside it, with the first registration."""
+    """The GPUs' own domain is published beside the name, with the first registration."""
     host.order("gpu * fabric_cluster 0xa7")
     await host.start(NAVARCH_RACK="r17")
     registered, checked = contents(await events(bus, host.node, 2))

@@ -33,7 +33,7 @@ class Ward:
         self.root = True
 
     def make(self, **settings: Any) -> ResetAndReboot:
-        """An agent's part, as after a start."""
+        """Make the agent's part that resets and reboots, as after a start."""
         config = AgentConfig(pool="training", node="n1", state_dir=str(self._directory), **settings)
         return ResetAndReboot(
             config,
@@ -81,7 +81,7 @@ async def reboot(executor: ResetAndReboot, boot_id: str = BOOT) -> ActionResult:
 
 
 async def test_the_gpu_that_is_named_is_reset(ward: Ward) -> None:
-    """By its UUID, with the agent off the GPUs; the answer says when and what was printed."""
+    """The UUID names the GPU, the agent is off it, the answer says when and what was printed."""
     ward.bed.install("nvidia-smi", script="echo All done.")
     before = datetime.now(UTC)
     acted = await reset(ward.make(), "s/reset", GPUS[1].uuid)
@@ -149,7 +149,7 @@ async def test_a_reset_is_refused_where_a_job_may_run(
 
 
 async def test_a_key_is_served_once(ward: Ward) -> None:
-    """Also after a restart of the agent; another key is another reset."""
+    """A key is served once even after a restart of the agent; another key is another reset."""
     ward.bed.install("nvidia-smi")
     first = await reset(ward.make())
     assert first == await reset(ward.make())
@@ -176,7 +176,7 @@ async def test_an_unreadable_memory_of_keys_is_survived(ward: Ward, tmp_path: Pa
 
 
 async def test_a_host_without_the_tool_says_so(ward: Ward) -> None:
-    """It has failed, and will not do better if asked again."""
+    """The reset has failed, and will not do better if asked again."""
     acted = await reset(ward.make(reset_command="no-such-tool"))
     assert (False, "") == (acted.ok, acted.refused)
 
@@ -196,7 +196,7 @@ async def test_a_reboot_is_answered_and_then_done(ward: Ward) -> None:
 
 
 async def test_another_boot_is_not_rebooted(ward: Ward) -> None:
-    """What was to end has ended."""
+    """The boot that was to end has ended already."""
     ward.bed.install("systemctl")
     acted = await reboot(ward.make(), "b0")
     assert (True, "it has another boot already") == (acted.ok, acted.detail)
@@ -204,7 +204,7 @@ async def test_another_boot_is_not_rebooted(ward: Ward) -> None:
 
 
 async def test_a_node_that_is_not_cordoned_is_not_rebooted(ward: Ward) -> None:
-    """It is refused, and may be asked for again."""
+    """The reboot is refused, and may be asked for again."""
     ward.bed.install("systemctl")
     ward.cordoned = False
     acted = await reboot(ward.make())
@@ -213,7 +213,7 @@ async def test_a_node_that_is_not_cordoned_is_not_rebooted(ward: Ward) -> None:
 
 
 async def test_an_agent_that_may_not_reboot_says_what_to_do(ward: Ward) -> None:
-    """Without root, and without a command of its own."""
+    """An agent without root needs a command of its own, and the answer names its setting."""
     ward.bed.install("systemctl")
     ward.root = False
     acted = await reboot(ward.make())
@@ -222,7 +222,7 @@ async def test_an_agent_that_may_not_reboot_says_what_to_do(ward: Ward) -> None:
 
 
 async def test_a_reboot_that_failed_is_reported_to_a_repeated_command(ward: Ward) -> None:
-    """With what the command said."""
+    """The answer has what the command said."""
     ward.bed.install("restart-it", code=4, script="echo not today")
     executor = ward.make(reboot_command="restart-it now")
     assert (await reboot(executor)).ok

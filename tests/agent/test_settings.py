@@ -75,7 +75,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, text: str, expected: str):
 
 
 def test_the_file_says_how_much_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Where the environment says nothing of it."""
+    """The file's level holds where the environment gives none."""
     file = tmp_path / "agent.yaml"
     file.write_text("pool: training\nnode: n1\nlog_level: WARNING\n")
     monkeypatch.delenv("NAVARCH_LOG_LEVEL", raising=False)
@@ -111,7 +111,7 @@ def test_the_guide_knows_every_setting_and_every_fault():
 
 
 def test_an_agent_in_a_pod_reports_its_node_as_host_name():
-    """Else workload systems would look for a node with the pod's name."""
+    """Workload systems would otherwise look for a node with the pod's name."""
     in_pod = load({"NAVARCH_POOL": "gpu", "NAVARCH_KUBERNETES_NODE": "gpu-0.example"})
     assert (in_pod.node, hostname_of(in_pod)) == ("gpu-0-example", "gpu-0.example")
     alone = load({"NAVARCH_POOL": "gpu", "NAVARCH_NODE": "vm-1"})

@@ -1,4 +1,4 @@
-"""What the tools print, written down after their documented formats, is read for what it says."""
+"""Reads what the tools print, as their documented formats have it."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ PASSED, FAILED, NOT_RUN = (True, True, ()), (False, True, ()), (False, False, ()
     ],
 )
 def test_nvidia_smi(output: ToolOutput, expected: object, detail: str):
-    """It passes where it shows every GPU that NVML shows."""
+    """The check passes where the tool shows every GPU that NVML shows."""
     found = tool_parsers.nvidia_smi(output, ASKED)
     assert says(found) == expected
     assert found.detail.startswith(detail)
@@ -189,7 +189,7 @@ def test_nccl(output: ToolOutput, gbps_min: float, expected: object, detail: str
     ],
 )
 def test_burn(output: ToolOutput, expected: object):
-    """Its last words count, for each GPU."""
+    """The tool's last words decide for each GPU."""
     assert says(tool_parsers.burn(output, ASKED)) == expected
 
 
@@ -210,7 +210,7 @@ PARSERS = (
     st.integers(-15, 255),
 )
 def test_a_damaged_output_never_raises(file: Path, at: int, noise: str, code: int):
-    """Whatever is cut from or written into an output, each parser gives a finding."""
+    """Each parser gives a finding whatever is cut from or written into an output."""
     text = file.read_text()
     for output in (
         ToolOutput(code, text[:at] + noise + text[at + 9 :]),

@@ -123,7 +123,7 @@ def test_every_row_of_the_nvlink_table_is_decoded(row: dict[str, str]):
 
 @pytest.mark.parametrize("row", ROWS[::7], ids=[r["unit"] for r in ROWS[::7]])
 def test_a_line_carries_what_the_table_says(row: dict[str, str]):
-    """From a whole kernel log line the decoded meaning reaches the fault's metrics."""
+    """The meaning decoded from a whole kernel log line reaches the fault's metrics."""
     info, status = registers(row["intr_info_since_r575"])[0], statuses(row["error_status"])[0]
     found = recognise(
         f"NVRM: Xid (PCI:{PCI}): {row['xid']}, {row['unit']}  Nonfatal XC0 i0 Link 08 "

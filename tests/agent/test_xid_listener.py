@@ -81,7 +81,7 @@ class Listening:
 
 @pytest.fixture
 async def listening() -> AsyncIterator[Listening]:
-    """A watch over a driver in order."""
+    """Yield a watch over a driver that is in order."""
     made = Listening()
     yield made
     made.session.hangs.set()
@@ -90,7 +90,7 @@ async def listening() -> AsyncIterator[Listening]:
 
 
 async def test_events_are_reported_as_they_come(listening: Listening):
-    """What the wait returns is handed on, and the wait goes on."""
+    """The event that the wait returns is handed on, and the wait goes on."""
     for _ in range(3):
         listening.session.events = [EVENT]
         async with asyncio.timeout(60):

@@ -138,7 +138,7 @@ STORIES: list[tuple[str, list[tuple[float, FaultKind, int, str]], list[str]]] = 
 def test_a_gpu_that_leaves_is_one_story(
     words: list[tuple[float, FaultKind, int, str]], expected: list[str]
 ):
-    """What soon repeats the first word on a GPU is its echo; other GPUs' words are not."""
+    """A word that soon repeats the first on a GPU is its echo; other GPUs' words are not."""
     echoes = FaultDedup()
     found = [
         echoes.first(fault(n, kind, code, pci), at) for n, (at, kind, code, pci) in enumerate(words)

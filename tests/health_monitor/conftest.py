@@ -40,7 +40,7 @@ def make_fault(identity: str = "fault-1", *, node: str = "training-7", **fields:
 
 @dataclass
 class Monitor:
-    """One replica of the service, running."""
+    """Runs one replica of the service."""
 
     context: Context
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -105,12 +105,12 @@ class World:
         )
 
     async def events(self, kind: type[NodeEvent] = Verdict, node: str = "*") -> list[Any]:
-        """Every stored node event of one type."""
+        """Return every stored node event of one type."""
         wanted = f"{subjects.ROOT}.node.training.{node}.event.{FACTS[kind]}"
         return [node_codec.decode(each.data) for each in await self.bus.read(EVENTS.name, wanted)]
 
     async def health(self, node: str) -> HealthRecord | None:
-        """A node's health record."""
+        """Return a node's health record."""
         entry = await self.bus.get(HEALTH, node_key("training", node))
         return records.decode(entry.value) if entry else None
 

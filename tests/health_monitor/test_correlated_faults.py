@@ -65,7 +65,7 @@ def test_wave_counts_distinct_nodes_within_window(
 
 
 def test_wave_names_the_crash_before_it() -> None:
-    """A crash in the same pool shortly before; not an old one, and not the wave's own fault."""
+    """A recent crash in the same pool is named; an old one or the wave's own fault is not."""
     nodes = [(10.0, "a"), (11.0, "b"), (12.0, "c")]
     [wave] = detect(*nodes, crash=CRASH)
     assert reason(wave) == (
@@ -88,7 +88,7 @@ def test_large_pool_needs_a_percentage_of_its_nodes() -> None:
 
 
 def test_wave_ends_after_a_quiet_window_and_can_start_again() -> None:
-    """It ends once, with all its nodes; the next three nodes start another wave."""
+    """A wave ends once, with all its nodes; the next three nodes start another wave."""
     waves = FaultCorrelator()
     for at, node in enumerate("abcd"):
         if (wave := waves.take(SHARED_FAULT, node, at, POOL, SPEC)) is not None:
@@ -102,7 +102,7 @@ def test_wave_ends_after_a_quiet_window_and_can_start_again() -> None:
 
 
 def make_placement(number: int, **fields: Any) -> NodePlacement:
-    """Placement with four nodes per rack, ten racks per zone, two zones per pool."""
+    """Place four nodes in each rack, ten racks in each zone, two zones in each pool."""
     where = {"rack": f"r{number // 4}", "zone": "ab"[number // 40], "launch": Launch("aws")}
     return NodePlacement(node=f"n{number}", **where | fields)
 
@@ -175,7 +175,7 @@ OTHER_JOB = dict.fromkeys((2, 10, 18), "slurm-8")
 def test_wave_has_the_narrowest_scope_that_explains_it(
     numbers: list[int], fields: dict[str, Any], waves: list[tuple[str, str, int]]
 ) -> None:
-    """It is published once, with no wider wave for the same nodes."""
+    """A wave is published once, with no wider wave for the same nodes."""
     assert waves == waves_of(*numbers, **fields)
 
 
@@ -253,11 +253,11 @@ async def test_faults_of_one_rack_are_one_incident_that_names_the_rack(
 
 
 async def incidents(bus) -> list[dict[str, Any]]:
-    """Every stored incident event."""
+    """Return every stored incident event."""
     stored = await bus.read(EVENTS.name, subjects.pool_event_wildcard("incident"))
     return [msgspec.json.decode(each.data) for each in stored]
 
 
 async def has_incident(bus) -> bool:
-    """Whether an incident is stored."""
+    """Return whether an incident is stored."""
     return bool(await incidents(bus))

@@ -1,4 +1,4 @@
-"""The default policy: every catalogue code, every fault kind, and its generated page."""
+"""The default policy judges every catalogue code and fault kind; its generated page is current."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -269,7 +269,7 @@ LINES = [
 
 @pytest.mark.parametrize(("line", "result", "action"), LINES)
 def test_verdicts_of_real_kernel_lines(line: str, result: str, action: str):
-    """From the kernel's line to the verdict: the registers decide, not the line's severity."""
+    """The registers in the kernel's line decide the verdict, not the line's severity."""
     sighting = recognise(line if line.startswith("NVRM") else NVLINK5.format(line))
     assert sighting is not None
     judged = judge(sighting.kind, sighting.code, subcode=sighting.subcode, metrics=sighting.metrics)

@@ -1,4 +1,4 @@
-"""What a machine reported while its name was another node's is judged once it is adopted."""
+"""A machine's faults from when its name was another node's are judged once it is adopted."""
 
 import msgspec
 import pytest
@@ -26,7 +26,7 @@ KEY = node_key("training", "training-7")
 
 
 def settings(nodes: str) -> Settings:
-    """Of a pool whose nodes others make, or Navarch."""
+    """Return settings of a pool whose nodes others make, or Navarch."""
     pool = PoolSpec(provider="p", instance_type="t", nodes=nodes, min_nodes=0, max_nodes=9)
     agent = AgentSettings(heartbeat_interval=Duration(0.5), heartbeat_ttl=Duration(2))
     return Settings(pools={"training": pool}, agent=agent)
@@ -45,7 +45,7 @@ def settings(nodes: str) -> Settings:
 async def test_faults_of_the_boot_that_registers_are_judged(
     world, start, bus, nodes, before, after, status
 ):
-    """Those of the first machine are not."""
+    """Faults of the first machine's boot are not judged."""
     await start(settings(nodes))
     await world.register("training-7", "boot-1")
     for number, boot in enumerate(before):

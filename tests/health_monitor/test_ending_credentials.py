@@ -1,4 +1,4 @@
-"""What `status` shows of nodes whose credentials are not renewed."""
+"""The command `status` shows the nodes whose credentials are not renewed."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -10,7 +10,7 @@ NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
 
 def beat(node: str, until: datetime | None) -> bytes:
-    """A heartbeat."""
+    """Return a heartbeat that says when the node's credentials end."""
     return encode(HeartbeatRecord(pool="training", node=node, time=NOW, credentials_until=until))
 
 

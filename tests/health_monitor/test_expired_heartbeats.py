@@ -36,7 +36,7 @@ def test_what_is_published(count, lag_seconds, after, published, lags):
 
 
 def test_many_that_beat_again_were_never_lost():
-    """They are not published, and that they were late is reported as our lag."""
+    """Nodes that beat again are not published as lost, and their delay is reported as our lag."""
     expired = ExpiredHeartbeats(INTERVAL_SECONDS)
     for number in range(50):
         expired.expired(f"training.node-{number}", 100.0)

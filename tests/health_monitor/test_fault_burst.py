@@ -47,7 +47,7 @@ async def monitor(server: EmbeddedServer) -> AsyncIterator[Callable[[], Awaitabl
 
 
 class Burst:
-    """The faults, and waiting for their verdicts."""
+    """Publishes the faults, and waits for their verdicts."""
 
     def __init__(self, bus: NatsBus) -> None:
         """Generate 2,000 faults; the seed determines their order and nodes."""
@@ -106,7 +106,7 @@ class Burst:
 async def test_each_fatal_fault_of_a_burst_causes_one_verdict(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
-    """200 fatal among 1,800 benign faults on 1,000 nodes, with restarts: 200 verdicts."""
+    """Restarts amid 200 fatal and 1,800 benign faults on 1,000 nodes leave 200 verdicts."""
     burst = Burst(bus)
     async with asyncio.timeout(180):
         async with monitor(server) as kill:

@@ -39,7 +39,7 @@ def seen(number: int, seconds: float = 0.0) -> Trigger:
 def after(
     *faults: tuple[Fault, Judgement], asked: bool = True, needed: int = 1
 ) -> tuple[HealthRecord, list[tuple[str, str, tuple[int, ...]]]]:
-    """The record, and status, action and GPUs of each verdict."""
+    """Return the record, and status, action and GPUs of each verdict."""
     record = HealthRecord(pool="p", node="n", status="healthy")
     found = []
     for number, (each, judgement) in enumerate(faults, 1):
@@ -122,7 +122,7 @@ _steps = st.lists(
 def test_it_never_hides_what_would_make_the_node_unhealthy(
     steps: list[tuple[str, str, int, int]], needed: int
 ) -> None:
-    """At most one GPU, and degraded at least where the node would have been unhealthy."""
+    """A cordon has one GPU at most; the node is at least degraded where it would be unhealthy."""
     faults = [
         (
             fault(number, gpu, code),
@@ -145,7 +145,7 @@ def test_it_never_hides_what_would_make_the_node_unhealthy(
 
 
 def test_it_lasts_until_the_node_is_repaired_or_uncordoned() -> None:
-    """Like what is unhealthy: neither time nor a reboot by others ends it; an uncordon does."""
+    """Neither time nor a reboot by others ends a cordon, as if unhealthy; an uncordon ends it."""
     record, _ = after((fault(1), judged()))
     late = Trigger("t", 0, NOW + timedelta(days=30))
     record, _ = node_health.decide_review(record, late)
@@ -163,7 +163,7 @@ def test_it_lasts_until_the_node_is_repaired_or_uncordoned() -> None:
 def test_a_lost_verdict_about_a_gpu_is_published_again(
     recorded: tuple[int, ...], *, again: bool
 ) -> None:
-    """Also where the node was degraded before."""
+    """The lost verdict is noticed even where the node was degraded before."""
     record, _ = after((fault(1), judged()))
     node = NodeRecord(pool="p", node="n", health="degraded", faulty_gpus=recorded)
     found = missing_verdict(record, node, NOW + timedelta(minutes=10))
@@ -172,7 +172,7 @@ def test_a_lost_verdict_about_a_gpu_is_published_again(
 
 
 def test_the_shipped_policy_allows_it_for_memory_errors_alone() -> None:
-    """What is about links, the bus or the whole board takes the node out."""
+    """Faults of links, of the bus or of the whole board take the node out."""
     rules = load_policy(resource("health-policy.yaml")).rules
     allowed = {each.name for each in rules if each.cordon == "gpu"}
     assert allowed == {"memory-uncorrectable", "memory-contained-reset"}
@@ -202,7 +202,7 @@ rules:
     ],
 )
 def test_a_policy_says_cordon_only_where_it_has_an_effect(keys: str, refusal: str) -> None:
-    """It takes the place of an unhealthy node."""
+    """A cordon of the GPU takes the place of an unhealthy node, so only such a rule may have it."""
     text = POLICY.format(keys=keys)
     if not refusal:
         assert parse_policy("p.yaml", text.encode()).rules[0].cordon == "gpu"

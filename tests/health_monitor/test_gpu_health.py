@@ -37,7 +37,7 @@ def judged(result: str, action: str = "none", **fields: Any) -> Judgement:
 
 
 def after(*steps: tuple[Fault, Judgement], record: HealthRecord | None = None) -> HealthRecord:
-    """A node's record after these faults, one per second."""
+    """Return a node's record after these faults, one per second."""
     record = record or HealthRecord(pool="p", node="n", status="healthy")
     for number, (each, judgement) in enumerate(steps, 1):
         record, _ = node_health.decide_fault(record, each, judgement, seen(number, number))
@@ -165,7 +165,7 @@ def test_verdict_names_the_job_of_its_fault() -> None:
 
 
 def test_navarch_get_shows_the_health_of_each_gpu() -> None:
-    """All GPUs with their health, and a table with the conditions of unhealthy ones."""
+    """The page has all GPUs with their health, and a table of the unhealthy ones' conditions."""
     gpus = tuple(GpuIdentity(index=index, uuid=f"GPU-{index}") for index in range(2))
     node = NodeRecord(pool="p", node="n", state="active", gpus=gpus, rack="hall-2-rack-17")
     health = after((fault(1, 79, 1), judged("unhealthy", "replace", description="it fell")))

@@ -66,7 +66,7 @@ CASES: list[tuple[str, Said, Fault, str]] = [
 def test_fault_belongs_to_the_job_when_another_node_has_it(
     said: Said, fault: Fault, why: str
 ) -> None:
-    """The same program fault at the same time, or a clean-up fault after any other."""
+    """Another node has the same program fault then, or any fault before a clean-up fault."""
     jobs = JobFaultHistory()
     for node, code, at in said:
         jobs.saw(word(node, code, at), NOW.timestamp() + at)

@@ -18,12 +18,12 @@ UNHEALTHY = Judgement(result="unhealthy", action="replace", rule="r", policy="p"
 
 
 def seen(number: int) -> Trigger:
-    """The message of this number."""
+    """Return the trigger for the message of this number."""
     return Trigger(f"m{number}", number, NOW + timedelta(seconds=number))
 
 
 def registered(boot: str, *gpus: str) -> Registered:
-    """An agent's first word, with the UUIDs of its GPUs."""
+    """Return an agent's first registration of a boot, with the UUIDs of its GPUs."""
     found = tuple(GpuIdentity(index=number, uuid=each) for number, each in enumerate(gpus))
     return Registered(
         id=f"{boot}.registered",
@@ -83,7 +83,7 @@ def test_another_machine_begins_healthy(gpus: tuple[str, ...], boot: str, status
 
 
 def test_what_another_machine_reported_before_it_registered_counts() -> None:
-    """Its kernel log may be read first."""
+    """The new machine's kernel log may be read before it registers."""
     record, _ = after_registration(HealthRecord(pool="p", node="n"), registered("b1", "a"), 1)
     record = after_fault(record, 2, "b2")
     assert after_registration(record, registered("b2", "c"), 3)[0].status == "unhealthy"
@@ -109,7 +109,7 @@ def test_gpus_that_a_list_lacks_are_remembered() -> None:
 
 
 def test_a_cordon_of_another_machines_gpu_is_not_inherited() -> None:
-    """Its GPU of that index is healthy."""
+    """The GPU of that index in the new machine is healthy."""
     record, _ = after_registration(HealthRecord(pool="p", node="n"), registered("b1", "a"), 1)
     fault = Fault(
         id="f2", time=NOW, pool="p", node="n", kind="xid", code=48, gpu_index=0, boot_id="b1"
@@ -124,7 +124,7 @@ def test_a_cordon_of_another_machines_gpu_is_not_inherited() -> None:
 
 
 def test_a_machine_without_gpus_is_no_other_one() -> None:
-    """What is known of its GPUs is kept, so that the next registration is compared with that."""
+    """The known GPUs are kept, so that the next registration is compared with them."""
     record, _ = after_registration(HealthRecord(pool="p", node="n"), registered("b1", "a"), 1)
     record, _ = after_registration(record, registered("b2"), 2)
     record = after_fault(record, 3, "b2")
@@ -132,7 +132,7 @@ def test_a_machine_without_gpus_is_no_other_one() -> None:
 
 
 def test_the_own_machine_is_judged_again_once_a_second_one_is_refused() -> None:
-    """What the second one degraded is over, and its next boot is another machine no more."""
+    """The second machine's conditions end, and the own machine's boot is the node's again."""
     record, _ = after_registration(HealthRecord(pool="p", node="n"), registered("b1", "a"), 1)
     record, _ = after_registration(record, registered("b2", "c"), 2)
     own, other = (

@@ -134,7 +134,7 @@ def test_verdicts_cover_every_change_and_nothing_else(steps, after):
 
 @given(_steps)
 def test_record_stays_bounded(steps):
-    """However many faults arrive, history, sequences and conditions have limits."""
+    """History, sequences and conditions have limits, however many faults arrive."""
     record, _ = run(steps * 20, healthy())
     assert len(record.recent) <= fault_history.RECENT_MAX
     assert len(record.detail.get("sequences", ())) <= node_health.SEQUENCES_MAX

@@ -254,7 +254,7 @@ _METRICS = st.dictionaries(
     metrics=_METRICS,
 )
 def test_default_policy_judges_any_fault(kind, code, gpu, subcode, metrics):
-    """It never raises, and an unknown code is never unhealthy."""
+    """The default policy never raises, and an unknown code is never unhealthy."""
     judged = _DEFAULT_POLICY.judge(
         fault(kind, code, gpu_index=gpu, subcode=subcode, metrics=metrics), {}, NOW
     )

@@ -51,7 +51,7 @@ async def test_replay_with_the_same_policy_gives_the_same_verdicts(world, start,
 
 
 async def test_replay_with_another_policy_shows_the_differences(world, start, fault, bus):
-    """With a stricter and a laxer rule, one node more and one node less is unhealthy."""
+    """A stricter rule makes one more node unhealthy, and a laxer rule makes one fewer."""
     await start()
     for node in ("training-1", "training-2"):
         await world.register(node)

@@ -10,12 +10,12 @@ NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
 
 def beat(node: str, *, unwritable: bool) -> bytes:
-    """A heartbeat."""
+    """Return a heartbeat that says whether the node's stream is unwritable."""
     return encode(HeartbeatRecord(pool="training", node=node, time=NOW, unwritable=unwritable))
 
 
 def test_nodes_that_cannot_publish_are_named_until_they_can_or_are_silent() -> None:
-    """In order, and not all of many."""
+    """The nodes are named in order, and not all of many."""
     known = RefusedAgents()
     nodes = [f"training.n{number}" for number in range(NAMED_MAX + 1)]
     assert known.reason(nodes) == ""

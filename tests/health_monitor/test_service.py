@@ -1,4 +1,4 @@
-"""The health-monitor on a real server: from a fault to a verdict and a record."""
+"""The health-monitor on a real server turns a fault into a verdict and a record."""
 
 import asyncio
 import random
@@ -37,7 +37,7 @@ rules:
 
 
 async def test_fatal_xid_makes_a_healthy_node_unhealthy(world, start, fault):
-    """One XID 79: one verdict, unhealthy with rule and policy, and a record."""
+    """An XID 79 causes one verdict, unhealthy with rule and policy, and a record."""
     await start()
     await world.register("training-7")
     await world.publish(fault())
@@ -82,7 +82,7 @@ async def test_only_an_uncordon_makes_an_unhealthy_node_healthy(world, start, fa
 
 
 async def test_terminated_node_has_no_health_record(world, start, fault, bus):
-    """Its record is deleted, and a late fault does not restore it."""
+    """The record of a terminated node is deleted, and a late fault does not restore it."""
     await start()
     await world.register("training-7")
     await world.publish(Terminated(id="terminated-1", time=NOW, pool="training", node="training-7"))
@@ -124,7 +124,7 @@ async def test_unhealthy_after_counts_results(world, start, fault, tmp_path):
 
 
 async def test_a_failed_boot_check_is_judged(world, start):
-    """It is a fault of kind `diagnostic`, so the policy applies."""
+    """A failed check is a fault of kind `diagnostic`, so the policy applies."""
     await start()
     await world.register("training-7")
     failed = (CheckResult(name="gpus", ok=False, detail="7 of 8"),)
@@ -160,7 +160,7 @@ async def test_passed_boot_checks_end_what_failed_ones_degraded(world, start, fa
 
 
 async def test_two_replicas_publish_one_verdict_per_node(world, start, fault):
-    """200 fatal faults on 100 nodes, two replicas, one killed meanwhile: one verdict per node."""
+    """Two replicas get 200 fatal faults on 100 nodes, one is killed: one verdict per node."""
     first = await start()
     await start()
     nodes = [f"training-{number}" for number in range(100)]
@@ -333,7 +333,7 @@ async def test_silence_of_an_unknown_node_publishes_nothing(world, start):
 
 
 async def test_silence_of_a_terminated_node_removes_its_record_instead(world, start, bus):
-    """Its `terminated` may be behind a message that was set aside: no operator is alerted."""
+    """A `terminated` event may be behind a message that was set aside: no operator is alerted."""
     await start(FAST)
     for name in ("training-7", "training-8"):
         await world.register(name)
@@ -380,14 +380,14 @@ async def test_changed_policy_file_is_loaded_unless_invalid(world, start, fault,
 
 
 async def test_invalid_policy_prevents_the_service_from_starting(start, tmp_path: Path):
-    """At start there is no earlier policy to fall back on."""
+    """A service that starts has no earlier policy to fall back on."""
     (tmp_path / "p.yaml").write_text("version: 1\nrules: []\n")
     with pytest.raises(ConfigurationError, match="has no rule"):
         await start(Settings(health_policy=str(tmp_path / "p.yaml")))
 
 
 async def test_an_unhealthy_node_is_a_warning_in_the_log(world, start, fault):
-    """`{"level": "WARN", "msg": "node unhealthy", "pool", "node", "reason": "XID 79 …"}`."""
+    """Log `{"level": "WARN", "msg": "node unhealthy", "pool", "node", "reason": "XID 79 …"}`."""
     with json_log() as lines:
         await start()
         await world.register("training-7")

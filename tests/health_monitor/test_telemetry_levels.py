@@ -101,7 +101,7 @@ def test_level_starts_after_its_duration_and_ends_at_its_until_bound(
 
 
 def test_levels_are_tracked_per_gpu_and_level() -> None:
-    """One GPU hot for long, another only since now, a third near its limit."""
+    """Each GPU has its own time: one is long hot, another only now, a third near its limit."""
     spells = Spells((HOT, LOW))
     hot = GpuLevels(index=0, temperature_celsius=95)
     low = GpuLevels(index=2, temperature_margin_celsius=1)
@@ -135,7 +135,7 @@ def test_level_without_further_samples_ends() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(80, 95)), max_size=40))
 def test_each_end_of_a_level_follows_its_start(steps: list[tuple[int, int]]) -> None:
-    """For any readings, a node's record alternates between start and end."""
+    """Start and end of a level alternate in a node's record, whatever the readings are."""
     spells, record, at = Spells((HOT,)), HealthRecord(pool="p", node="n"), 0.0
     faults: list[Fault] = []
     for seconds, value in steps:
@@ -167,7 +167,7 @@ def test_level_is_published_once_with_an_id_from_its_start() -> None:
 
 
 def test_level_degrades_until_it_ends_and_clears_nothing_else() -> None:
-    """Its end leaves other conditions and unhealthy verdicts in force."""
+    """The end of a level leaves other conditions and unhealthy verdicts in force."""
     policy = load_policy(resource("health-policy.yaml"))
     begun, over = _crossings(HOT, [(0, 91), (10, 91), (20, 80)])
     record = HealthRecord(pool="p", node="n", status="healthy")
@@ -261,7 +261,7 @@ class Thermometer:
             await asyncio.sleep(0.05)  # the agent's interval
 
     async def stop(self) -> None:
-        """Stop publishing."""
+        """Stop publishing the samples."""
         self._task.cancel()
         await asyncio.wait([self._task])
 

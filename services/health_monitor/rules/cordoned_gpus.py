@@ -1,4 +1,4 @@
-"""Which GPU of a node gets no new work, while the node stays in service. Pure.
+"""Decides which GPU of a node gets no new work, while the node stays in service. Pure.
 
 A rule of the policy says `cordon: gpu` where the other GPUs of the node stay usable, and the pool
 says whether that is done. One GPU of a node at most: a second has a cause in common with it.
@@ -16,7 +16,7 @@ CORDON_SECONDS: Final = 365 * 86_400.0
 
 
 def is_gpu_cordon(record: HealthRecord, work: Working, fault: Fault, judged: Judgement) -> bool:
-    """Whether an unhealthy result takes its GPU alone out of use, where that is done at all."""
+    """Return whether an unhealthy result takes its GPU alone out of use, in a pool that does so."""
     if judged.cordon == "node" or fault.gpu_index < 0 or record.status == "unhealthy":
         return False
     return set(cordon_gpus(work)) <= {fault.gpu_index}

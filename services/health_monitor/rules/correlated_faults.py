@@ -43,7 +43,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class SharedFault:
-    """What nodes have in common: a fault, and what they share."""
+    """A fault that several nodes have at once, and the group of nodes that it was seen in."""
 
     pool: str
     kind: str
@@ -66,7 +66,7 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class CorrelatedFaults:
-    """One incident of many nodes."""
+    """An incident in which many nodes report the same fault."""
 
     what: SharedFault
     nodes: tuple[str, ...]
@@ -201,7 +201,7 @@ def _needed(group: Group, spec: IncidentSpec, *, followed: bool) -> int:
 
 
 def reason(wave: CorrelatedFaults) -> str:
-    """What happened, in a sentence."""
+    """Return a sentence that says what happened."""
     what = in_words(called(wave.what.kind, wave.what.code))
     where = f" of {shared(wave.what)}" if wave.what.within else ""
     said = f"{len(wave.nodes)} nodes{where} with {what} at once; none of them is unhealthy for it"
@@ -213,18 +213,18 @@ def reason(wave: CorrelatedFaults) -> str:
 
 
 def shared(what: SharedFault) -> str:
-    """What the nodes share, in words."""
+    """Return in words what the nodes share."""
     return f"{what.scope} {what.within}".strip()
 
 
 class Launch(msgspec.Struct, frozen=True, gc=False):
-    """Of what a node was launched with, the provider; the decoder skips the rest."""
+    """Holds the provider from a node's launch; the decoder skips the rest."""
 
     provider: str = ""
 
 
 class NodePlacement(msgspec.Struct, frozen=True, gc=False):
-    """Of a node's record, where it is placed; the decoder skips the rest."""
+    """Holds where a node is placed, from the node's record; the decoder skips the rest."""
 
     node: str
     state: str = ""
@@ -233,7 +233,7 @@ class NodePlacement(msgspec.Struct, frozen=True, gc=False):
     launch: Launch | None = None
 
     def part(self, scope: IncidentScope) -> str:
-        """The rack, zone or provider."""
+        """Return the rack, zone or provider of the node."""
         if scope == "provider":
             return self.launch.provider if self.launch is not None else ""
         return self.rack if scope == "rack" else self.zone
@@ -255,7 +255,7 @@ class PoolPlacement:
         return cls(len(places), places, sizes)
 
     def groups(self, node: str, job: str) -> list[Group]:
-        """What a node shares with others, the narrow before the wide.
+        """Return the groups that a node shares with others, the narrow before the wide.
 
         A zone or a provider that has the whole pool is the pool.
         """

@@ -1,4 +1,4 @@
-"""What a node's health remembers of a fault, and of which machine it is. Pure."""
+"""Decides which faults a node's health remembers, and of which machine they are. Pure."""
 
 from datetime import datetime
 from typing import Any, Final, cast
@@ -75,7 +75,7 @@ def noted(
 
 
 def reason_of(fault: Fault, judged: Judgement) -> str:
-    """One sentence for people: `XID 79: the GPU fell off the bus (GPU 3)`."""
+    """Return one sentence for people: `XID 79: the GPU fell off the bus (GPU 3)`."""
     name = {"xid": "XID", "sxid": "SXID"}.get(fault.kind, fault.kind.replace("_", " "))
     head = f"{name} {fault.code}" if fault.code else name
     head = f"drill: {head}" if judged.drill else head
@@ -103,19 +103,19 @@ def fault_of_boot(event: BootChecked) -> Fault:
 
 
 def clearing_of(event: Uncordoned, stored: datetime) -> Clearing:
-    """What an uncordon clears."""
+    """Return what an uncordon clears."""
     return Clearing(
         stored=stored, since=event.since, boot_id=event.boot_id, cleared_at=event.cleared_at
     )
 
 
 def since(record: HealthRecord, clearing: Clearing) -> tuple[RecordedFault, ...]:
-    """What a node has reported since it was repaired or cleared by an operator, oldest first."""
+    """Return what a node has reported since its repair or an operator's clearing, oldest first."""
     return tuple(note for note in record.recent if _counts(note, clearing))
 
 
 def is_cleared(note: RecordedFault, clearing: Clearing | None) -> bool:
-    """Whether the last uncordon cleared a fault that is handled, or handled again, after it."""
+    """Return whether the last uncordon cleared a fault that is handled, perhaps again, after it."""
     return (
         clearing is not None
         and note.seen_at is not None
@@ -130,7 +130,7 @@ def _counts(note: RecordedFault, clearing: Clearing) -> bool:
 
 
 def unhealthy_fields(note: RecordedFault, event: Uncordoned) -> dict[str, Any]:
-    """Its health, where a fault that has come since makes it unhealthy."""
+    """Return the record's fields for a node that a fault since its uncordon makes unhealthy."""
     name = f"{note.kind} {note.code}" if note.code else note.kind
     when = "since its uncordon was requested" if event.cleared_at else "again after it was repaired"
     return {
@@ -146,7 +146,7 @@ def unhealthy_fields(note: RecordedFault, event: Uncordoned) -> dict[str, Any]:
 
 
 def unhealthy_gpus(notes: tuple[RecordedFault, ...], now: datetime) -> tuple[GpuHealth, ...]:
-    """Of each GPU that these make unhealthy, the last that does."""
+    """Return, for each GPU that these faults make unhealthy, its health by the last such fault."""
     last = {each.gpu_index: each for each in notes if each.result == "unhealthy"}
     return tuple(
         GpuHealth(

@@ -1,4 +1,4 @@
-"""The health of each GPU beside its node's: its worst current condition. Pure.
+"""Keeps the health of each GPU beside its node's: its worst current condition. Pure.
 
 `core` decides what the node is; this keeps, from the same conditions, what each GPU is. A GPU that
 made its node unhealthy stays so for as long as the node does. A fault of the node as a whole (GPU
@@ -80,7 +80,7 @@ def with_conditions(record: HealthRecord, work: Working, now: datetime) -> Healt
 
 
 def rank(condition: Condition) -> tuple[int, float, str]:
-    """How much a condition calls for; of two that call for the same, the one that lasts."""
+    """Return a condition's sort key: its action's rank, and then how long the condition lasts."""
     return (ACTION_RANK[condition.action], condition.until, condition.fault)
 
 

@@ -33,7 +33,7 @@ STICKY_SECONDS: Final = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One line of a policy."""
+    """A rule is one line of a policy."""
 
     name: str
     description: str
@@ -56,7 +56,7 @@ class Rule:
     program: cel.Program
 
     def fatal_for(self, fault: Fault) -> bool:
-        """Whether one such fault is enough, whatever the pool's `unhealthy_after`."""
+        """Return whether one such fault is enough, whatever the pool's `unhealthy_after`."""
         if self.fatal is not None:
             return self.fatal
         if fault.kind in ALWAYS_FATAL_KINDS:
@@ -66,7 +66,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What a policy makes of one fault."""
+    """A judgement is what a policy makes of one fault."""
 
     result: HealthStatus
     action: Action
@@ -90,7 +90,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """A checked policy."""
+    """A policy that has been checked and can judge faults."""
 
     file: str
     name: str
@@ -166,7 +166,7 @@ def _count(counts: dict[str, tuple[float, ...]], rule: Rule, gpu_index: int, at:
 
 
 def event_of(fault: Fault) -> dict[str, Any]:
-    """What a condition may ask of, under the name `event`."""
+    """Return what a condition can refer to, under the name `event`."""
     metrics: dict[str, Metric] = dict(islice(fault.metrics.items(), METRICS_MAX))
     if fault.kind in ("xid", "sxid"):
         metrics.setdefault(f"{fault.kind}_code", fault.code)

@@ -33,7 +33,7 @@ WatchDecision = tuple[HealthRecord, WatchEvent | None]
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a node is degraded: one reason of perhaps many."""
+    """A condition is one reason, of perhaps many, why a node is degraded."""
 
     action: Action
     rule: str
@@ -54,7 +54,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delay(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a condition is held before it counts, by the rule that was in force."""
+    """A delay says how long a condition is held before it counts, by the rule that was in force."""
 
     since: float
     """Epoch seconds from which it is held."""
@@ -79,7 +79,7 @@ class Clearing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Working(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `HealthRecord.detail` holds."""
+    """Holds a node's working state, which `HealthRecord.detail` stores."""
 
     instance: str = ""
     boot: str = ""
@@ -139,7 +139,7 @@ def next_review(work: Working) -> float:
 
 
 def subject_of(fault: Fault) -> str:
-    """What a fault is about: each kind, code and GPU has its own time; so has each level.
+    """Return what a fault is about: each kind, code and GPU has its own time; so has each level.
 
     Failed boot checks have theirs as well, because they are over once a boot passes them.
     """

@@ -1,4 +1,4 @@
-"""Which faults are their job's, and not their node's. Pure.
+"""Decides which faults are their job's, and not their node's. Pure.
 
 Applied between the policy and `node_health`. A program that fails, or that is torn down because
 another node of its job failed, leaves XIDs on all the job's nodes. Judged one by one they might
@@ -36,7 +36,7 @@ KINDS_MAX: Final = 16
 
 
 class JobFault(msgspec.Struct, frozen=True, gc=False):
-    """One fault of a node of a job."""
+    """A fault that a node of a job has reported."""
 
     kind: str
     code: int
@@ -45,7 +45,7 @@ class JobFault(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class JobFaultHistory:
-    """What was lately seen of each job."""
+    """Remembers the faults that were lately seen of each job."""
 
     _jobs: OrderedDict[tuple[str, str], dict[str, tuple[JobFault, ...]]] = field(
         default_factory=OrderedDict
@@ -85,7 +85,7 @@ class JobFaultHistory:
 
 
 def of_program(fault: Fault) -> bool:
-    """Whether a program can have brought a fault about, and its job is known."""
+    """Return whether a program can have caused a fault whose job is known."""
     return bool(fault.job) and fault.kind == "xid" and fault.code in PROGRAM_CODES
 
 
@@ -101,7 +101,7 @@ def when_forgiven(fault: Fault) -> str:
 
 
 def waits(fault: Fault, judged: Judgement) -> bool:
-    """Whether a judgement must wait for the job's other nodes; what is fatal never does."""
+    """Return whether a judgement must wait for the job's other nodes; what is fatal never does."""
     return of_program(fault) and judged.result in ("degraded", "unhealthy") and not judged.fatal
 
 

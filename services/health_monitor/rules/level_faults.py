@@ -1,4 +1,4 @@
-"""What a level that lasted, or is over, changes in a record, and the fault that reports it. Pure.
+"""Decides what a level that lasted, or is over, changes in a record, and the fault for it. Pure.
 
 Comes after `levels`, which sees the samples, and before the policy, which judges the fault as it
 judges an agent's. Each spell is reported once.
@@ -79,10 +79,10 @@ def _id(record: HealthRecord, work: Working, crossing: Crossing, since: float) -
 
 
 def level_token(name: str) -> str:
-    """A level's name as part of an id."""
+    """Return a level's name in the form that it has as a part of an id."""
     return "".join(char if char.isalnum() or char == "-" else "-" for char in name.lower())
 
 
 def is_over(fault: Fault) -> bool:
-    """Whether a fault reports the end of a level: it is not judged, it cancels."""
+    """Return whether a fault reports the end of a level: it is not judged, it cancels."""
     return fault.source == TELEMETRY_SOURCE and fault.metrics.get("over") is True

@@ -1,4 +1,4 @@
-"""What differs between HEALTH and NODES: lost records, and verdicts without events. Pure."""
+"""Finds what differs between HEALTH and NODES: lost records, and verdicts without events. Pure."""
 
 from datetime import datetime, timedelta
 from typing import Final
@@ -38,7 +38,7 @@ def missing_verdict(health: HealthRecord, node: NodeRecord | None, now: datetime
 
 
 def is_left_over(health: HealthRecord, node: NodeRecord | None, now: datetime) -> bool:
-    """Whether a record is of a node that is gone: its end was not heard of, or heard of too early.
+    """Return whether a record is of a node that is gone: its end was not heard of, or too early.
 
     One of the next machine of its name, which its owner may have made by now, is kept.
     """
@@ -50,7 +50,7 @@ def is_left_over(health: HealthRecord, node: NodeRecord | None, now: datetime) -
 
 
 def has_not_joined(health: HealthRecord, node: NodeRecord | None, now: datetime) -> bool:
-    """Whether a record is of a machine that had the name of a node that is gone, and is none yet.
+    """Return whether a record is of a machine with a gone node's name that is no node itself yet.
 
     It is kept while the machine beats.
     """
@@ -60,7 +60,7 @@ def has_not_joined(health: HealthRecord, node: NodeRecord | None, now: datetime)
 
 
 def is_unregistered(node: NodeRecord, now: datetime) -> bool:
-    """Whether a node in service of unknown health has registered, and without effect."""
+    """Return whether a node in service has registered and its health is unknown nonetheless."""
     at = node.registered_at
     if node.state != "active" or node.health != "unknown" or at is None:
         return False
@@ -124,7 +124,7 @@ def recovered_health(node: NodeRecord, now: datetime) -> HealthRecord | None:
 
 
 def may_begin(node: NodeRecord | None, boot: str) -> bool:
-    """Whether a fact may be the first of a node: it is no late one of a node that is gone.
+    """Return whether a fact may be the first of a node: it is no late one of a node that is gone.
 
     Others may give the name of such a node again; the machine then has another boot.
     """
@@ -134,5 +134,5 @@ def may_begin(node: NodeRecord | None, boot: str) -> bool:
 
 
 def is_of_other_boot(record: HealthRecord, boot: str | None) -> bool:
-    """Whether a record is of another boot than a fact; no where either is not known."""
+    """Return whether a record is of another boot than a fact; False where either is not known."""
     return boot not in (None, "", working_of(record).boot or boot)

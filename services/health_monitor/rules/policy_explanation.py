@@ -19,7 +19,7 @@ _ANY_MOMENT: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class Repeat(msgspec.Struct, frozen=True, kw_only=True):
-    """What the same fault becomes when it repeats."""
+    """Says what the same fault becomes when it repeats."""
 
     rule: str
     count: int
@@ -31,7 +31,7 @@ class Repeat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy makes of one fault, seen for the first time on a healthy node."""
+    """Says what a policy makes of one fault, seen for the first time on a healthy node."""
 
     result: Result
     action: Action

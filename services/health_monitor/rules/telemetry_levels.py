@@ -37,7 +37,7 @@ AGAIN_SECONDS: Final = 60.0
 
 
 class GpuLevels(msgspec.Struct, frozen=True, gc=False):
-    """Of a GPU's sample, what can be a level; the decoder skips the rest."""
+    """Holds what can be a level in a GPU's sample; the decoder skips the rest."""
 
     index: Int
     uuid: Name = ""
@@ -54,7 +54,7 @@ class GpuLevels(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeLevels(msgspec.Struct, frozen=True, gc=False):
-    """Of a node's sample, its GPUs and what its agent says of conditions."""
+    """Holds the GPUs of a node's sample and its agent's conditions; the decoder skips the rest."""
 
     gpus: tuple[GpuLevels, ...] = ()
     conditions: ConditionList | None = None
@@ -62,7 +62,7 @@ class NodeLevels(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One line of a policy's `levels`."""
+    """A level is one line of a policy's `levels`."""
 
     name: str
     description: str
@@ -76,17 +76,17 @@ class Level:
     kind: FaultKind
 
     def begins(self) -> Callable[[Any], bool]:
-        """Whether a value is beyond the bound."""
+        """Return a predicate that says whether a value is beyond the bound."""
         return _comparison(self.above, self.below, self.bits)
 
     def goes_on(self) -> Callable[[Any], bool]:
-        """Whether a value keeps a spell going."""
+        """Return a predicate that says whether a value keeps a spell going."""
         if self.above is not None:
             return _comparison(self.until, None, None)
         return _comparison(None, None if self.below is None else self.until, self.bits)
 
     def bound(self) -> str:
-        """The bound in words."""
+        """Return the bound in words."""
         if self.above is not None:
             return f"above {self.above:g}"
         if self.below is not None:
@@ -118,7 +118,7 @@ class Crossing:
 
     @property
     def key(self) -> str:
-        """Which spell of a node."""
+        """Return the name that a spell has among those of its node: its level and GPU."""
         return f"{self.level.name}/{self.gpu_index}"
 
 
