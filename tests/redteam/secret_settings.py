@@ -25,7 +25,7 @@ OPTIONS: dict[str, type[msgspec.Struct]] = {
 
 
 def structs_in(*kinds: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
-    """These structs and all that their fields hold."""
+    """Return the given structs and all structs that their fields hold."""
     found: dict[type[msgspec.Struct], None] = {}
 
     def walk(hint: Any) -> Iterator[type[msgspec.Struct]]:

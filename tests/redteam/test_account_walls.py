@@ -211,7 +211,7 @@ async def test_an_answer_cannot_be_sent_to_a_subject_of_another_account(secured:
 
 
 async def test_a_request_to_itself_permits_an_agent_no_reply_elsewhere(secured: Secured) -> None:
-    """It may publish its own commands and answer them, but not to a reply subject of its choice."""
+    """An agent may publish and answer its own commands, but to no reply subject of its choice."""
     client = await plain(secured, AGENT)
     received: list[str] = []
 
@@ -302,7 +302,7 @@ async def test_a_viewer_may_give_no_orders(secured: Secured) -> None:
 
 
 async def test_a_user_follows_events_and_buckets_without_a_consumer(secured: Secured) -> None:
-    """In order and once, those of agents' other account too, from before and from now on."""
+    """A viewer gets old and new messages in order and once, also those of the agents' account."""
     agent = await NatsBus.connect(secured.options(AGENT))
     services = await NatsBus.connect(secured.options("pool-manager"))
     viewer = await NatsBus.connect(secured.options("viewer"))

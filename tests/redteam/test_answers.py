@@ -41,7 +41,7 @@ class Liar:
         self.reply = Reply(data, headers or {})
 
     async def request(self, subject: str, data: bytes, *, timeout_seconds: float) -> Reply:
-        """Answer."""
+        """Return the given reply to every request."""
         del subject, data, timeout_seconds
         return self.reply
 

@@ -1,4 +1,4 @@
-"""What an agent says that its host is called has no order reach another node's work."""
+"""No order reaches another node's work because of the host name that an agent claims."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -35,7 +35,7 @@ FORGED: Final = Registered(
 
 @pytest.mark.parametrize("template", ["{hostname}", "{address}", "{node}"])
 def test_an_admitted_node_takes_no_other_nodes_name(template: str) -> None:
-    """Its work is another's by then: to drain the node would drain that of the other."""
+    """A node that took another's name would have the other's work drained with it."""
     changed = apply_event(OWN, FORGED, NOW)
     before, after = (node_reference("training", "n1", each, None) for each in (OWN, changed))
 

@@ -49,7 +49,7 @@ LIMITED_BY: Final = {
 
 
 def types() -> dict[str, type[NodeEvent]]:
-    """Every event about nodes, by the last word of its type."""
+    """Return every event about nodes, by the last word of its type."""
     return {each.__struct_config__.tag.rpartition(".")[2]: each for each in _kinds(NodeEvent)}
 
 
@@ -61,7 +61,7 @@ def _kinds(kind: type[NodeEvent]) -> Iterator[type[NodeEvent]]:
 
 
 def node(name: str) -> NodeRecord:
-    """A healthy node in service."""
+    """Return a healthy node in service."""
     return NodeRecord(pool="a", node=name, state="active", health="healthy", admitted_at=NOW)
 
 
@@ -169,7 +169,7 @@ def test_alternating_facts_launch_within_the_limits(name: str) -> None:
 
 
 def test_notice_is_believed_again_after_an_hour() -> None:
-    """And while it is not, the node is replaced as far as the budget allows."""
+    """While its notice is not believed, a node is replaced as far as the budget allows."""
     found = node("n1")
     for n in range(3):
         for event in flips("provider_notice", NOW + timedelta(seconds=n), n):

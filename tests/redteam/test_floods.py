@@ -82,7 +82,7 @@ async def test_agents_that_use_up_their_connections_leave_room_for_services(
 
 
 def test_the_server_soon_forgets_what_was_asked() -> None:
-    """It has 800 bytes for a request: 10,000 reads of a viewer took 8 MB, for two hours.
+    """The server has 800 bytes for a request: 10,000 reads of a viewer took 8 MB, for two hours.
 
     Only commands last, which operators and services alone give; a read has one answer.
     """

@@ -15,7 +15,7 @@ ORDERS = [each.name for each in operations.ORDERS if not each.is_query]
 
 
 async def test_the_gateway_orders_as_itself_and_hears_no_order(secured: Secured) -> None:
-    """Nor does it give one in the name of a user of the bus."""
+    """The gateway gives no order in the name of a user of the bus either."""
     own = [("publish", subjects.order(each, GATEWAY)) for each in ORDERS]
     refused = [
         *(("publish", subjects.order(each, "bob")) for each in ORDERS),
@@ -27,14 +27,14 @@ async def test_the_gateway_orders_as_itself_and_hears_no_order(secured: Secured)
 
 @pytest.mark.parametrize("who", ["viewer", "operator", "scheduler", "agent:training/n1"])
 async def test_no_other_role_orders_as_the_gateway(secured: Secured, who: str) -> None:
-    """Whom such an order names would count as the one who gave it."""
+    """A forged order would count as given by the user whom it names."""
     forged = [("publish", subjects.order(each, GATEWAY)) for each in ORDERS]
 
     assert set(forged) == await secured.refused(who, forged)
 
 
 async def test_the_service_sees_for_whom_the_gateway_orders(secured: Secured) -> None:
-    """Across the accounts of a real server."""
+    """The user's name reaches the service across the accounts of a real server."""
     orders = Orders()
     manager = await NatsBus.connect(secured.options("pool-manager"))
     name = subjects.order_wildcard("hardware-forget")

@@ -52,7 +52,7 @@ def stored_by(who: str) -> list[tuple[StreamSpec, str]]:
 
 
 def covers(pattern: str, subject: str) -> bool:
-    """Whether a subject, or each of a wildcard, is one of a pattern."""
+    """Return whether a subject, or each one of a wildcard, is one of a pattern."""
     wanted, given = pattern.split("."), subject.split(".")
     if wanted[-1] == ">":
         wanted, given = wanted[:-1], given[: len(wanted) - 1]
@@ -62,7 +62,7 @@ def covers(pattern: str, subject: str) -> bool:
 
 
 def victim_of(subject: str) -> str:
-    """The same subject of another node or pool."""
+    """Return the same subject of another node or pool."""
     return subject.replace(".n1", ".n2") if ".n1" in subject else subject.replace(".x.", ".b.", 1)
 
 

@@ -31,7 +31,7 @@ BOMB = "\n".join(
 
 
 def nested(depth: int, gap: str = "", ranges: str = TEN) -> str:
-    """Macros within macros."""
+    """Return a condition of macros within macros."""
     condition = "event.code == 1"
     for n in range(depth):
         condition = f"{ranges}.exists{gap}(x{n}, {condition})"
@@ -109,7 +109,7 @@ def test_costliest_allowed_policy_judges_a_fault_in_time() -> None:
     ids=["aliases", "alias of itself", "brackets", "dashes", "braces", "values", "number"],
 )
 def test_yaml_bomb_is_refused(text: str, says: str) -> None:
-    """With file and line; the parser's recursion ended the process, and aliases filled memory."""
+    """The error names file and line; recursion ended the process, and aliases filled its memory."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ConfigurationError, match=says) as error:
         read_document("navarch.yaml", text)

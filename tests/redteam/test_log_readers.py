@@ -1,4 +1,4 @@
-"""Who may read logs: tried with each role's credentials on a real server."""
+"""Logs are read by permitted roles alone: tried with each one's credentials on a server."""
 
 import asyncio
 from contextlib import suppress
@@ -35,7 +35,7 @@ OTHERS = (
 
 
 def memory_of(text: str) -> LogMemory:
-    """With one line."""
+    """Return a memory that holds one line."""
     now = SystemClock().now().timestamp()
     memory = LogMemory(10, 10_000, now)
     memory.add(KeptLine(now, "INFO", text))
@@ -43,7 +43,7 @@ def memory_of(text: str) -> LogMemory:
 
 
 async def replica(secured: Secured, service: str, name: str) -> NatsBus:
-    """A replica of a service, with its credentials."""
+    """Return the connection of a service's replica, which answers for its log."""
     bus = await NatsBus.connect(secured.options(service))
     answers = LogAnswers(name, memory_of(f"of {name}"), SystemClock(), 10_000)
     subject = OF_GATEWAY if service == permissions.GATEWAY else subjects.service_logs(service)
@@ -55,7 +55,7 @@ async def replica(secured: Secured, service: str, name: str) -> NatsBus:
 
 @pytest.mark.parametrize("who", OTHERS)
 async def test_no_other_role_reads_a_log(secured: Secured, who: str) -> None:
-    """Nor hears what others ask."""
+    """Other roles neither ask for a log nor hear what others ask."""
     ask = [*OF_SERVICES, OF_GATEWAY, OF_OTHER, *(() if who == AGENT else (OF_NODE,))]
     hear = [subjects.LOGS, *OF_SERVICES, OF_GATEWAY, OF_OTHER]
     wanted = [("publish", each) for each in ask] + [("subscribe", each) for each in hear]
@@ -64,7 +64,7 @@ async def test_no_other_role_reads_a_log(secured: Secured, who: str) -> None:
 
 
 async def test_the_gateway_hears_no_request_for_anothers_log(secured: Secured) -> None:
-    """What reaches it from outside could answer it otherwise."""
+    """A gateway that heard requests for another's log could answer them in its place."""
     hear = [("subscribe", each) for each in (subjects.LOGS, *OF_SERVICES, OF_OTHER)]
 
     assert set(hear) == await secured.refused(permissions.GATEWAY, hear)
@@ -124,7 +124,7 @@ async def test_operators_and_administrators_read_every_gateway(secured: Secured,
 
 
 async def test_the_gateway_writes_to_no_operator_unasked(secured: Secured) -> None:
-    """Its right to answer is one to each request, so a gateway that is taken over forges none."""
+    """The gateway may answer each request once, so one that is taken over forges no answer."""
     box = secured.options("operator").inbox_prefix
     wanted = [("publish", f"{box}.x"), ("publish", f"{permissions.inbox('notifier')}.x")]
     assert set(wanted) == await secured.refused(permissions.GATEWAY, wanted)

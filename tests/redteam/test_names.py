@@ -71,14 +71,14 @@ VISIBLE = frozenset(name for name, text in HOSTILE.items() if re.fullmatch("[!-~
 
 
 def fields() -> Iterator[Any]:
-    """Every bound field."""
+    """Yield every field whose names are bound."""
     for kind, names in (*BOUND.items(), *IDENTIFIERS.items()):
         yield from (pytest.param(kind, each, id=f"{kind.__name__}.{each}") for each in names)
 
 
 @pytest.mark.parametrize(("kind", "field"), list(fields()))
 def test_a_hostile_name_is_refused_when_it_is_decoded(kind: Any, field: str) -> None:
-    """As unusable content, with the field; the same message with its own name is read."""
+    """The error names the field as unusable; the same message with its own name is read."""
     plain = json.loads(example(kind))
     read = LimitedDecoder(kind)
     read.decode(json.dumps(plain).encode())
@@ -159,7 +159,7 @@ def test_no_answer_names_a_file_outside_the_data_directory(name: str, tmp_path: 
 
 
 def test_a_pinned_host_key_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """In the fleet's data directory; a link that waits in its place is replaced, not followed."""
+    """The fleet's data directory holds the key; a link that waits in its place is replaced."""
     victim = tmp_path / "bashrc"
     victim.write_text("export A=1\n")
     folder = tmp_path / "known_hosts.d"

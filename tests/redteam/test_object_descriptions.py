@@ -1,4 +1,4 @@
-"""What EVIDENCE says of its objects is checked before it is listed or used as a subject."""
+"""Descriptions of objects in EVIDENCE are checked before they are listed or used as a subject."""
 
 import base64
 from collections.abc import Mapping

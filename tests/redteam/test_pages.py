@@ -25,7 +25,7 @@ ENUMS = {"outcome"}
 
 
 class Elements(HTMLParser):
-    """The elements of a page, with the names of their attributes."""
+    """Collects the elements of a page, with the names of their attributes."""
 
     def __init__(self) -> None:
         """Start with none."""
@@ -33,7 +33,7 @@ class Elements(HTMLParser):
         self.found: list[tuple[str, tuple[str, ...]]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Keep one."""
+        """Keep the element's name and those of its attributes."""
         self.found.append((tag, tuple(name for name, _ in attrs)))
 
 

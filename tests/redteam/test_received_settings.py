@@ -72,7 +72,7 @@ REQUESTED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("key", REQUESTED)
 @pytest.mark.parametrize("nested", [False, True], ids=["pool", "scaling"])
 def test_request_with_a_module_or_a_file_is_refused(key: str, *, nested: bool) -> None:
-    """With the key and what to do; also where the older `scaling:` section hides it."""
+    """The error names the key and what to do, also where the older `scaling:` section hides it."""
     given = msgspec.json.decode(
         msgspec.json.encode(REQUESTED[key]).replace(b"PLUGIN", PLUGIN.encode())
     )
@@ -138,7 +138,7 @@ def test_launch_names_no_file_of_the_host(tmp_path: Path) -> None:
 
 
 def test_secrets_of_a_pool_are_not_stored() -> None:
-    """Of a metrics source only the type is; `${NAME}` of other plugins stays a reference."""
+    """Only a metrics source's type is stored; `${NAME}` of other plugins stays a reference."""
     text = """
     providers: {fake: {}}
     pools:

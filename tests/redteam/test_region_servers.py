@@ -86,7 +86,7 @@ async def answered(bus: NatsBus, subject: str) -> bytes:
 
 
 async def hears(client: Client) -> bool:
-    """Whether the thief's server is connected: a heartbeat of the region's pool is stored."""
+    """Return whether the thief's server is connected: a heartbeat of its pool is stored."""
     with suppress(nats.errors.Error):
         return b'"seq"' in (await client.request(MARK, b"{}", timeout=1)).data
     return False
@@ -94,7 +94,7 @@ async def hears(client: Client) -> bool:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def stolen(served: ServedRegion, tmp_path: Path) -> AsyncIterator[Client]:
-    """A thief with the region's credentials."""
+    """Yield the connection of a thief who has the region's credentials."""
     file = served.hub.directory / REGIONS / "eu" / CREDENTIALS
     async with thief(served, tmp_path, file) as client:
         await eventually(lambda: hears(client), within_seconds=20)
@@ -151,7 +151,7 @@ async def test_agents_do_there_what_they_do_at_the_fleets_servers(
 
 
 async def test_an_operator_reads_the_log_of_an_agent_there(served: ServedRegion) -> None:
-    """Over both servers, also once the subscription at the region's server was used up."""
+    """The lines cross both servers, also once the subscription at the region's was used up."""
     agent = await connected(served.region, "agent:eu/n1")
     operator = await connected(served.hub, "operator")
     subject = subjects.node_command("eu", "n1", "logs")
@@ -168,7 +168,7 @@ async def test_an_operator_reads_the_log_of_an_agent_there(served: ServedRegion)
 
 
 async def test_an_agent_there_is_its_own_node_alone(served: ServedRegion) -> None:
-    """Also under the names that only the way to the fleet's servers has."""
+    """An agent speaks for no other node, also under names that only the way to the fleet has."""
     others = [
         ("publish", subject.replace("*.*", "eu.n2"))
         for pair in NAMES.items()
@@ -283,7 +283,7 @@ async def test_the_credentials_are_no_clients_and_clients_are_no_servers(
 
 
 async def test_a_revoked_region_is_disconnected(tmp_path: Path) -> None:
-    """Within seconds of the push; then no one answers its agents."""
+    """The connection ends within seconds of the push; then no one answers the region's agents."""
     async with serving_region(tmp_path, ["eu"]) as served:
         agent = await connected(served.region, "agent:eu/n1")
 
@@ -308,7 +308,7 @@ async def test_a_revoked_region_is_disconnected(tmp_path: Path) -> None:
 
 
 async def test_a_lost_server_is_replaced_by_its_files(tmp_path: Path) -> None:
-    """On an empty disk; the agents find it by themselves, and what they report is stored once."""
+    """The new server starts on an empty disk; agents find it, and their reports are stored once."""
     async with serving_region(tmp_path, ["eu"]) as served:
         agent = await connected(served.region, "agent:eu/n1")
         admin = await connected(served.hub, "admin")

@@ -62,7 +62,7 @@ AT = NOW.timestamp()
 
 
 def instance(node: str, key: str) -> InstanceRecord:
-    """A running node."""
+    """Return the record of a running node."""
     launch = LaunchSpec(fleet="f", provider="aws", instance_type="t")
     made = instance_decisions.intended_record("training", node, launch, "", datetime.now(UTC))
     return replace(made, state="running", agent_key=key)
@@ -84,7 +84,7 @@ class Place:
         self.failures = FailureRegister(CollectorRegistry())
 
     async def enrolled(self, node: str) -> ConnectOptions:
-        """How a node connects that was given credentials."""
+        """Return the connect options of a node that was given credentials."""
         key = Key(new_seed("user"))
         keys = read_agent_keys(self.secured.directory / SIGNING_FILE)
         now = datetime.now(UTC)
@@ -111,7 +111,7 @@ class Place:
             running.cancel()
 
     async def refused(self, options: ConnectOptions) -> bool:
-        """Whether the server refuses a new connection; a busy machine may answer late."""
+        """Return whether the server refuses a new connection; a busy machine may answer late."""
         async with asyncio.timeout(20):
             while True:
                 try:
@@ -126,7 +126,7 @@ class Place:
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    """A secured server."""
+    """Yield a secured server, with the provisioner's connection to it."""
     directory = nats_config(tmp_path / "bus")
     async with serving_secured(directory, tmp_path / "nats") as secured:
         bus = await NatsBus.connect(secured.options("provisioner"))
@@ -135,7 +135,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 async def test_a_terminated_nodes_connection_ends_and_others_go_on(place: Place) -> None:
-    """And new connections with its credentials, which may have been copied, are refused."""
+    """New connections with the node's credentials, which may have been copied, are refused too."""
     options = {node: await place.enrolled(node) for node in ("n1", "n2")}
     buses = {node: await NatsBus.connect(each) for node, each in options.items()}
     with place.provisioner():
@@ -153,7 +153,7 @@ async def test_a_terminated_nodes_connection_ends_and_others_go_on(place: Place)
 async def test_a_replaced_revocation_file_needs_no_restart(
     place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after `rotate operator-key`: the old key is refused, and what it missed is made up for."""
+    """The old key is refused after `rotate operator-key`; missed revocations are made up for."""
     monkeypatch.setattr(credentials_revoker, "CHECK_SECONDS", 0.2)
     good = place.secured.directory / REVOCATION_FILE
     file = place.directory / REVOCATION_FILE
@@ -191,7 +191,7 @@ async def ended(bus: NatsBus) -> None:
 async def test_a_flooding_node_is_disconnected_until_an_operator_readmits_it(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From its facts to the end of its connection, and back; another node goes on."""
+    """A flood of facts ends a node's connection until it is readmitted; another node goes on."""
     monkeypatch.setattr(flood_watch, "GROWTH_MIN", 1)
     monkeypatch.setattr(flood_watch, "EXCESS_MAX", 20.0)
     monkeypatch.setattr(flood_watch, "FACTS_PER_SECOND_MAX", 0.1)
@@ -262,7 +262,7 @@ async def test_a_flooding_node_is_disconnected_until_an_operator_readmits_it(
 async def test_a_node_whose_key_was_revoked_by_mistake_is_reported_and_not_lost(
     place: Place,
 ) -> None:
-    """As after INSTANCES was rolled back to before it was readmitted."""
+    """A rollback of INSTANCES to before a node was readmitted has this effect."""
     options = await place.enrolled("n1")
     record = await place.store.get("training.n1")
     assert record is not None
@@ -316,7 +316,7 @@ async def test_what_terminated_while_no_provisioner_ran_is_revoked_by_the_next(
 def test_a_revoked_key_stays_until_its_credentials_have_expired(
     current: dict[str, int], gone: dict[str, float], now: float
 ) -> None:
-    """Whether the server lists it or INSTANCES; then it is removed, so the list is bounded."""
+    """A key listed by the server or INSTANCES is removed after that, so the list is bounded."""
     found = merge(current, gone, now)
 
     assert all(until > now for until in found.values())
@@ -353,7 +353,7 @@ def test_ten_thousand_terminated_nodes_fit_the_accounts_token(tmp_path: Path) ->
     ],
 )
 def test_only_what_is_gone_is_revoked(state: str, key: str, *, revoked: bool) -> None:
-    """Until its last credentials have expired, and an hour, because clocks differ."""
+    """The key is revoked until its last credentials have expired, and an hour, as clocks differ."""
     record = replace(instance("n1", key), state=state, terminated_at=NOW)
     if state == "disconnected":
         record = replace(record, state="running", disconnected_at=NOW)

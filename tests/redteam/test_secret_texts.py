@@ -108,7 +108,7 @@ async def test_metrics_source_keeps_its_query_and_shows_no_url(head: str, body: 
 
 
 async def test_long_answer_is_read_to_the_limit_only() -> None:
-    """Of an endless answer no more is read than is kept."""
+    """No more of an endless answer is read than is kept."""
     async with answering("HTTP/1.1 200 OK", b"x" * 3_000_000) as (host, _):
         client = bounded_client(bytes_max=1_000_000)
         with pytest.raises(httpx.ReadError, match="longer than 1000000 bytes"):
@@ -136,7 +136,7 @@ def test_every_http_client_is_bounded() -> None:
     ],
 )
 def test_registered_secret_is_removed_from_errors_logs_and_traces(repeated: str) -> None:
-    """Where another system's text repeats it."""
+    """A secret is removed where another system's text repeats it."""
     register_secret(f"https://user:{CANARY}@h/x?token={CANARY}%2B1")
     exporter = InMemorySpanExporter()
     tracing = Tracing("t", SimpleSpanProcessor(exporter))
@@ -234,7 +234,7 @@ PUBLIC: dict[str, str] = {
     "kind", structs_in(Settings, *OPTIONS.values()), ids=lambda each: each.__qualname__
 )
 def test_setting_with_the_name_of_a_secret_is_one(kind: type[Setting]) -> None:
-    """Or names a file or variable with it; a new one is found by its name."""
+    """A field named like a secret is one, or names a file or variable; new ones are found so."""
     hints: dict[str, Any] = get_type_hints(kind, include_extras=True)
     suspicious = [
         name

@@ -1,4 +1,4 @@
-"""What one service's credentials reach of the others': generated, on a real server."""
+"""One service's credentials reach nothing that only others need: generated, on a real server."""
 
 import json
 from contextlib import suppress
@@ -101,7 +101,7 @@ async def test_a_service_takes_nothing_out_of_anothers_work_queue(
 async def test_a_service_settles_and_deletes_no_durable_of_another(
     secured: Secured, who: str
 ) -> None:
-    """Nor may the notifier, which has durables whose names only the configuration knows."""
+    """The notifier may not either, which has durables whose names only the configuration knows."""
     wanted = [
         each
         for durable in DURABLES
@@ -175,7 +175,7 @@ def test_a_service_may_make_the_calls_that_it_needs_and_no_others(who: str) -> N
 
 @pytest.mark.parametrize("who", SERVICES)
 async def test_what_no_service_needs_is_refused(secured: Secured, who: str) -> None:
-    """The server's own state, lists, and the durables of others."""
+    """A service reads neither the server's own state, nor lists, nor the durables of others."""
     wanted = [
         "INFO",
         "STREAM.NAMES",
@@ -237,7 +237,7 @@ async def test_no_answer_is_stored_as_a_record(secured: Secured, who: str) -> No
 
 @pytest.mark.parametrize("deliver", [VICTIM, "navarch.v1.saga.s1.saga.started"])
 async def test_a_consumer_delivers_into_no_stream(secured: Secured, deliver: str) -> None:
-    """It is the streams' account in which it delivers: to subscribers, of which there are none."""
+    """A consumer delivers in the streams' account, to subscribers, of which there are none."""
     marker = await plain(secured, "admin")
     before = await marked_sequences(marker)
     client = await plain(secured, "metrics")

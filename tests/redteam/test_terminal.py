@@ -67,7 +67,7 @@ def stored_fault(text: str) -> Stored:
 
 
 def gpu_view(text: str, health: str) -> GpuView:
-    """A forged GPU."""
+    """Return a forged GPU."""
     names = dict.fromkeys(("uuid", "serial", "pci", "name"), text)
     why = dict.fromkeys(("action", "rule", "reason", "fault", "kind", "since"), text)
     return GpuView(index=0, health=health, cordoned=True, **names, **why)
@@ -100,7 +100,7 @@ def node_view(text: str) -> NodeView:
 
 
 def pool_view(text: str) -> PoolView:
-    """A forged answer about a pool."""
+    """Return a forged answer about a pool."""
     counts = dict.fromkeys(
         ("desired", "nodes", "active", "healthy", "unhealthy", "cordoned", "min_nodes"), 1
     )
@@ -120,7 +120,7 @@ def pool_view(text: str) -> PoolView:
 
 
 def instance(text: str) -> InstanceRecord:
-    """A record with a provider's error."""
+    """Return a record with a provider's error."""
     launch = LaunchSpec(fleet="f", provider=text, instance_type=text)
     return InstanceRecord(
         pool="training",
@@ -136,7 +136,7 @@ def instance(text: str) -> InstanceRecord:
 
 
 def bundle(text: str) -> EvidenceBundle:
-    """Evidence of a node."""
+    """Return the evidence of a node."""
     return EvidenceBundle(
         pool="training",
         node="n1",
@@ -162,7 +162,7 @@ BOOT = next(each for each in NODE_TYPES if each.__name__ == "BootChecked")
 
 
 def why(text: str) -> str:
-    """`navarch why`."""
+    """Return the output of `navarch why`."""
     node = NodeRecord(pool="training", node="n1", health="unhealthy", health_reason=text)
     held = Block(gate="fault", text=text, remedy=text)
     present = BlockedNode(fault=text, blocked=(held,), next=text)
@@ -171,7 +171,7 @@ def why(text: str) -> str:
 
 
 def saga(text: str) -> Progress:
-    """A saga's state."""
+    """Return a saga's state."""
     return Progress(
         saga=text,
         kind=text,
@@ -188,7 +188,7 @@ def saga(text: str) -> Progress:
 
 
 def dry_run(text: str) -> str:
-    """`--dry-run`."""
+    """Return the output of a command with `--dry-run`."""
     return dry_run_output.page(
         DryRun(
             verb=text,
@@ -205,7 +205,7 @@ def dry_run(text: str) -> str:
 
 
 def offering(text: str) -> OfferingView:
-    """An offering, from an example."""
+    """Return an offering, made from an example."""
     plain = json.loads(example(OfferingView)) | dict.fromkeys(
         ("provider", "region", "zone", "instance_type", "reason", "gpu"), text
     )
@@ -213,7 +213,7 @@ def offering(text: str) -> OfferingView:
 
 
 def table(headers: Any, rows: Any) -> str:
-    """A table in colour."""
+    """Return a table in colour."""
     return columns(headers, rows, colour=True)
 
 
@@ -291,7 +291,7 @@ OUTPUTS: Final[dict[str, Callable[[str], str]]] = {
 
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_an_output_shows_hostile_text_and_obeys_none_of_it(output: str) -> None:
-    """It is escaped, adds no line, and has no colour but that of the command itself."""
+    """The text is escaped, adds no line, and has no colour but that of the command itself."""
     make = OUTPUTS[output]
     for name, text in HOSTILE.items():
         plain, found = (to_terminal(make(each)) for each in ("x", text))
@@ -323,7 +323,7 @@ def test_json_is_escaped_and_stays_the_same_document(
 def test_yaml_is_escaped_and_stays_the_same_document(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`-o yaml` on a terminal."""
+    """A command with `-o yaml` prints escaped text that is read as the same values."""
     console.write_data(Format.YAML, {"reason": HOSTILE[name]})
     found = capsys.readouterr().out
     assert not UNSAFE.search(found)
@@ -332,7 +332,7 @@ def test_yaml_is_escaped_and_stays_the_same_document(
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_log_lines_are_escaped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that services write, and those that `navarch serve` prints."""
+    """Lines that services write are escaped, and so are those that `navarch serve` prints."""
     text = HOSTILE[name]
     record = logging.LogRecord("n", logging.INFO, "f", 1, text, None, None)
     record.reason = text
@@ -410,7 +410,7 @@ def messages(draw: st.DrawFn) -> bytes:
 
 @given(messages())
 def test_no_message_that_can_be_decoded_controls_a_terminal(data: bytes) -> None:
-    """Whatever its texts are, an event is one line without a character that a terminal obeys."""
+    """An event of any text is one line without a character that a terminal obeys."""
     message = next(
         each
         for each in (codec.decode(data) for codec in CODECS)

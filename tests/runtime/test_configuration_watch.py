@@ -22,7 +22,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def watched(*files: Path) -> AsyncIterator[asyncio.Queue[str]]:
-    """What the first file has at each change that is noticed."""
+    """Yield a queue of the first file's content at each change that is noticed."""
     found: asyncio.Queue[str] = asyncio.Queue()
     watch = ConfigurationWatch(files, lambda: found.put_nowait(files[0].read_text()))
     running = asyncio.create_task(watch.run())
@@ -38,25 +38,25 @@ async def watched(*files: Path) -> AsyncIterator[asyncio.Queue[str]]:
 
 
 def written(file: Path) -> None:
-    """As `cat > file` does."""
+    """Write the file in place, as `cat > file` does."""
     file.write_text("b")
 
 
 def renamed(file: Path) -> None:
-    """As editors do, and whatever writes atomically."""
+    """Rename a draft to the file, as editors do, and whatever writes atomically."""
     draft = file.with_suffix(".new")
     draft.write_text("b")
     draft.replace(file)
 
 
 def removed_and_made(file: Path) -> None:
-    """As some editors and copies do."""
+    """Remove the file and write it again, as some editors and copies do."""
     file.unlink()
     file.write_text("b")
 
 
 def through_a_backup(file: Path) -> None:
-    """As vim with `backup`: the old one is renamed, the new one written."""
+    """Rename the old file and write the new one, as vim does with `backup`."""
     file.rename(file.with_suffix(".bak"))
     file.write_text("b")
 
@@ -114,7 +114,7 @@ async def test_a_file_that_is_half_written_changes_nothing(tmp_path: Path) -> No
 
 
 async def test_a_file_mounted_by_itself_is_watched(tmp_path: Path) -> None:
-    """Its directory reports nothing: it is written through another name, of another directory."""
+    """A mounted file's directory reports nothing: the file is written through another name."""
     (tmp_path / "host").mkdir()
     (tmp_path / "container").mkdir()
     file, mounted = tmp_path / "host" / "navarch.yaml", tmp_path / "container" / "navarch.yaml"
@@ -128,7 +128,7 @@ async def test_a_file_mounted_by_itself_is_watched(tmp_path: Path) -> None:
 async def test_without_notifications_the_file_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where the kernel's watches are used up; the log says so."""
+    """A file is still read when the kernel's watches are used up; the log says so."""
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(24, "Too many open files")

@@ -73,7 +73,7 @@ async def test_messages_of_one_key_are_handled_in_order_and_others_beside_them(
 async def test_what_fails_is_tried_again_with_growing_waits(
     any_bus, durable, handler, looping, failure
 ):
-    """Whatever the handler raises: the message comes back, later each time, until it is handled."""
+    """A message whose handler raises comes back, later each time, until it is handled."""
     spec = await durable(NODES, ack_wait_seconds=30)
     handler.failures = [failure] * 3
     loop = asyncio.get_running_loop()
@@ -106,7 +106,7 @@ async def test_a_retry_may_name_its_own_wait(any_bus, durable, handler, looping)
 
 
 async def test_what_always_fails_becomes_a_dead_letter(any_bus, durable, handler, looping):
-    """After its deliveries it is set aside with the reason and its bytes, and is not lost."""
+    """A message that has used up its deliveries is set aside with the reason and its bytes."""
     spec = await durable(NODES, ack_wait_seconds=30, failures_max=3)
     handler.failures = [ValueError(f"try {number}") for number in range(3)]
     async with looping(any_bus, spec, handler):
@@ -155,7 +155,7 @@ async def test_what_a_dead_letter_would_have_done_is_made_up_for(
 async def test_a_bus_that_refuses_gives_no_message_up(
     any_bus, durable, handler, looping, failure, monkeypatch
 ):
-    """However often: only its content, or a handler that raises, ends a message."""
+    """Only its content, or a handler that raises, ends a message; refusals of the bus never do."""
     monkeypatch.setattr("services.runtime.consumer_loop.BACKOFF_MAX_SECONDS", 0.01)
     monkeypatch.setattr("services.primitives.errors.UNREADABLE_SECONDS", 0.01)
     if isinstance(failure, UnreadableRecord):
@@ -234,7 +234,7 @@ async def test_what_a_handler_rejects_is_dead_at_once(any_bus, durable, handler,
 
 
 async def test_an_unknown_type_is_acknowledged_and_counted(any_bus, durable, handler, looping):
-    """It is a newer release's message, and none of our business."""
+    """A message of a newer release's type concerns no handler of this one."""
     spec = await durable(NODES)
     async with looping(any_bus, spec, handler):
         await any_bus.publish(subject("n"), b'{"type": "io.navarch.agent.event.v9.new", "x": 1}')
@@ -265,7 +265,7 @@ GARBAGE = {
 async def test_garbage_is_dead_lettered_and_the_loop_lives_on(
     any_bus, durable, handler, looping, data, reason
 ):
-    """With the reason and, up to a bound, the bytes; what comes after it is handled."""
+    """The letter has the reason and, up to a bound, the bytes; what comes after it is handled."""
     spec = await durable(NODES)
     async with looping(any_bus, spec, handler):
         await any_bus.publish(subject("n"), data)

@@ -41,7 +41,7 @@ async def publish(bus, number: int) -> int:
 
 
 async def letters(bus, durable: str) -> list:
-    """The dead letters of a durable."""
+    """Return the dead letters of a durable."""
     found = await bus.read(DEAD.name, subjects.dead("EVENTS", durable))
     return [dead_codec.decode(each.data) for each in found]
 
@@ -77,7 +77,7 @@ async def test_a_message_that_ends_its_process_is_set_aside_and_all_others_are_h
 
 
 def guard_of(bus, replica: str, instruments: Instruments) -> CrashGuard:
-    """A process's guard."""
+    """Return the guard of one process."""
     clock = SystemClock()
     failures = instruments.failures
     return CrashGuard(bus, clock, "test", replica, failures, doubt_seconds=DOUBT_SECONDS)
@@ -267,7 +267,7 @@ async def test_the_command_of_an_alert_replays_the_message(any_bus, durable, tex
 
 
 async def test_a_replay_ends_the_report_of_another_process(any_bus, durable):
-    """Also where this process has not looked since the other one set the message aside."""
+    """The report ends also where this process has not looked since the other one made it."""
     spec = await durable(NODES, ack_wait_seconds=30)
     sequence = await publish(any_bus, 1)
     (stored,) = await any_bus.read("EVENTS", NODES, after=sequence - 1)
@@ -298,7 +298,7 @@ async def test_an_answered_delivery_is_no_death(any_bus, durable, handler, loopi
 
 
 async def test_a_process_that_answers_late_is_not_dead(any_bus, durable, handler, looping):
-    """What was named beside the message is removed while another replica doubts: it is handled."""
+    """A message whose accusation is removed while another replica doubts is handled."""
     spec = await durable(NODES, ack_wait_seconds=30)
     sequence = await publish(any_bus, 1)
     key = await accuse(any_bus, spec.name, sequence, DEATHS_MAX)

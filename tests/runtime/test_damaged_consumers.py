@@ -47,7 +47,7 @@ async def taken(bus: NatsBus, last: bytes) -> list[bytes]:
 
 
 def watch(bus: NatsBus) -> DurableWatch:
-    """What a service looks at its durable with."""
+    """Return the watch with which a service looks at its durable."""
     failures = FailureRegister(CollectorRegistry())
     return DurableWatch(bus, SystemClock(), POOL_NODE_EVENTS, failures, 1)
 
@@ -68,7 +68,7 @@ async def begun(server: EmbeddedServer) -> None:
 
 
 def files(directory: Path) -> Path:
-    """The folder of the durable's files."""
+    """Return the folder of the durable's files."""
     streams = directory / STORE_FOLDER / "jetstream" / OPEN_ACCOUNT / STREAMS
     return streams / EVENTS.name / "obs" / POOL_NODE_EVENTS.name
 

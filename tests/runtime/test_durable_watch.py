@@ -23,7 +23,7 @@ def lost(number: int) -> bytes:
 
 
 async def test_it_begins_where_it_had_come_to(any_bus, durable, handler, looping):
-    """What was settled does not come again, and what came meanwhile is not passed over."""
+    """Settled messages do not come again, and those that came meanwhile are not passed over."""
     spec = await durable(SUBJECT)
     failures = handler.instruments.failures
     watch = DurableWatch(any_bus, SystemClock(), spec, failures, 1)
@@ -67,7 +67,7 @@ async def test_what_was_rolled_back_is_delivered_from_the_beginning(any_bus, dur
 async def test_nothing_of_a_stream_that_was_created_again_is_passed_over(
     any_bus, durable, handler, looping
 ):
-    """It counts from one again, and may soon be beyond what was settled in the lost one."""
+    """A new stream counts from one, and may soon be beyond what was settled in the lost one."""
     spec = await durable(SUBJECT)
     watch = DurableWatch(any_bus, SystemClock(), spec, handler.instruments.failures, 1)
     async with looping(any_bus, spec, handler), asyncio.timeout(60):

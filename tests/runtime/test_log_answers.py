@@ -1,4 +1,4 @@
-"""What a process answers about its log: the newest lines, bounded, redacted and escaped."""
+"""A process answers with the newest lines of its log, bounded, redacted and escaped."""
 
 import json
 import logging
@@ -45,12 +45,12 @@ class Clock(SystemClock):
 
 
 def line(text: str, seconds: float = NOW, origin: str = "") -> KeptLine:
-    """A kept line."""
+    """Return a kept line."""
     return KeptLine(seconds, "INFO", text, origin)
 
 
 def memory_of(*lines: KeptLine) -> LogMemory:
-    """A memory without limits of its own."""
+    """Return a memory of the lines whose limits they do not reach."""
     memory = LogMemory(100_000, 100_000_000, NOW - 100)
     for each in lines:
         memory.add(each)
@@ -60,12 +60,12 @@ def memory_of(*lines: KeptLine) -> LogMemory:
 def shown(
     kept: list[KeptLine], request: LogRequest | None = None, bytes_max: int = 1 << 20
 ) -> LogExcerpt:
-    """What is handed out of these lines."""
+    """Return what is handed out of the kept lines."""
     return excerpt("n1", request or LogRequest(), kept, NOW - 100, NOW, bytes_max)
 
 
 def texts(found: LogExcerpt) -> list[str]:
-    """Of the lines."""
+    """Return the texts of an excerpt's lines."""
     return [each.text for each in found.lines]
 
 
@@ -74,7 +74,7 @@ def texts(found: LogExcerpt) -> list[str]:
 def test_an_excerpt_keeps_both_limits_and_has_the_newest_lines(
     given_texts: list[str], lines: int, bytes_max: int
 ) -> None:
-    """Of whatever text; what does not fit is counted."""
+    """An excerpt of any text keeps both limits, and counts the lines that do not fit."""
     kept = [line(text, NOW - 60 + number) for number, text in enumerate(given_texts)]
     found = shown(kept, LogRequest(lines=lines), bytes_max)
     envelope = len(encode(msgspec.structs.replace(found, lines=())))
@@ -86,7 +86,7 @@ def test_an_excerpt_keeps_both_limits_and_has_the_newest_lines(
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_text_is_one_line_of_visible_characters(text: str) -> None:
-    """Also where it is the worst that an answer can hold."""
+    """The worst text that an answer can hold stays within its limits, too."""
     (found,) = texts(shown([line(text)]))
     assert not UNSAFE.search(found)
     assert "\n" not in found
@@ -130,7 +130,7 @@ def test_a_memory_keeps_both_limits_and_says_since_when() -> None:
 
 
 def test_the_handler_keeps_message_fields_and_the_end_of_a_traceback() -> None:
-    """As the log has them; a record that cannot be written is no failure of who logs it."""
+    """Lines are kept as the log has them; one that cannot be written fails no caller."""
     with remembered(10, 100_000, Clock().now) as memory:
         log = logging.getLogger("test_log_answers")
         log.warning("disk %d", 7, extra={"http": "http://x"})
@@ -215,6 +215,6 @@ async def test_only_what_is_asked_for_is_answered() -> None:
 
 
 def test_every_answer_fits_one_message() -> None:
-    """With room for what is around the lines."""
+    """The limits leave room for what is around the lines."""
     assert log_excerpts.AGENT_EXCERPT_BYTES_MAX < AGENT_BYTES_MAX - 4_096
     assert log_excerpts.SERVICE_EXCERPT_BYTES_MAX < MESSAGE_BYTES_MAX - 4_096

@@ -10,7 +10,7 @@ from services.runtime.logs import LINES_MAX, TEXT_CHARS_MAX, JsonFormatter, Plug
 
 
 def test_long_texts_are_cut() -> None:
-    """The head of a message and of a field, the end of a traceback."""
+    """The head of a message and of a field is kept, and the end of a traceback."""
     try:
         json.loads("v" * 1_000_000 + "end")
     except ValueError as error:

@@ -25,7 +25,7 @@ VALUES = st.dictionaries(
 
 
 class One(Collector):
-    """A collector of one metric."""
+    """Collects a single given metric."""
 
     def __init__(self, metric) -> None:
         self._metric = metric
@@ -38,7 +38,7 @@ class One(Collector):
 
 
 def registry(metric) -> CollectorRegistry:
-    """A registry with a table and a counter."""
+    """Return a registry with a table and a counter."""
     found = CollectorRegistry()
     found.register(One(metric))
     Counter("c_total", "Counts", ["x"], registry=found).labels("1").inc(2, {"trace_id": "ab"})
@@ -56,7 +56,7 @@ def samples(families) -> set[tuple[str, str, str, float]]:
 
 @given(VALUES)
 async def test_a_table_is_what_the_library_would_write(values) -> None:
-    """Whatever its labels contain."""
+    """The text is the same whatever the table's labels contain."""
     table = GaugeTable("g", "Gauges", ("a", "b"), values)
     family = GaugeMetricFamily("g", "Gauges", labels=["a", "b"])
     for labels, value in values.items():

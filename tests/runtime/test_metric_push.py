@@ -22,7 +22,7 @@ TRACE = {"trace_id": "0af7651916cd43dd8448eb211c80319c", "span_id": "b7ad6b71692
 
 
 class Table(Collector):
-    """Many gauges."""
+    """Collects a table of many gauges."""
 
     def __init__(self, count: int) -> None:
         self._values = {(str(i), 'a"\n'): float(i) for i in range(count)}
@@ -35,7 +35,7 @@ class Table(Collector):
 
 
 def filled(count: int = 3) -> CollectorRegistry:
-    """A registry with one metric of each type."""
+    """Return a registry with one metric of each type."""
     found = CollectorRegistry()
     found.register(Table(count))
     Counter("c_total", "Counts", ["x"], registry=found).labels("1").inc(2, TRACE)
@@ -48,7 +48,7 @@ def filled(count: int = 3) -> CollectorRegistry:
 
 
 def push_to(receiver: OtlpReceiver, registry: CollectorRegistry) -> MetricPush:
-    """What sends a registry there."""
+    """Return the push that sends a registry to a receiver."""
     found = metric_push(receiver.url, "test", "test-1", registry, SystemClock())
     assert found is not None
     return found
@@ -137,7 +137,7 @@ async def test_no_collector_ends_or_delays_the_service(
 def test_the_environment_can_name_the_collector(
     variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for any program that uses OpenTelemetry; without it nothing is loaded."""
+    """OpenTelemetry's variables name it, as for any program; without one nothing is loaded."""
     for each in VARIABLES:
         monkeypatch.delenv(each, raising=False)
     if variable:
@@ -148,7 +148,7 @@ def test_the_environment_can_name_the_collector(
 
 @pytest.mark.slow
 async def test_every_process_sends_its_metrics(server: EmbeddedServer, tmp_path: Path) -> None:
-    """A service and the gateway, by one setting, under names of their own."""
+    """One setting makes a service and the gateway send, each under a name of its own."""
     file = tmp_path / "navarch.yaml"
     async with otlp_receiver() as receiver:
         file.write_text(f"metrics: {{otlp_endpoint: '{receiver.url}'}}\n")

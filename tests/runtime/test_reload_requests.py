@@ -35,13 +35,13 @@ async def in_terminal(command: str, said: Path) -> AsyncIterator[int]:
 
 
 async def lines(said: Path, count: int) -> list[str]:
-    """What the program has written, once that is so many lines."""
+    """Return what the program has written, once that is so many lines."""
     found = said.read_text().splitlines() if said.exists() else []
     return found if len(found) >= count else []
 
 
 def pid_of(said: Path) -> int:
-    """The program's process."""
+    """Return the id of the program's process."""
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
             command = (entry / "cmdline").read_bytes().split(b"\0")
@@ -52,7 +52,7 @@ def pid_of(said: Path) -> int:
 
 @pytest.mark.parametrize("start", ["exec {}", "{}; true", "{} & wait"])
 async def test_a_closed_terminal_ends_the_process_in_order(tmp_path: Path, start: str) -> None:
-    """Whether the kernel or the shell sends the signal; the same signal before was a request."""
+    """The kernel's and the shell's signal end it; the same signal before was a request."""
     said = tmp_path / "said"
     async with in_terminal(start.format(f"{PROGRAM} {said}"), said) as terminal:
         os.kill(pid_of(said), signal.SIGHUP)
@@ -72,7 +72,7 @@ async def test_a_closed_terminal_ends_the_process_in_order(tmp_path: Path, start
     ],
 )
 async def test_a_process_may_outlive_its_terminal(tmp_path: Path, start: str, signals: int) -> None:
-    """Where the terminal's SIGHUP is ignored or never comes; what comes later is a request."""
+    """A process whose terminal's SIGHUP is ignored or never comes goes on; later ones request."""
     said = tmp_path / "said"
     async with in_terminal(start.format(f"{PROGRAM} {said}"), said) as terminal:
         pid = pid_of(said)
@@ -88,7 +88,7 @@ async def test_a_process_may_outlive_its_terminal(tmp_path: Path, start: str, si
 
 
 async def test_without_a_terminal_sighup_is_a_request(tmp_path: Path) -> None:
-    """As under systemd, in a container, and in a process of `navarch serve`."""
+    """A process has no terminal under systemd, in a container, and under `navarch serve`."""
     said = tmp_path / "said"
     process = await asyncio.create_subprocess_exec(
         *shlex.split(PROGRAM), said, cwd=path_of("."), start_new_session=True

@@ -68,7 +68,7 @@ class LostAnswer(MemoryBus):
     lost = False
 
     async def publish(self, *args: Any, **named: Any) -> int:
-        """Publish."""
+        """Publish the message, and raise an error for a lost answer the first time."""
         sequence = await super().publish(*args, **named)
         if not self.lost:
             self.lost = True
@@ -77,7 +77,7 @@ class LostAnswer(MemoryBus):
 
 
 def test_an_end_follows_a_beginning_that_may_be_stored() -> None:
-    """It was over before its publication was tried again: its alert would stay open."""
+    """A failure that was over before its publication was tried again would stay an open alert."""
 
     async def run() -> None:
         clock = VirtualClock()
@@ -104,7 +104,7 @@ def test_an_end_follows_a_beginning_that_may_be_stored() -> None:
 
 @pytest.mark.parametrize("lives", [True, False])
 def test_operators_have_one_alert_and_one_end(*, lives: bool) -> None:
-    """However often it is published again; the alert of a process that died ends after a while."""
+    """Repetitions raise no second alert; that of a process that died ends after a while."""
     channel = RecordingChannel()
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""How many messages of one sender pass, whatever is sent."""
+"""The number of messages of one sender that pass is bounded, whatever is sent."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +35,7 @@ def test_of_equal_messages_some_pass_and_the_rest_is_counted() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, RANK_MAX)), max_size=300))
 def test_the_most_serious_message_always_passes(sent: list[Sent]) -> None:
-    """However many different ones were sent before it, and their number is bounded."""
+    """The most serious one passes after any number of different ones, and few pass in all."""
     quota = SenderQuota(LIMIT, 0.0)
     flood = [(1_000 + number, 0) for number in range(SENDER_MAX)]
     found = passed(quota, [*flood, *sent])[len(flood) :]

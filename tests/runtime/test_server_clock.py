@@ -43,7 +43,7 @@ async def test_it_shows_the_servers_time_whatever_the_hosts_clock_says(
 
 
 async def test_a_step_of_the_hosts_clock_does_not_move_it(memory_bus: MemoryBus) -> None:
-    """It goes on by seconds that never go back."""
+    """The server's time goes on by seconds that never go back."""
     host = Shifted(0.0)
     clock = ServerClock(memory_bus, host, Instruments())
     await clock.known()
@@ -55,7 +55,7 @@ async def test_a_step_of_the_hosts_clock_does_not_move_it(memory_bus: MemoryBus)
 
 
 async def test_without_a_server_it_is_the_hosts_own_time(memory_bus: MemoryBus) -> None:
-    """And nothing is taken for known."""
+    """A clock that has reached no server takes nothing for known."""
     clock = ServerClock(memory_bus, SystemClock(), Instruments())
     await memory_bus.close()
 
@@ -77,7 +77,7 @@ async def test_it_is_known_while_the_store_takes_no_writes(
 async def test_a_host_whose_clock_is_wrong_is_logged_once(
     memory_bus: MemoryBus, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the log, and for as long as it is so as a metric."""
+    """The log says so once; a metric shows it for as long as the clock is wrong."""
     instruments = Instruments()
     clock = ServerClock(memory_bus, Shifted(-60.0), instruments)
     with caplog.at_level(logging.WARNING):

@@ -22,7 +22,7 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     ],
 )
 def test_a_span_goes_on_with_its_parents_trace(parent: str, goes_on: bool) -> None:
-    """Under an id of its own, sampled; what is no traceparent begins a new trace."""
+    """A span has an id of its own and is sampled; what is no traceparent begins a new trace."""
     tracing = Tracing("test")
     with tracing.span("work", {"traceparent": parent} if parent else {}):
         version, trace, span, flags = traceparent().split("-")
@@ -48,7 +48,7 @@ def test_a_span_goes_on_with_its_parents_trace(parent: str, goes_on: bool) -> No
 def test_the_environment_can_name_the_collector(
     monkeypatch: pytest.MonkeyPatch, variable: str, sends: bool
 ) -> None:
-    """By OpenTelemetry's variable of all that is sent, or of traces alone; an empty one is none."""
+    """OpenTelemetry's variable for everything, or for traces alone, does; an empty one is none."""
     monkeypatch.setenv(variable, "")
     assert otlp_processor("") is None
     monkeypatch.setenv(variable, "http://127.0.0.1:9")

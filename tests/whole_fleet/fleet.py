@@ -1,4 +1,4 @@
-"""A whole fleet on this machine: nats-server, the five services and local nodes, as processes.
+"""Runs a whole fleet on this machine: nats-server, the five services and local nodes.
 
 Started by the code of `navarch serve`, and observed over the bus and HTTP like any client. The
 services are forked, which starts them without importing everything again.
@@ -88,12 +88,12 @@ class Fleet:
 
     @property
     def url(self) -> str:
-        """The URL of the bus."""
+        """Return the URL of the bus."""
         return self.serving.supervisor.url
 
     @property
     def pids(self) -> dict[str, int]:
-        """Every process of the fleet except the nodes' agents."""
+        """Return the id of every process of the fleet except the nodes' agents."""
         return self.serving.supervisor.pids
 
     # --- nodes --------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class Fleet:
                     return
 
     def kmsg(self, node: str) -> Path:
-        """A node's kernel log."""
+        """Return the path of a node's kernel log."""
         return self.serving.directory / LOCAL_FOLDER / node / "kmsg"
 
     def break_gpu(self, node: NodeRecord, gpu: int = 3) -> str:
@@ -143,7 +143,7 @@ class Fleet:
     # --- the log ------------------------------------------------------------------------------
 
     async def last_sequences(self) -> dict[str, int]:
-        """The last sequences of EVENTS and SAGAS."""
+        """Return the last sequences of EVENTS and SAGAS."""
         return {name: await self.bus.last_sequence(name) for name in (EVENTS.name, SAGAS.name)}
 
     async def first(

@@ -107,7 +107,7 @@ def extremes(  # noqa: C901 - one case a type
 
 
 def variations(kind: inspect.StructType, plain: dict[str, Any], depth: int = DEPTH) -> Any:
-    """The struct with one field at an extreme, and with one field missing."""
+    """Yield the struct with one field at an extreme, and with one field missing."""
     for field in kind.fields:
         for value in extremes(field.type, plain.get(field.encode_name), depth):
             yield plain | {field.encode_name: value}
@@ -123,7 +123,7 @@ class Poison:
 
 
 def poison(pool: str, node: str) -> Iterator[Poison]:
-    """Every message about one pool and one of its nodes."""
+    """Yield every message about one pool and one of its nodes."""
     for golden in everything():
         plain = json.loads(golden.path.read_bytes()) if golden.path.exists() else {}
         subject = _subject(golden.kind, golden.name, pool, node)

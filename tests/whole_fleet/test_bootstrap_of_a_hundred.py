@@ -113,7 +113,7 @@ class ScriptedAgents:
 
 
 class FaultyMachines:
-    """Which machines fail, and how: the first ones whose setup begins."""
+    """Decides which machines fail, and how: the first ones whose setup begins."""
 
     def __init__(self) -> None:
         self.failures: dict[str, str] = {}
@@ -137,7 +137,7 @@ class FaultyMachines:
 
 @pytest.fixture
 async def racks(tmp_path: Path) -> AsyncIterator[Machines]:
-    """Every machine, running."""
+    """Yield every machine, running."""
     (tmp_path / "machines").mkdir()
     async with machines(tmp_path / "machines", NODES_WANTED + SPARE) as all_:
         yield all_

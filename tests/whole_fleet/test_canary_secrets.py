@@ -234,9 +234,9 @@ def test_every_secret_setting_is_planted() -> None:
 async def test_planted_secrets_are_found_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In no stream, bucket, object, file, log, metric, trace, report, command line or variable.
+    """No stream, bucket, object, file, log, metric, trace, report, command or variable has one.
 
-    And where a secret is put into each of these it is found.
+    Where a secret is put into each of these, it is found.
     """
     monkeypatch.setenv("CANARY_KEY", f"{CANARY}-metrics-header")
     (tmp_path / "key").write_text(f"{CANARY}-lambda\n")

@@ -1,4 +1,4 @@
-"""What a running fleet exposes on /metrics is what the catalogue declares."""
+"""A running fleet exposes on /metrics what the catalogue declares."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""XID 79 on node 7, from the line in its kernel log to the first heartbeat of its replacement.
+"""XID 79 on node 7 is followed, from its kernel log to the first heartbeat of its replacement.
 
 Runs the example of docs/follow-one-event.md on real processes, and compares the page with it.
 """
@@ -65,7 +65,7 @@ EXPECTED_SAGAS = [
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What a run has stored, with the names of the page."""
+    """Holds what a run has stored, with the names of the page."""
 
     line: str
     begun: datetime
@@ -86,7 +86,7 @@ class Example:
         return found
 
     def subjects(self) -> set[str]:
-        """Every subject of the run."""
+        """Return every subject of the run."""
         found = {renamed(each.subject) for all_ in self.stored.values() for each in all_}
         return found | {renamed(self.heartbeat.subject)}
 
@@ -146,7 +146,7 @@ async def test_messages_are_stored_in_this_order(example: Example) -> None:
 
 
 async def test_each_message_names_its_cause(example: Example) -> None:
-    """From `cause` to `cause` the last event leads back to the line in the kernel log."""
+    """The last event leads back, from `cause` to `cause`, to the line in the kernel log."""
     messages = {
         message["id"]: message
         for stream in (EVENTS.name, SAGAS.name)
@@ -205,7 +205,7 @@ async def test_page_excerpts_match_the_run(example: Example) -> None:
 
 
 def within(excerpt: Any, message: Any) -> bool:
-    """Whether a message contains all fields of an excerpt."""
+    """Return whether a message contains all fields of an excerpt."""
     match excerpt, message:
         case dict(), dict():
             return all(

@@ -66,7 +66,7 @@ COUNTERS = "navarch_messages_total"
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """One published piece of garbage."""
+    """Records one published piece of garbage."""
 
     subject: str
     shape: str
@@ -76,14 +76,14 @@ class Garbage:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    """A fleet with two nodes."""
+    """Yield a fleet with two nodes."""
     async with serving_fleet(tmp_path_factory.mktemp("garbage"), POOLS) as running:
         yield running
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(fleet: Fleet) -> AsyncIterator[Client]:
-    """A plain NATS client."""
+    """Yield a plain NATS client."""
     connected = await nats.connect(fleet.url)
     yield connected
     await connected.close()
@@ -110,7 +110,7 @@ async def publish_garbage(client: Client, at: list[str]) -> list[Garbage]:
 
 
 def is_stored(subject: str) -> bool:
-    """Whether a stream takes a subject."""
+    """Return whether a stream takes a subject."""
     return any(matches(subject, each.subjects) for each in STREAMS)
 
 
@@ -129,12 +129,12 @@ async def as_copied(bus: Bus, garbage: list[Garbage]) -> list[Garbage]:
 
 
 async def settled(fleet: Fleet, wanted: Counter[tuple[str, str]]) -> bool:
-    """Whether every durable has settled its whole stream and counted the garbage."""
+    """Return whether every durable has settled its whole stream and counted the garbage."""
     return not await busy(fleet.bus) and (await outcomes(fleet)).total() >= wanted.total()
 
 
 async def dead_letters(fleet: Fleet) -> Counter[tuple[str, str, int]]:
-    """Durable, subject and sequence of every dead letter."""
+    """Return durable, subject and sequence of every dead letter."""
     stored = await fleet.bus.read(DEAD.name, subjects.DEAD)
     found = (dead_codec.decode(each.data) for each in stored)
     return Counter(
@@ -145,7 +145,7 @@ async def dead_letters(fleet: Fleet) -> Counter[tuple[str, str, int]]:
 
 
 async def lettered(fleet: Fleet) -> Counter[str]:
-    """How many messages of each durable the dead letters are about."""
+    """Return the number of messages of each durable that the dead letters are about."""
     found: Counter[str] = Counter()
     for stored in await fleet.bus.read(DEAD.name, subjects.DEAD):
         letter = dead_codec.decode(stored.data)
@@ -155,7 +155,7 @@ async def lettered(fleet: Fleet) -> Counter[str]:
 
 
 async def refusals(fleet: Fleet) -> Counter[str]:
-    """How many requests were refused, by type of event."""
+    """Return the number of refused requests, by type of event."""
     stored = await fleet.bus.read(EVENTS.name, subjects.POOL_EVENTS)
     events = (pool_codec.decode(each.data) for each in stored)
     return Counter(
@@ -164,7 +164,7 @@ async def refusals(fleet: Fleet) -> Counter[str]:
 
 
 async def outcomes(fleet: Fleet) -> Counter[tuple[str, str]]:
-    """How many messages each durable settled as garbage, by outcome."""
+    """Return the number of messages that each durable settled as garbage, by outcome."""
     found = await fleet.counters(COUNTERS)
     return Counter(
         {
@@ -236,12 +236,12 @@ async def test_garbage_on_every_subject_is_accounted_for(fleet: Fleet, client: C
 
 
 async def accounted(fleet: Fleet, wanted: Counter[str]) -> bool:
-    """Whether the dead letters are about so many messages, or more."""
+    """Return whether the dead letters are about so many messages, or more."""
     return await lettered(fleet) >= wanted
 
 
 async def open_sagas(fleet: Fleet, node: NodeRecord) -> list[str]:
-    """Sagas about a node, by their logs."""
+    """Return the sagas about a node that have a log."""
     started = await fleet.bus.read(SAGAS.name, subjects.saga_step_wildcard("saga", "started"))
     names = [subjects.parse_saga(each.subject) for each in started]
     return [each.saga for each in names if each and each.saga.startswith(f"replace-{node.node}-")]
@@ -345,7 +345,7 @@ QUERIES = ("nodes", "node", "pools", "sagas", "instances")
 
 @pytest.mark.parametrize("query", QUERIES)
 async def test_garbled_query_is_answered_with_an_error(fleet: Fleet, query: str) -> None:
-    """At once."""
+    """The error is answered at once, so that the caller does not wait for its time-out."""
     for shape in SHAPES.values():
         if shape:  # an empty query asks for everything
             answer = await fleet.bus.request(subjects.query(query), shape, timeout_seconds=60)

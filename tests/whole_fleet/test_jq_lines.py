@@ -37,7 +37,7 @@ async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet
 
 @pytest.fixture
 def unhealthy(fleet: Fleet) -> str:
-    """The unhealthy node."""
+    """Return the name of the unhealthy node."""
     return next(iter(fleet.workload.busy))
 
 
@@ -66,12 +66,12 @@ Expect = Callable[[str, str], None]
 
 
 def is_the_unhealthy_node(unhealthy: str, printed: str) -> None:
-    """One name a line."""
+    """The line prints one name a line."""
     assert printed.split() == [unhealthy]
 
 
 def is_unhealthy(_: str, printed: str) -> None:
-    """One word."""
+    """The line prints one word."""
     assert printed == "unhealthy\n"
 
 
@@ -81,7 +81,7 @@ def is_brief(unhealthy: str, printed: str) -> None:
 
 
 def is_the_fault(_: str, printed: str) -> None:
-    """One fault, with its code and GPU."""
+    """The line prints one fault, with its code and GPU."""
     (event,) = json.loads(printed)
     assert {key: event[key] for key in ("kind", "code", "gpu_index", "result")} == {
         "kind": "xid",

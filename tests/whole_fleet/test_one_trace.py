@@ -27,7 +27,7 @@ ARRIVAL = ("registered", "boot-checked", "verdict")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    """A fleet with one node."""
+    """Yield a fleet with one node."""
     async with serving_fleet(tmp_path_factory.mktemp("traced"), POOLS) as running:
         yield running
 
@@ -45,7 +45,7 @@ def span_of(stored: Stored) -> str:
 async def replacement_messages(
     fleet: Fleet, sequences: dict[str, int], new_node: str
 ) -> list[Stored]:
-    """Every event and saga entry of the replacement, without those of the new node's agent."""
+    """Return the replacement's events and saga entries, without those of the new node's agent."""
     found: list[Stored] = []
     for stream, wildcards in (
         (EVENTS.name, (subjects.NODE_EVENTS, subjects.POOL_EVENTS)),
@@ -87,5 +87,5 @@ async def test_replacement_is_one_trace(
 
 
 def handling(span: Span) -> tuple[str, str]:
-    """Which durable processed which subject in a span."""
+    """Return the durable and the subject that it processed in a span."""
     return span.name.split(" ")[0], span.subject

@@ -1,4 +1,4 @@
-"""A pool with `remediation: ladder`, from a line in the kernel log to the healthy node.
+"""A pool with `remediation: ladder` brings a node from a kernel log line back to health.
 
 Real services and agents; the local provider simulates the GPU reset and the reboot.
 """
@@ -44,7 +44,7 @@ LADDER = """
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    """Two nodes, two GPUs each."""
+    """Yield a fleet of two nodes with two GPUs each."""
     async with serving_fleet(tmp_path_factory.mktemp("ladder"), LADDER) as running:
         yield running
 
@@ -116,7 +116,7 @@ async def test_ladder_tries_the_mildest_remedy_first(fleet: Fleet) -> None:
 
 
 async def test_node_without_its_agent_is_rebooted_by_its_provider(fleet: Fleet) -> None:
-    """Its agent killed, the node is silent, and returns with another boot of the same instance."""
+    """A node whose agent is killed is silent, and returns with another boot of its instance."""
     node = (await fleet.active("ladder", 2))[-1]
     sequence = (await fleet.last_sequences())[EVENTS.name]
     home = fleet.serving.directory / LOCAL_FOLDER / node.node

@@ -86,7 +86,7 @@ async def fleet(
 
 
 async def test_node_is_replaced_with_minimal_permissions(fleet: Fleet) -> None:
-    """From the kernel log line to the admitted node, without a refused publication.
+    """No publication is refused from the kernel log line to the admitted node.
 
     A copy of the replaced node's credentials is refused then, and others are not.
     """
@@ -115,7 +115,7 @@ async def test_node_is_replaced_with_minimal_permissions(fleet: Fleet) -> None:
 
 
 async def login_refused(fleet: Fleet, file: Path) -> bool:
-    """Whether the server refuses the credentials in a file."""
+    """Return whether the server refuses the credentials in a file."""
     nats = NatsSettings(url=fleet.url, creds_file=str(file))
     try:
         bus = await NatsBus.connect(ConnectOptions(settings=nats, name="copy"), seconds_max=5)

@@ -1,4 +1,4 @@
-"""A workload system and a trace collector for a fleet under test, over HTTP.
+"""Serves a workload system and a trace collector for a fleet under test, over HTTP.
 
 Both are real HTTP servers on one free port, and record every request.
 """
@@ -23,7 +23,7 @@ WAIT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """One POST of the notifier."""
+    """Records one POST of the notifier."""
 
     path: str
     body: dict[str, Any]
