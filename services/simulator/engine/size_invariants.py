@@ -1,4 +1,4 @@
-"""Checks which nodes leave for size: none in service while what is not in service counts."""
+"""Checks which nodes leave for size: none in service whose place what is not in service takes."""
 
 from typing import Final
 
@@ -45,10 +45,17 @@ class SizeInvariants:
         if node is None or not _serves(node):
             return
         left = self._not_in_service(pool)
-        if left:
+        # Where as many serve as are wanted, what is left goes as well, a launch once it has ended.
+        if left and self._in_service(pool) < pool.desired:
             self._invariants.fail(
                 f"{saga}: {node.node} is in service and leaves, and {left[0]} counts", saga, *left
             )
+
+    def _in_service(self, pool: PoolRecord) -> int:
+        """Count the nodes that take work and stay."""
+        taken = busy(pool)
+        nodes = [each for each in self._records.live_nodes() if each.pool == pool.name]
+        return sum(1 for each in nodes if _serves(each) and each.node not in taken)
 
     def _not_in_service(self, pool: PoolRecord) -> list[str]:
         """Name what counts towards the size and could leave without ending any work."""
@@ -71,12 +78,12 @@ class SizeInvariants:
         return coming + free
 
     def _stays(self, pool: str, node: str) -> bool:
-        """Whether a node of an open launch is in service by now, or an operator keeps it."""
+        """Return whether a node of an open launch is in service by now, or an operator keeps it."""
         record = self._records.node(node_key(pool, node))
         return record is not None and (record.held_until is not None or _serves(record))
 
 
 def _serves(node: NodeRecord) -> bool:
-    """Whether a node takes work, as far as its record says."""
+    """Return whether a node takes work, as far as its record says."""
     well = node.health in ("healthy", "degraded") and not (node.lost or node.cordoned)
     return node.state == "active" and well and not node.spare
