@@ -127,7 +127,7 @@ class SagaInterventions:
         """Give up a launch whose node the pool no longer wants."""
 
         def entry(state: SagaState) -> SagaEntry | Impossible:
-            return _given_up(state, record, opened, self._clock.now())
+            return self._given_up(state, record, opened, self._clock.now())
 
         await self._intervene(saga, entry)
 
@@ -285,8 +285,25 @@ class SagaInterventions:
         opened = pool.open.get(state.saga) if pool is not None else None
         if pool is None or opened is None or not opened.called_off:
             return entry
-        instead = _given_up(state, pool, opened, entry.time)
+        instead = self._given_up(state, pool, opened, entry.time)
         return entry if isinstance(instead, Impossible) else instead
+
+    def _given_up(
+        self, state: SagaState, pool: PoolRecord, opened: OpenSaga, now: datetime
+    ) -> SagaEntry | Impossible:
+        """Return the entry that unwinds a launch that its pool has called off."""
+        node = self._store.nodes.records.get(node_key(pool.name, opened.new_node))
+        begun = state.step(PROVISION.name).status != "pending"
+        if not begun and node is not None and node.registered_at is not None:
+            return Impossible("its log was lost: it undoes the launch once it has it again")
+        return cancel(
+            DEFINITIONS[state.kind],
+            state,
+            now,
+            reason=opened.called_off,
+            cause=pool.removing or f"called-off-{state.saga}",
+            launch=PROVISION.name,
+        )
 
     def _unless_over(self, state: SagaState, entry: SagaEntry, seen: "_Seen") -> SagaEntry:
         """The entry; where a remediation begins, or is about to go too far for silence, look first.
@@ -345,20 +362,6 @@ async def has_ended(store: Store, state: SagaState) -> bool:
         return False
     found = await store.pool(pool)
     return found is not None and state.saga not in found[0].open
-
-
-def _given_up(
-    state: SagaState, pool: PoolRecord, opened: OpenSaga, now: datetime
-) -> SagaEntry | Impossible:
-    """The entry that unwinds a launch that its pool has called off."""
-    return cancel(
-        DEFINITIONS[state.kind],
-        state,
-        now,
-        reason=opened.called_off,
-        cause=pool.removing or f"called-off-{state.saga}",
-        launch=PROVISION.name,
-    )
 
 
 def _begins(state: SagaState) -> bool:

@@ -87,19 +87,26 @@ async def test_what_was_removed_since_may_have_made_room(bus: NatsBus) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "provider", "state", "passes"),
+    ("kind", "provider", "state", "age_seconds", "passes"),
     [
-        ("QUOTA", "fake", "terminating", True),
-        ("QUOTA", "dear", "terminating", False),
-        ("QUOTA", "fake", "running", False),
-        ("QUOTA", "fake", "terminated", False),
-        ("AUTH", "fake", "terminating", False),
+        ("QUOTA", "fake", "terminating", 0.0, True),
+        ("QUOTA", "fake", "terminating", quotas.REMOVAL_SECONDS_MAX + 1, False),
+        ("QUOTA", "dear", "terminating", 0.0, False),
+        ("QUOTA", "fake", "running", 0.0, False),
+        ("QUOTA", "fake", "terminated", 0.0, False),
+        ("AUTH", "fake", "terminating", 0.0, False),
     ],
 )
 def test_a_quota_that_a_machine_being_removed_still_fills_passes(
-    kind: ProviderErrorKind, provider: str, state: InstanceState, *, passes: bool
+    kind: ProviderErrorKind,
+    provider: str,
+    state: InstanceState,
+    age_seconds: float,
+    *,
+    passes: bool,
 ) -> None:
-    """A successor where the quota is the pool's size waits a minute, and asks for no increase."""
+    """A successor where the quota is the pool's size waits a moment, and asks for no increase."""
+    now = SystemClock().now()
     leaving = InstanceRecord(
         pool="web",
         instance="web-1",
@@ -107,10 +114,11 @@ def test_a_quota_that_a_machine_being_removed_still_fills_passes(
         launch=LaunchSpec(fleet="f", provider=provider, instance_type="big"),
         provider=provider,
         state=state,
-        intended_at=SystemClock().now(),
+        intended_at=now,
+        terminating_at=now - timedelta(seconds=age_seconds),
     )
     error = ProviderError(kind, "8 of 8 used")
-    found = quotas.refusal(error, Offering(provider="fake", instance_type="big"), [leaving])
+    found = quotas.refusal(error, Offering(provider="fake", instance_type="big"), [leaving], now)
     assert passes == ((found.kind, found.scope) == ("CAPACITY", "quota"))
     assert passes or found is error
 

@@ -121,7 +121,8 @@ class OfferingScorer:
         """Return a launch's error, or capacity where it names a quota that is about to be freed."""
         if error.kind != "QUOTA":
             return error
-        return quotas.refusal(error, offering, (await self.records()).values())
+        records = (await self.records()).values()
+        return quotas.refusal(error, offering, records, self._clock.now())
 
     def quota_block(
         self, target: offering_blocks.BlockTarget, known: OfferingRecords

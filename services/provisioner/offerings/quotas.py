@@ -15,6 +15,8 @@ from services.provisioner.provider_client.provider_errors import ProviderError
 
 COUNTS_SECONDS: Final = 600.0
 """Twice the interval at which providers are asked."""
+REMOVAL_SECONDS_MAX: Final = 60.0
+"""For as long a quota may be full for a machine that is being removed; then it is full."""
 REMEDY: Final = "request an increase"
 
 
@@ -76,14 +78,16 @@ def was_freed(block: BlockRecord, records: Iterable[InstanceRecord]) -> bool:
 
 
 def refusal(
-    error: ProviderError, offering: Offering, records: Iterable[InstanceRecord]
+    error: ProviderError, offering: Offering, records: Iterable[InstanceRecord], now: datetime
 ) -> ProviderError:
     """Return a launch's error; a quota that a machine being removed still fills passes by itself.
 
-    Providers count a machine until it is gone, a minute after they have agreed to remove it.
+    Providers count a machine until it is gone, some time after they have agreed to remove it.
     """
+    since = now - timedelta(seconds=REMOVAL_SECONDS_MAX)
     ours = (each for each in records if each.provider == offering.provider)
-    if error.kind != "QUOTA" or all(each.state != "terminating" for each in ours):
+    leaving = (each.terminating_at for each in ours if each.state == "terminating")
+    if error.kind != "QUOTA" or not any(at is not None and at >= since for at in leaving):
         return error
     reason = f"{error.message}; a machine of {offering.provider} that is being removed still counts"
     return ProviderError("CAPACITY", reason, scope=error.scope, retry_after=error.retry_after)
