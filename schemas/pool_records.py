@@ -118,6 +118,8 @@ class Growth(Record, frozen=True, kw_only=True):
     """That are to be added."""
     waiting: dict[str, Int]
     """Shape of jobs -> how many waited."""
+    size: Int = 0
+    """Size of the pool with them; 0: written by an earlier release."""
 
 
 class CapacityEnd(Record, frozen=True, kw_only=True):

@@ -59,6 +59,16 @@ def added(count: int = 2, ago: timedelta = GRACE, least_busy: float | None = 0.0
     return AddedNodes(admitted=(NOW - ago,) * count, least_busy=least_busy)
 
 
+@pytest.mark.parametrize(("size", "unserved"), [(4, {JOBS: 2}), (3, {}), (5, {}), (0, {})])
+def test_a_growth_of_which_an_operator_takes_nodes_away_is_judged_by_those_left(
+    size: int, unserved: dict[str, int]
+) -> None:
+    """One of two added nodes stays without work: its jobs are not grown for again."""
+    growth = Growth(at=NOW - GRACE - SECOND, nodes=2, waiting={JOBS: 2}, size=size)
+    found = judged(pool(growth), pending(2), added(count=1), NOW)
+    assert (found.unserved, found.growth is None) == (unserved, bool(unserved))
+
+
 @pytest.mark.parametrize(
     ("before", "metrics", "nodes", "judges", "unserved"),
     [

@@ -62,7 +62,7 @@ def judged(
     waiting = shapes(metrics)
     if waiting is None:
         return record
-    growth, since, before, gone = record.growth, now, dict[str, int](), dict[str, int]()
+    growth, since, before, gone = _kept(record), now, dict[str, int](), dict[str, int]()
     if record.unserved_since is not None and now - record.unserved_since < AGAIN_AFTER:
         since, before, gone = record.unserved_since, record.unserved, record.unserved_gone
     if growth is not None and _is_unserved(growth, waiting, added, now):
@@ -83,6 +83,15 @@ def judged(
         unserved_gone=gone,
         unserved_since=since if unserved or gone else None,
     )
+
+
+def _kept(record: PoolRecord) -> Growth | None:
+    """Return the last growth without the nodes by which an operator has shrunk the pool since."""
+    growth = record.growth
+    fewer = growth.size - record.desired if growth is not None else 0
+    if growth is None or not 0 < fewer < growth.nodes:
+        return growth
+    return msgspec.structs.replace(growth, nodes=growth.nodes - fewer, size=record.desired)
 
 
 def _capped(counts: Mapping[str, int], waiting: Mapping[str, int]) -> dict[str, int]:
@@ -177,5 +186,6 @@ def with_growth(
     """Return a record of a new size with what it grew for."""
     waiting = {shape: count for shape, count in (shapes(metrics) or {}).items() if count}
     grew = record.desired > previous and waiting
-    growth = Growth(at=now, nodes=record.desired - previous, waiting=waiting) if grew else None
+    nodes, size = record.desired - previous, record.desired
+    growth = Growth(at=now, nodes=nodes, waiting=waiting, size=size) if grew else None
     return msgspec.structs.replace(record, growth=growth)

@@ -54,6 +54,8 @@ class DemandInvariants:
             node = _nodes.decode(stored.data)
             if node.state == "active" and node.pool in self._grown:
                 self._admitted[node.pool].add(node.node)
+            elif node.pool in self._admitted:  # an operator has taken it away again
+                self._admitted[node.pool].discard(node.node)
 
     def _grows(self, event: Scaled) -> None:
         load, now = self._workload.loads.get(event.pool), self._simulation.now()
@@ -72,7 +74,7 @@ class DemandInvariants:
 
     @property
     def _is_idle(self) -> bool:
-        """Whether no node has any work, by its GPUs and by the workload system."""
+        """Return whether no node has any work, by its GPUs and by the workload system."""
         return not any(self._agents.loads.values()) and not any(self._workload.jobs.values())
 
     @property
