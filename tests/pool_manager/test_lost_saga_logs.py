@@ -223,6 +223,30 @@ async def test_a_replacement_whose_log_is_purged_begins_again_and_ends(
     assert not [each.saga for each in views if each.saga]
 
 
+async def test_a_launch_whose_log_is_purged_while_it_is_given_up_is_undone(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """Its node has registered: the log that begins again has the launch before it is called off."""
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        held = asyncio.Event()
+        peers.hold |= {"bootstrap": held, "undo-provision": held}
+        await ask(bus, "scale", nodes=4)
+        await eventually(under_way(peers, "bootstrap"))
+        await ask(bus, "scale", nodes=3)
+        await eventually(under_way(peers, "undo-provision"))
+        await bus.purge(SAGAS.name, ">")
+        peers.hold.clear()
+        held.set()
+
+        async def gone() -> bool:
+            return peers.instances == set(before) and len(await nodes(bus)) == len(before)
+
+        await eventually(gone)
+        after = await eventually(settled(bus, 3))
+    assert sorted(before) == sorted(after)
+
+
 async def test_an_ended_saga_leaves_a_pool_record_that_was_rolled_back(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
