@@ -90,7 +90,8 @@ class DemandInvariants:
 
     def _unsaid(self, pool: PoolRecord, waiting: int) -> Iterator[str]:
         grown, admitted = pool.growth, self._admitted.get(pool.name, ())
-        if grown is not None and len(admitted) >= grown.nodes:
+        taken_back = grown is not None and pool.desired < grown.size  # by an operator
+        if grown is not None and not taken_back and len(admitted) >= grown.nodes:
             yield f"{pool.name} does not say that {grown.nodes} more nodes helped no job"
         known = {**(grown.waiting if grown is not None else {}), **pool.unserved}
         if waiting > sum(known.values()) and pool.desired < pool.spec.max_nodes:
