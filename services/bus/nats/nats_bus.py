@@ -9,6 +9,7 @@ import hashlib
 import logging
 import re
 import secrets
+import ssl
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -69,7 +70,7 @@ REPLICA_SILENCE_SECONDS: Final = (0.25, 0.5, 0.5, 1.0, 1.0, 2.0, 5.0)
 RECONNECT_WAIT_SECONDS: Final = 0.25
 READ_BATCH_MAX: Final = 1000
 NOT_FOUND: Final = 404
-ENDED: Final = (ConnectionResetError, BrokenPipeError)
+ENDED: Final = (ConnectionResetError, BrokenPipeError, nats.errors.UnexpectedEOF, ssl.SSLError)
 REFUSED_PUBLISH: Final = re.compile(
     r'(?i)permissions violation for publish to "(?P<subject>[^"]+)"'
 )
@@ -162,7 +163,8 @@ class NatsBus(Replicas, Buckets, Objects):
         # A refused publish (permissions) arrives only here, never at the call. While the server is
         # away the same words come four times a second; once is enough until they change.
         text = str(error) or type(error).__name__
-        if "auth" in self._last_error.lower() and isinstance(error, ENDED):
+        ended = isinstance(error, ENDED) and not isinstance(error, ssl.SSLCertVerificationError)
+        if ended and "auth" in self._last_error.lower():
             return  # the server refused the login again, and closed before that could be read
         if text != self._last_error:
             log.warning("bus error: %s", text)
