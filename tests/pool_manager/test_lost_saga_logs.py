@@ -226,7 +226,7 @@ async def test_a_replacement_whose_log_is_purged_begins_again_and_ends(
 async def test_a_launch_whose_log_is_purged_while_it_is_given_up_is_undone(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Its node has registered: the log that begins again has the launch before it is called off."""
+    """The node has registered: the log that begins again first has the launch, then undoes it."""
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
         held = asyncio.Event()
