@@ -34,7 +34,7 @@ def offering(zone: str) -> Offering:
 
 
 def launch(name: str, gang: str = "", zone: str = "", **changes: Any) -> InstanceRecord:
-    """An instance that is to be launched; in a zone: one that was requested there."""
+    """Return an instance that is to be launched; in a zone: one that was requested there."""
     record = InstanceRecord(
         pool="web",
         instance=name,
@@ -87,6 +87,8 @@ def gang(**changes: Any) -> PlacementRecord:
         # Of a running instance without an offering (adopted) the zone counts.
         (None, launch("n9"),
          [launch("x", state="running", region="r", zone="b")], FollowPlace(B)),
+        # One whose record was set back to an earlier request is where it runs.
+        (None, launch("n9"), [replace(runs("x", zone="a"), zone="b")], FollowPlace(B)),
     ],
 )  # fmt: skip
 def test_a_launch_goes_where_the_others_are(

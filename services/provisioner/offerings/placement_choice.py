@@ -104,12 +104,16 @@ def _home(
 
 
 def _place_of_instance(record: InstanceRecord, together: Together) -> Place | None:
-    """Where it was requested, or where it is; None: it was not requested yet."""
+    """Return where it was requested, or where it is; None: it was not requested yet.
+
+    A record that was set back may have another request than the one that was answered.
+    """
+    zone = record.zone if together == "zone" and record.state == "running" else ""
     if record.offering is not None:
-        return place_of(record.offering, together)
+        asked = place_of(record.offering, together)
+        return replace(asked, zone=zone) if asked.zone and zone else asked
     if record.state != "running":
         return None
-    zone = record.zone if together == "zone" else ""
     return Place(provider=record.provider, region=record.region, zone=zone)
 
 
