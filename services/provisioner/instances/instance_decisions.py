@@ -249,6 +249,18 @@ def settle(
     )
 
 
+def answers_same_request(record: InstanceRecord | None, requested: InstanceRecord) -> bool:
+    """Return whether a record's instance was requested by the same token, from one offering.
+
+    A provider that knows tokens makes one instance of both requests: where its answers differ, one
+    of them is wrong, and the instance may serve.
+    """
+    if record is None or record.state != "running":
+        return False
+    asked = (requested.token, requested.provider, requested.offering)
+    return (record.token, record.provider, record.offering) == asked
+
+
 def with_surplus(record: InstanceRecord, surplus: SurplusInstance) -> InstanceRecord:
     """Return a record that keeps one more instance that must go."""
     others = (each for each in record.surplus if each.provider_id != surplus.provider_id)

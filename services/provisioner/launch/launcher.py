@@ -25,6 +25,7 @@ from services.primitives.race import race
 from services.provisioner.bootstrap.user_data import UserDataError
 from services.provisioner.instances.instance_decisions import (
     Settlement,
+    answers_same_request,
     find_adoptable,
     intended_record,
     mark_terminated,
@@ -356,15 +357,17 @@ class Launcher:
         settled = Settlement("running", requested)
         made_record = replace(requested, provider_id=instance.provider_id)
         held_by = await self._store.other_holder(key, made_record)
+        known = self._providers.get(requested.provider).provider.capabilities.idempotency_token
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             nonlocal settled
+            left_to_sweep = made.adopted or (known and answers_same_request(record, requested))
             settled = settle(
                 record or requested,
                 instance,
                 self._clock.now(),
                 requested.provider,
-                None if made.adopted else requested,
+                None if left_to_sweep else requested,
                 held_by,
             )
             return settled.record
