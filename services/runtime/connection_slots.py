@@ -82,7 +82,9 @@ class ConnectionSlots(Generic[C]):
     def remove(self, connection: C) -> None:
         """Forget a connection that has ended, or has to."""
         if (caller := self._known.pop(connection, None)) is not None:
-            self._of_caller -= Counter((caller,))
+            self._of_caller[caller] -= 1
+            if not self._of_caller[caller]:
+                del self._of_caller[caller]
         place = self._strangers.pop(connection, None)
         if place is not None:
             del self._at[place][connection]

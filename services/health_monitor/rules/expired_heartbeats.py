@@ -80,9 +80,8 @@ class OutlivedNodes:
 
     def warnings(self, alive: Collection[str], now: float) -> list[CurrentFailure]:
         """Return what `status` shows of those whose agents should have ended by now."""
-        late = {
-            key for key, at in self._ended.items() if key in alive and now - at >= OUTLIVED_SECONDS
-        }
+        beating = self._ended.keys() & alive
+        late = {key for key in beating if now - self._ended[key] >= OUTLIVED_SECONDS}
         if not late:
             return []
         return [

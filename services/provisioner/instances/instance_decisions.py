@@ -202,8 +202,9 @@ def settle(
     """Decide what happens to an instance just launched or adopted, by the current record.
 
     `provider` has it: if the record names another one by now, it is surplus. `requested`: the
-    record with the offering that it was requested from; None: it was adopted. `held_by`: the
-    record that has this ID already, so that the answer is not about this launch.
+    record with the offering that it was requested from; None: it was adopted, or another answer to
+    its token is recorded, so that a sweep decides which is the node. `held_by`: the record that has
+    this ID already, so that the answer is not about this launch.
     """
     if held_by:
         return Settlement("doubtful", record)
